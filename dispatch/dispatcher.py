@@ -113,7 +113,7 @@ class Dispatcher:
         self.wake()
 
     def send_again(self, position: Position) -> None:
-        """Send one set-aside entry again, whoever held it before."""
+        """Send one set-aside entry again, independent of its earlier holder."""
         # An entry above it is sent in its turn.
         if position <= self._handled_upto:
             self.redelivery.give_back(position)
@@ -188,7 +188,7 @@ class Dispatcher:
         try:
             entries = await self._source.read(first, entries_max=CHUNK_ENTRIES_MAX, bytes_max=CHUNK_BYTES_MAX)
         except LedgerCorrupt:
-            # The next consumer is told of it.
+            # The next consumer gets the report.
             self._seen_in_front = first
             return False
         for entry in entries:

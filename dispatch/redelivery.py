@@ -1,9 +1,9 @@
 """Who holds which entries unacknowledged, which must be sent again, and how often each was requested again.
 
 Only for subscriptions whose consumers acknowledge entries one by one (shared). The memory is proportional to the
-unacknowledged entries, which the dispatcher bounds by `UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX`, and to the chunks kept
-for one consumer, which it bounds by `KEPT_MAX`. An entry is in at most one place: held by one consumer, waiting for any
-consumer, or kept for one. A set-aside entry is in none.
+unacknowledged entries and to the chunks kept for one consumer. The dispatcher bounds them by
+`UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX` and `KEPT_MAX`. An entry is in at most one place: held by one consumer, waiting
+for any consumer, or kept for one. A set-aside entry is in none.
 
 Pure.
 """

@@ -103,7 +103,7 @@ class EntriesUnreadable(LedgerCorrupt):
             damage.path,
             damage.offset,
             f"{damage.reason}. The entries from {first.ledger}:{first.entry} to {last.ledger}:{last.entry} cannot be "
-            f"read. Restore the file from a copy, or seek behind {last.ledger}:{last.entry} to go on without them.",
+            f"read. Restore the file from a copy, or seek behind {last.ledger}:{last.entry} to continue without them.",
         )
         self.first = first
         self.last = last
@@ -120,9 +120,9 @@ class JournalFileDamaged(JournalDamaged):
 
     def __init__(self, path: Path, offset: int, reason: str) -> None:
         super().__init__(
-            f"{path} is damaged at byte {offset}: {reason}. Entries that were confirmed may be lost, and which ones "
-            "cannot be told. Restore the file from a copy. To accept the loss of all that only it holds, put a file "
-            "in its place that holds the word lost."
+            f"{path} is damaged at byte {offset}: {reason}. Confirmed entries may be lost, and nothing shows "
+            "which ones. Restore the file from a copy. To accept the loss of everything that only this file holds, "
+            "replace it with a file that contains the word lost."
         )
         self.path = path
         self.offset = offset
@@ -133,7 +133,7 @@ class FenceDamaged(JournalDamaged):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} cannot be used: {reason}. Without it nobody can tell which confirmed entries are in the journal. "
+            f"{path} cannot be used: {reason}. Without it, the confirmed entries in the journal are unknown. "
             "Restore it, or the whole folder, from a copy."
         )
         self.path = path
@@ -158,7 +158,7 @@ class WriterAlive(StorageError):
     retriable = True
 
     def __init__(self, writer: Writer) -> None:
-        super().__init__(f"broker {writer.broker}, which runs, has the ledger open. Try again once it has closed it")
+        super().__init__(f"broker {writer.broker} is running and has the ledger open. Try again once it has closed it")
 
 
 class JournalMissing(StorageError):

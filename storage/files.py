@@ -249,7 +249,7 @@ class DiskLock:
         except BlockingIOError as held:
             os.close(self._fd)
             self._fd = -1
-            raise AlreadyLocked(held.errno, "somebody else holds the lock", str(path)) from held
+            raise AlreadyLocked(held.errno, "the lock is held elsewhere", str(path)) from held
         found = os.fstat(self._fd)
         # The boot's id, because device numbers are assigned anew at each boot.
         self.name = f"{_boot_id()}:{found.st_dev}:{found.st_ino}"

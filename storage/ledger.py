@@ -107,7 +107,7 @@ class DirectoryOpenLedger:
     ) -> Position:
         """See `OpenLedger`."""
         if self._is_closed:
-            raise LedgerSealed(f"ledger {self.id} takes no more entries")
+            raise LedgerSealed(f"ledger {self.id} is closed and accepts no more entries")
         failure = self._queue.failure
         if failure is not None:
             raise failure

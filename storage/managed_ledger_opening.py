@@ -54,7 +54,7 @@ async def open_managed_ledger(
             if record is None:
                 recovered = nothing_there(ledgers)
                 next_id = await ids.take(above=-1)
-                # Ledger ids begin again in another data folder, whose topics must not be taken for those of this one.
+                # Ledger ids begin again in another data folder. The creation id distinguishes its topics from these.
                 begun = ManagedLedgerRecord(uuid.uuid4().hex[:CREATION_ID_DIGITS], (), next_id)
             else:
                 recovered = await recover(name, record, ledgers)

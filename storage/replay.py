@@ -115,7 +115,7 @@ class _Journal:
                 raise self._is_missing(JournalName(epoch, min(missing), record.owner.stream))
             self._fence.check()
             fence = f"fence-{strays[0].epoch:010d}"
-            raise FenceDamaged(self._directory / fence, f"it is missing, and the journal file {strays[0]} is there")
+            raise FenceDamaged(self._directory / fence, f"it is missing, although the journal file {strays[0]} exists")
 
     def _lives(self) -> set[tuple[int, int]]:
         epochs = read_epochs(self._files, self._directory)
@@ -144,7 +144,7 @@ class _Journal:
         made_bytes = 0 if self.begun is None else self.begun[1].file_bytes
         if len(data) < made_bytes:
             self._fence.check()
-            raise JournalFileDamaged(path, len(data), f"it was made with {made_bytes} bytes, and the rest was cut off")
+            raise JournalFileDamaged(path, len(data), f"it was made with {made_bytes} bytes, but the rest was cut off")
         return data
 
     def _is_missing(self, name: JournalName) -> JournalFileDamaged:

@@ -1,8 +1,8 @@
 """A wake-up call that remembers: setting it wakes the one waiting task, now or at its next wait.
 
-Trio's `Event` works once, and its `ParkingLot` forgets a wake-up that comes while no task waits. A task that reacts to
-several things (a watermark, permits, a leaving consumer) gives each of them the same `Signal`, and looks at all of its
-state after every wake-up. So no call is lost, and ten calls cost one wake-up.
+Trio's `Event` works once, and its `ParkingLot` forgets a wake-up that comes while no task waits. A task may have to
+react to several things: a watermark, permits, a leaving consumer. It gives each of them the same `Signal`, and looks at
+all of its state after every wake-up. So no call is lost, and ten calls cost one wake-up.
 """
 
 import trio

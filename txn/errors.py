@@ -28,7 +28,7 @@ class TransactionEnded(TxnError):
     """A write or acknowledgement came after the decision. Nothing was appended (T11, T12)."""
 
     def __init__(self, txn: TxnId, state: str) -> None:
-        super().__init__(f"Transaction ({txn.most},{txn.least}) is already {state}")
+        super().__init__(f"Transaction ({txn.most},{txn.least}) is already {state}. Begin a new one")
 
 
 class InvalidTxnStatus(TxnError):
@@ -53,7 +53,9 @@ class GroupAborted(TxnError):
     """A group was aborted for good. It accepts no transactions and no commit."""
 
     def __init__(self, application: str) -> None:
-        super().__init__(f"The job {application!r} was aborted, so nothing more can be written for it")
+        super().__init__(
+            f"The job {application!r} was aborted, so nothing more can be written for it. Start it under another name"
+        )
 
 
 class AppliedByAnother(TxnError):
@@ -88,7 +90,7 @@ class CoordinatorNotFound(TxnError):
     """No coordinator has this id."""
 
     def __init__(self, tc_id: int, count: int) -> None:
-        super().__init__(f"There is no transaction coordinator {tc_id}; ids are 0 to {count - 1}")
+        super().__init__(f"Transaction coordinator {tc_id} does not exist. Ids are 0 to {count - 1}")
 
 
 class WrongDomain(TxnError):

@@ -83,7 +83,7 @@ class MetadataTransactionBuffer:
     def require_taking(self, txn: TxnId) -> None:
         """See `TransactionBuffer`."""
         if not is_v5(txn):
-            raise WrongDomain(f"({txn.most},{txn.least}) is not the id of a v5 transaction, as {self._segment} takes")
+            raise WrongDomain(f"({txn.most},{txn.least}) is no v5 transaction. {self._segment} accepts only those")
 
     def is_visible(self, entry: Entry) -> bool:
         """See `TransactionBuffer`."""

@@ -151,7 +151,10 @@ class PendingAcks:
         if command.size > RECORD_BYTES_MAX:
             raise AcknowledgementTooLarge(self._cursor.name, f"its record has {command.size} bytes")
         if not self._book.has_room(command):
-            raise PendingAcksFull(f"too much is pending on subscription {self._cursor.name} of {self._segment}")
+            raise PendingAcksFull(
+                f"Open transactions hold too many acknowledgements of {self._cursor.name} on {self._segment}. "
+                "End some of them, then acknowledge again"
+            )
         pending = self._begin(txn, command)
         try:
             await self._reserve(pending, command, era)

@@ -305,7 +305,7 @@ def read_file(file: File, after: Point, reader: Reader) -> FileRead:
     if torn is not None and not torn.is_torn_tail:
         raise CorruptMetadata(file.path, torn.offset, torn.reason)
     if reader.trusts_length and (not size or size % SECTOR):
-        raise CorruptMetadata(file.path, size, "the file was cut there: it is made in whole sectors")
+        raise CorruptMetadata(file.path, size, "the file was cut there: its length is no number of whole sectors")
     return FileRead(end, point, unproven[0][1] if unproven else end, torn)
 
 

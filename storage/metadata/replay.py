@@ -92,7 +92,7 @@ class Replay:
     def _take(self, record: LogRecord) -> None:
         if isinstance(record, _MARKERS) and self.image.feature_level < TRANSACTIONS_LEVEL:
             raise CorruptRecord(
-                f"{type(record).__name__} needs feature level {TRANSACTIONS_LEVEL}, the log has "
+                f"{type(record).__name__} needs feature level {TRANSACTIONS_LEVEL}, but the log has "
                 f"{self.image.feature_level}"
             )
         if isinstance(record, BeginTransaction):
@@ -111,12 +111,12 @@ class Replay:
             revision = record.version if isinstance(record, Record) else record.revision
             if revision != self.image.revision + 1 or isinstance(record, FeatureLevel):
                 raise CorruptRecord(
-                    f"{type(record).__name__} of revision {revision} stands inside {self._name()}, which is of "
+                    f"{type(record).__name__} of revision {revision} is inside {self._name()}, which has "
                     f"revision {self.image.revision + 1}"
                 )
             self._open.append(record)
         else:
-            raise CorruptRecord(f"{type(record).__name__} stands in a log")
+            raise CorruptRecord(f"{type(record).__name__} does not belong in a log")
 
     def _apply(self, records: list[DataRecord]) -> None:
         last = self.image.sequence

@@ -267,6 +267,6 @@ def _until_footer(records: Iterator[LogRecord]) -> Iterator[DataRecord]:
                 raise CorruptRecord(f"its footer counts {record.records} records, but {count} precede it")
             return
         if isinstance(record, BeginTransaction | EndTransaction | AbortTransaction | SnapshotHeader):
-            raise CorruptRecord(f"a {type(record).__name__} stands in it")
+            raise CorruptRecord(f"a {type(record).__name__} does not belong in it")
         yield record
     raise CorruptRecord("it has no footer")

@@ -160,7 +160,7 @@ async def test_the_loss_of_a_journal_file_can_be_accepted() -> None:
     first, *_others = journal_files(files)
     survivor = files.kill()
     survivor.remove(first)
-    with pytest.raises(JournalFileDamaged, match="put a file in its place that holds the word lost"):
+    with pytest.raises(JournalFileDamaged, match="replace it with a file that contains the word lost"):
         await start(survivor)
     survivor = survivor.kill()
     file = survivor.open(first, create=True)

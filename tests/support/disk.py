@@ -292,7 +292,7 @@ class SimulatedFiles:
     def lock(self, path: Path) -> _SimulatedLock:
         self.step("lock", path)
         if path in self._disk.locked:
-            raise AlreadyLocked(11, "somebody else holds the lock", str(path))
+            raise AlreadyLocked(11, "the lock is held elsewhere", str(path))
         self._disk.locked.add(path)
         return _SimulatedLock(self._disk, path)
 

@@ -103,7 +103,7 @@ class MemoryOpenLedger:
         is_control: bool = False,
     ) -> Position:
         if self.is_closed:
-            raise LedgerSealed(f"ledger {self.id} takes no more entries")
+            raise LedgerSealed(f"ledger {self.id} is closed and accepts no more entries")
         self._store.require_writing()
         position = Position(self.id, self.next_entry)
         entry = Entry(position, payload, first_index, message_count, timestamp_ms, txn, entry_format, is_control)

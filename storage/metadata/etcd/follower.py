@@ -288,7 +288,7 @@ class Follower:
 
     def _require_same_cluster(self, header: pb.ResponseHeader) -> None:
         if self._cluster_id not in (0, header.cluster_id):
-            raise StoreRolledBack("the answering etcd cluster is not the one of the start")
+            raise StoreRolledBack("the answering etcd cluster is not the one that this process started with")
         self._cluster_id = header.cluster_id
 
     def _begin_session(self, lease: int, revision: int) -> None:

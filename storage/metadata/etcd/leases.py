@@ -1,8 +1,8 @@
 """Leases: granted, kept alive by one task, and noticed when they end.
 
 A lease is renewed when a third of its time is over. It counts as ended as soon as etcd says so. It also counts as ended
-when its whole time has passed since the last answered renewal was sent, because etcd may end it from that moment on.
-Its holder must then let go of everything, whether or not etcd can be reached (M18).
+when its whole time has passed since the last answered renewal was sent. etcd may end it from that moment on. Its holder
+must then release everything, whether or not etcd can be reached (M18).
 """
 
 from typing import Final

@@ -200,8 +200,8 @@ async def test_a_disk_that_fails_inside_a_transaction_ends_the_store(disk: Simul
         ((BeginTransaction("a"), BeginTransaction("b")), "begins while transaction 'a' is open"),
         ((EndTransaction(),), "EndTransaction with no transaction open"),
         ((AbortTransaction("r"),), "AbortTransaction with no transaction open"),
-        ((BeginTransaction("a"), Record("/x", b"", 99)), "stands inside transaction 'a'"),
-        ((BeginTransaction("a"), FeatureLevel(0, 2)), "stands inside transaction 'a'"),
+        ((BeginTransaction("a"), Record("/x", b"", 99)), "is inside transaction 'a'"),
+        ((BeginTransaction("a"), FeatureLevel(0, 2)), "is inside transaction 'a'"),
     ],
 )
 async def test_a_log_with_markers_out_of_place_does_not_open(

@@ -108,7 +108,7 @@ async def test_a_marker_in_a_log_of_level_1_is_fatal(disk: SimulatedFiles, marke
     opened = open_folder(disk, DIRECTORY)
     opened.log.append([Body(encode(marker), 1)])
     opened.close()
-    with pytest.raises(CorruptMetadata, match="needs feature level 2, the log has 1"):
+    with pytest.raises(CorruptMetadata, match="needs feature level 2, but the log has 1"):
         open_folder(disk, DIRECTORY)
 
 

@@ -1,9 +1,9 @@
 """From the bytes of one command to a command that its receiver can use without further checks.
 
-The parser generated from PulsarApi.proto accepts more than the protocol allows. It does not require required fields, it
-drops enum values that it does not know, and it returns text that is not UTF-8 as `bytes` where a `str` is declared.
-This module refuses all of that, so no later code meets a missing id or a wrong type. Unknown fields are skipped, so
-newer peers are welcome.
+The parser generated from PulsarApi.proto accepts more than the protocol allows. It does not require required fields. It
+drops unknown enum values. It returns text that is not UTF-8 as `bytes`, where a `str` is declared. This module refuses
+all of that, so no later code meets a missing id or a wrong type. Unknown fields are skipped, so newer peers are
+welcome.
 """
 
 from typing import Final, NamedTuple

@@ -32,7 +32,7 @@ ABORTED_BY_POSITION: Final = "aborted-by-position"
 
 ABORTED_IN_LEDGER_MAX: Final = 2_000
 """Aborted transactions that end in one ledger before another ledger takes over, so that their records can move to its
-index. Otherwise memory and metadata store would keep one record for every transaction aborted since the last roll."""
+index. Otherwise memory and metadata store would keep a record for each transaction aborted since the last roll."""
 
 INDEXES_CACHED_MAX: Final = 16
 """Ledgers of one segment whose index is kept in memory. Reading further back loads an index again."""

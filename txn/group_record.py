@@ -30,7 +30,7 @@ ONCE_BY_TIME: Final = "groups-once-by-time"
 
 
 class GroupState(StrEnum):
-    """What a record says of its batch. The values are what stands in the metadata store."""
+    """The state of the batch in a record. The values are those in the metadata store."""
 
     OPEN = "OPEN"
     COMMITTED = "COMMITTED"
@@ -129,7 +129,7 @@ def group_key(application: str) -> str:
 
 
 def application_of(key: str) -> str:
-    """The application whose record stands at `key`."""
+    """The application of the record at `key`."""
     return unquote(key.removeprefix(KEY_PREFIX))
 
 

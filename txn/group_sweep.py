@@ -1,7 +1,7 @@
 """Deletes the records of groups that nobody needs: those of batch jobs that ran once.
 
-A continuing application, such as a streaming query or a named job, keeps its record forever, because one of its batches
-may be retried after any pause (docs/design.md#groups).
+A continuing application, such as a streaming query or a named job, keeps its record forever. One of its batches may be
+retried after any pause (docs/design.md#groups).
 """
 
 import structlog

@@ -312,7 +312,11 @@ class TransactionGroups:
                         await self.settle(application)
                     break
                 except StoreUnavailable as unanswered:
-                    log.warning("what a group decided could not be told", group=application, reason=str(unanswered))
+                    log.warning(
+                        "the decision of a group is not written into its headers yet",
+                        group=application,
+                        reason=str(unanswered),
+                    )
                     await trio.sleep(UNANSWERED_SECONDS)
 
     async def _read(self, application: str) -> tuple[GroupRecord | None, Record | None]:
@@ -329,7 +333,7 @@ class TransactionGroups:
             raise InvalidTxnStatus(txn, header.state, "commit")
 
     async def _end_all(self, application: str, record: GroupRecord, found: Record | None) -> None:
-        """Abort everything open of an undecided batch, and see that nobody decides it on what was true before."""
+        """Abort everything open of an undecided batch. No decision can rest on the state before that."""
         while found is not None and record.state is GroupState.OPEN:
             hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
             if not hits:
@@ -348,9 +352,9 @@ class TransactionGroups:
         record: GroupRecord | None,
         found: Record | None,
     ) -> None:
-        """Abort members in parts, for as long as nothing was decided; where that changed, the caller's next look tells.
+        """Abort members in parts, as long as nothing was decided. If that changed, the caller's next read shows it.
 
-        Looking anew for each part would read all members as often as there are parts.
+        Reading again for each part would read all members as often as there are parts.
         """
         for start in range(0, len(headers), SETTLE_BATCH_MAX):
             await self._write(headers[start : start + SETTLE_BATCH_MAX], _undecided(application, record, found))
@@ -359,7 +363,7 @@ class TransactionGroups:
                 return
 
     async def _write(self, ended: Sequence[tuple[Record, Header, TxnState]], *conditions: Op) -> None:
-        """End transactions whose headers are open; where somebody else was first, the caller's next look tells."""
+        """End transactions with open headers. If another caller was first, the caller's next read shows it."""
         for start in range(0, len(ended), SETTLE_BATCH_MAX):
             part = ended[start : start + SETTLE_BATCH_MAX]
             now = self._now_ms()

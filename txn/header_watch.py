@@ -1,11 +1,13 @@
-"""How participants learn that a transaction has ended: one watch on all headers per broker, shared by its segments.
+"""How participants learn that a transaction has ended: one watch on all headers for each broker, shared by its segments.
 
-The coordinator calls nobody (PIP-473): it changes the header, the store's watch fires, and every segment that has an
-unresolved write of that transaction is told here. A participant joins before it writes its op record, and that write is
-conditioned on the header being open; so the decision always comes after joining and cannot be missed (T27).
 
-The sweep of deadlines hears of each header's here too, whichever broker opened the transaction: that one may be gone
-when it is due, and nobody else would end it.
+The coordinator calls nobody (PIP-473). It changes the header, the store's watch fires, and this module tells every
+segment and subscription with unresolved op records of that transaction. A participant joins before it writes its op
+record, and that write requires the open header. So the decision always comes after the joining and cannot be missed
+(T27).
+
+The sweep of deadlines also learns each header's deadline here, whichever broker opened the transaction. That broker may
+be gone when the deadline comes, and nobody else would end the transaction.
 """
 
 from typing import Final, Protocol
@@ -98,7 +100,7 @@ class HeaderWatch:
                         self._note_deadline(record)
                         txn = txn_of_key(record.key)
                         if txn in self._participants:
-                            # The state at this change. The group's record may be about a later batch by now.
+                            # The state at this change. The group's record may already be about a later batch.
                             await self._tell(txn, Header.from_value(record.value).state)
 
     def _note_deadline(self, record: Record) -> None:

@@ -1,5 +1,4 @@
-"""How participants learn that a transaction has ended: one watch on all headers for each broker, shared by its segments.
-
+"""How participants learn that a transaction has ended: through one watch on all headers in each broker.
 
 The coordinator calls nobody (PIP-473). It changes the header, the store's watch fires, and this module tells every
 segment and subscription with unresolved op records of that transaction. A participant joins before it writes its op

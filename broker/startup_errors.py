@@ -10,7 +10,7 @@ from storage.metadata.store import MetadataError, StoreUnavailable
 
 
 def operator_message(error: BaseException, settings: BrokerSettings) -> str | None:
-    """The message for an error, or for the first error of a group; None if any of them is a defect of ours."""
+    """Return the message for an error, or for the first error of a group; None if any of them is a bug."""
     if isinstance(error, BaseExceptionGroup):
         found = [operator_message(inner, settings) for inner in error.exceptions]
         return None if None in found else found[0]
@@ -18,28 +18,34 @@ def operator_message(error: BaseException, settings: BrokerSettings) -> str | No
         case StartError() | JournalDamaged() | IdentityMismatch() | JournalContended():
             return str(error)
         case CorruptMetadata():
-            return f"{error}. Nothing was changed: restore the folder {error.path.parent} from a copy."
-        case AlreadyLocked() | DataFolderInUse():
+            return f"{error}. Nothing was changed. Restore the folder {error.path.parent} from a backup."
+        case DataFolderInUse():
             return (
-                f"The data folder {settings.data_dir} is in use by another broker with the id {settings.broker_id}: "
-                "stop that one, or choose another --data-dir."
+                f"A broker with the id {settings.broker_id} already uses the data folder {settings.data_dir}. "
+                "Stop that broker, or choose another --data-dir."
+            )
+        case AlreadyLocked():
+            return (
+                f"Another process already uses the data folder {settings.data_dir}. "
+                "Stop that process, or choose another --data-dir."
             )
         case StoreUnavailable() if settings.metadata != EMBEDDED:
-            return f"Nothing can be decided without the metadata store: {error}. Check etcd and --metadata, restart."
+            return f"The metadata store is not available: {error}. Check etcd and --metadata, then restart the broker."
         case MetadataError() if settings.metadata != EMBEDDED:
             return f"The metadata in {settings.metadata} cannot be used: {error}. Nothing was changed."
         case StoreUnavailable():
-            return f"The metadata log cannot be written, so nothing can be decided: {error}. Check the disk, restart."
+            return f"The metadata log cannot be written: {error}. Check the disk, then restart the broker."
         case DiskFull():
             return (
-                f"The disk of {settings.data_dir} is full: {error.filename} cannot be made or grow. "
-                "Free space, and start the broker again."
+                f"The disk of {settings.data_dir} is full: {error.filename} cannot be created or extended. "
+                "Free some space, then restart the broker."
             )
         case LedgerFailed():
-            return f"The journal cannot be written, so nothing more can be promised: {error}. Check the disk, restart."
+            return f"The journal cannot be written: {error}. Check the disk, then restart the broker."
         case PermissionError():
-            return f"{error.filename}: permission denied. Choose a --data-dir that this user may write to."
+            return f"Permission denied: {error.filename}. Choose a --data-dir that this user may write to."
         case OSError():
-            return f"{error.filename or settings.data_dir}: {error.strerror or error}. Check the disk and --data-dir."
+            where = error.filename or settings.data_dir
+            return f"Cannot use {where}: {error.strerror or error}. Check the disk and --data-dir."
         case _:
             return None

@@ -161,4 +161,4 @@ async def test_a_start_without_space_is_one_sentence(disk: SimulatedFiles) -> No
     sentence = operator_message(caught.value, SETTINGS)
     assert sentence is not None
     assert "is full" in sentence
-    assert sentence.endswith("Free space, and start the broker again.")
+    assert sentence.endswith("Free some space, then restart the broker.")

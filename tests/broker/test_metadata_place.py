@@ -131,7 +131,7 @@ async def test_etcd_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> No
     sentence = operator_message(caught.value, settings)
     assert sentence is not None
     assert "etcd at 127.0.0.1:1 gave no answer for 0.2 s" in sentence
-    assert sentence.endswith("Check etcd and --metadata, restart.")
+    assert sentence.endswith("Check etcd and --metadata, then restart the broker.")
 
 
 async def test_a_folder_with_metadata_of_its_own_is_not_used_with_etcd(tmp_path: Path) -> None:

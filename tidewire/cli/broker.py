@@ -34,9 +34,7 @@ Option = typer.Option
 
 
 def command(
-    config: Annotated[
-        Path | None, Option(help="TOML file with these settings; names as the flags, with _ for -.")
-    ] = None,
+    config: Annotated[Path | None, Option(help="TOML file with settings, such as data_dir for --data-dir.")] = None,
     data_dir: Annotated[str | None, Option(help="Folder for ledgers and metadata (default: ./data).")] = None,
     pulsar: Annotated[str | None, Option(help="HOST:PORT for Pulsar clients (default: 127.0.0.1:6650).")] = None,
     http: Annotated[
@@ -46,7 +44,9 @@ def command(
         str | None, Option(help="Host names that HTTP clients may use for this broker, separated by commas.")
     ] = None,
     advertised_pulsar: Annotated[str | None, Option(help="HOST:PORT that clients are told to connect to.")] = None,
-    broker_id: Annotated[str | None, Option(help="Unique among the cluster's brokers (default: broker-1).")] = None,
+    broker_id: Annotated[
+        str | None, Option(help="This broker's id, unique in its cluster (default: broker-1).")
+    ] = None,
     metadata: Annotated[
         str | None, Option(help="Metadata store: embedded (default), or etcd://HOST:PORT[,HOST:PORT].")
     ] = None,
@@ -88,7 +88,7 @@ def command(
         str | None, Option(help="MiB of acknowledged messages that each topic keeps; -1: all (default: -1).")
     ] = None,
     segment_retention_seconds: Annotated[
-        str | None, Option(help="Least time that split and merged segments are kept (default: 604800, a week).")
+        str | None, Option(help="Minimum time to keep split and merged segments (default: 604800, a week).")
     ] = None,
     consumer_session_grace_seconds: Annotated[
         str | None,

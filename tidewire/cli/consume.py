@@ -43,7 +43,8 @@ class Sharing(StrEnum):
 def command(
     topic: Annotated[str, typer.Argument(help="topic://... or persistent://TENANT/NAMESPACE/NAME", show_default=False)],
     subscription: Annotated[
-        str | None, typer.Option("--subscription", "-s", help="Continue from this subscription, and acknowledge.")
+        str | None,
+        typer.Option("--subscription", "-s", help="Continue from this subscription, and acknowledge what is printed."),
     ] = None,
     sharing: Annotated[
         Sharing | None,

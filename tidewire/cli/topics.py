@@ -27,7 +27,7 @@ HTTP_URL_DEFAULT: Final = "http://127.0.0.1:8080"
 def create(
     topic: Topic,
     segments: Annotated[
-        int | None, typer.Option(help="Number of its first segments (default: the broker's setting).")
+        int | None, typer.Option(help="Number of segments to start with (default: the broker's setting).")
     ] = None,
     properties: Properties = [],  # noqa: B006 - typer copies it
     http_url: HttpUrl = HTTP_URL_DEFAULT,

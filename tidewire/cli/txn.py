@@ -46,13 +46,13 @@ def begin(
 
 @app.command("commit")
 def commit(transaction_id: TransactionId, service_url: ServiceUrl = SERVICE_URL_DEFAULT) -> None:
-    """Commit a transaction: consumers get everything that was sent in it. The commit is durable on return."""
+    """Commit a transaction: consumers get everything that was sent in it. It is durable when the command ends."""
     _end(transaction_id, service_url, commit=True)
 
 
 @app.command("abort")
 def abort(transaction_id: TransactionId, service_url: ServiceUrl = SERVICE_URL_DEFAULT) -> None:
-    """Abort a transaction: consumers never get anything that was sent in it. The abort is durable on return."""
+    """Abort a transaction: consumers never get anything that was sent in it. It is durable when the command ends."""
     _end(transaction_id, service_url, commit=False)
 
 

@@ -58,12 +58,12 @@ class Checkpoint:
             ValueError: the bytes are no checkpoint, or one of a format that this version does not know.
         """
         if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
-            raise ValueError(f"{len(data)} bytes are no checkpoint")
+            raise ValueError(f"the {len(data)} bytes are not a checkpoint")
         _magic, version, since_ms, count = _HEAD.unpack_from(data)
         if version != _FORMAT:
-            raise ValueError(f"a checkpoint of format {version}; {_FORMAT} is known")
+            raise ValueError(f"the checkpoint has format {version}; this client reads format {_FORMAT}")
         if len(data) != _HEAD.size + count * _PLACE.size:
-            raise ValueError(f"a checkpoint of {count} segments has another size than {len(data)} bytes")
+            raise ValueError(f"a checkpoint of {count} segments cannot have {len(data)} bytes")
         places, finished, waiting = {}, set(), set()
         for segment_id, ledger_id, entry_id, batch_index, batch_size, flags in _PLACE.iter_unpack(data[_HEAD.size :]):
             if flags & _FINISHED:

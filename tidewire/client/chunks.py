@@ -81,7 +81,7 @@ class Chunks:
         try:
             if metadata.total_chunk_msg_size > CHUNKED_MESSAGE_SIZE_MAX:
                 raise MessageTooLarge(
-                    f"a message of {metadata.total_chunk_msg_size} bytes; {CHUNKED_MESSAGE_SIZE_MAX} are allowed"
+                    f"the message has {metadata.total_chunk_msg_size} bytes; the limit is {CHUNKED_MESSAGE_SIZE_MAX}"
                 )
             begun = self._begun.get(uuid)
             if number == 0:

@@ -282,7 +282,7 @@ class Client:
             TidewireError: none was to be had in time.
         """
         if not timeout_seconds > 0:
-            raise ValueError(f"a transaction of {timeout_seconds} s")
+            raise ValueError(f"the timeout of a transaction cannot be {timeout_seconds} s")
         timeout_ms = max(1, round(timeout_seconds * 1000))
         return Transaction(self._coordinators, await self._coordinators.new_transaction(timeout_ms))
 
@@ -340,7 +340,7 @@ class Client:
                 if not attempts_left or not is_retriable(error):
                     raise
             await backoff.wait()
-        raise ValueError(f"{attempts_max} attempts at a transaction")
+        raise ValueError(f"attempts_max must be at least 1, not {attempts_max}")
 
 
 async def _closed(what: Producer[Any] | Receiving[Any]) -> None:

@@ -245,7 +245,7 @@ class Connection:
         self._output_bytes += len(frame)
         self._has_output.set()
         if self._output_bytes > WRITE_BUFFER_BYTES_LIMIT:
-            self._lose(ConnectionLost(f"{self.address} does not read what it is sent"))
+            self._lose(ConnectionLost(f"{self.address} has stopped reading"))
 
     @property
     def is_writable(self) -> bool:

@@ -61,7 +61,7 @@ def initial_position(initial: Initial) -> pb.CommandSubscribe.InitialPosition:
         ValueError: it is something else.
     """
     if initial not in _INITIAL:
-        raise ValueError(f"a subscription begins at 'earliest' or 'latest', not {initial!r}")
+        raise ValueError(f"initial must be 'earliest' or 'latest', not {initial!r}")
     return _INITIAL[initial]
 
 
@@ -76,7 +76,7 @@ class Receiving(Generic[T]):
     def __init__(self, network: Network, topic: str, queue_messages_max: int, schema: Schema[T]) -> None:
         """Not yet open."""
         if queue_messages_max < 1:
-            raise ValueError("a consumer takes at least one message at a time")
+            raise ValueError("queue_messages_max must be at least 1")
         self.topic = topic
         self._network = network
         self._queue_messages_max = queue_messages_max
@@ -156,9 +156,9 @@ class Consumer(Receiving[T]):
         """For the client's own use; `open` comes next."""
         super().__init__(network, topic, queue_messages_max, schema)
         if is_scalable(topic):
-            raise InvalidName(f"{topic} is a scalable topic; consume it by a stream consumer or a reader")
+            raise InvalidName(f"{topic} is a scalable topic; use a stream consumer, a queue consumer or a reader")
         if subscription_type not in _TYPES:
-            raise ValueError(f"a subscription is 'exclusive' or 'shared', not {subscription_type!r}")
+            raise ValueError(f"type must be 'exclusive' or 'shared', not {subscription_type!r}")
         self.subscription = subscription
         self.name = name or new_name("consumer")
         self._layout = Layout(0, {})
@@ -216,7 +216,9 @@ class Consumer(Receiving[T]):
             ConnectionLost, Refused: as `acknowledge`.
         """
         if self._plan.sub_type == pb.CommandSubscribe.SubType.Shared:
-            raise ValueError("messages before this one may be with other consumers of a shared subscription")
+            raise ValueError(
+                "a shared subscription cannot acknowledge cumulatively: other consumers may have earlier messages"
+            )
         message_id = message.message_id if isinstance(message, Message) else message
         consumer = self._consumer_of(message_id)
         if confirmed:
@@ -252,7 +254,7 @@ class Consumer(Receiving[T]):
         self._inbox.check()
         consumer = self._segments.get(message_id.segment_id)
         if consumer is None:
-            raise ValueError(f"{message_id} is not of a message of {self.topic}")
+            raise ValueError(f"{message_id} is not the id of a message in {self.topic}")
         return consumer
 
 

@@ -133,7 +133,9 @@ class Coordinators:
                         if first:
                             raise
                         # What was asked before may have ended it, and its traces may be gone.
-                        raise OutcomeUnknown(f"{verb} {transaction_id} was not answered in time to tell") from error
+                        raise OutcomeUnknown(
+                            f"{verb} {transaction_id} was not answered, so its outcome is unknown"
+                        ) from error
                     except Refused as error:
                         # What was asked before may be under way still: Pulsar fails one of the two by this code.
                         if first or error.code != pb.ServerError.UnknownError:
@@ -155,7 +157,7 @@ class Coordinators:
         leaders = await self._known_leaders()
         url = leaders.get(coordinator)
         if url is None:
-            raise ConnectFailed(f"transaction coordinator {coordinator} is led by no broker at the moment")
+            raise ConnectFailed(f"no broker serves transaction coordinator {coordinator} at the moment")
         what = f"transaction coordinator {coordinator}"
         connection = await self._network.connection_to(url, self._network.service_address, what)
         if self._introduced.get(coordinator) is not connection:
@@ -198,7 +200,7 @@ class Coordinators:
     async def _watch(self) -> None:
         connection = await self._network.service()
         if not connection.features.supports_tc_metadata_discovery:
-            raise UnsupportedBroker(f"{connection.address} does not serve transactions of scalable topics")
+            raise UnsupportedBroker(f"{connection.address} does not support transactions on scalable topics")
         self._end = None
         watch_id = connection.attach(Kind.COORDINATORS, self)
         try:

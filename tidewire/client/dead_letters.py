@@ -51,7 +51,7 @@ class DeadLetterPolicy:
     def __post_init__(self) -> None:
         """Check that it makes sense."""
         if self.max_redeliver_count < 0:
-            raise ValueError("a message comes again a number of times, not less than none")
+            raise ValueError("the number of redeliveries must not be negative")
 
 
 class DeadLetters:

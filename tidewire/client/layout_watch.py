@@ -155,7 +155,7 @@ def check_scalable(connection: Connection) -> None:
         UnsupportedBroker: it does not.
     """
     if not connection.features.supports_scalable_topics:
-        raise UnsupportedBroker(f"{connection.address} does not serve scalable topics (topic://)")
+        raise UnsupportedBroker(f"{connection.address} does not support scalable topics (topic://)")
 
 
 class _OneLook:
@@ -199,7 +199,7 @@ async def controller_of(network: Network, topic: str) -> Connection:
             await look.answered.wait()
     except TimeoutError as error:
         raise OperationTimedOut(
-            f"{connection.address} did not tell the layout of {topic} within {seconds} s"
+            f"{connection.address} did not send the layout of {topic} within {seconds} s"
         ) from error
     finally:
         connection.detach(Kind.LAYOUT, session_id)
@@ -246,8 +246,8 @@ async def open_layout(network: Network, topic: str) -> tuple[TopicLayout, Backgr
             await watch.layout.until(lambda _: True)
     except TimeoutError as error:
         task.cancel()
-        reason = watch.trouble or ConnectionLost("the broker is silent")
-        raise OperationTimedOut(f"no layout of {topic} came within {seconds} s: {reason}") from error
+        reason = watch.trouble or ConnectionLost("the broker does not answer")
+        raise OperationTimedOut(f"the layout of {topic} did not arrive within {seconds} s: {reason}") from error
     except BaseException:
         task.cancel()
         raise

@@ -78,7 +78,7 @@ class Producer(Generic[T]):
     ) -> None:
         """For the client's own use; `open` comes next."""
         if compression not in _CODECS:
-            raise ValueError(f"{compression!r} is no compression; there are {', '.join(_CODECS)}")
+            raise ValueError(f"{compression!r} is not a compression type; use one of {', '.join(_CODECS)}")
         self.network = network
         self.topic = topic
         self.name = name
@@ -172,7 +172,7 @@ class Producer(Generic[T]):
         size = size_of(data, key, properties)
         self._check_size(size, size - len(data))
         if event_time_ms is not None and not 0 <= event_time_ms <= EVENT_TIME_MS_MAX:
-            raise ValueError(f"an event time of {event_time_ms} ms")
+            raise ValueError(f"the event time cannot be {event_time_ms} ms")
         self._check(txn)
         hashed = None if key is None else key_hash(key)
         room = self._tally.room
@@ -206,9 +206,11 @@ class Producer(Generic[T]):
 
     def _check_size(self, size: int, attached: int) -> None:
         if size > self._size_max:
-            raise MessageTooLarge(f"a message of {size} bytes; {self._size_max} are allowed")
+            raise MessageTooLarge(f"the message has {size} bytes; the limit is {self._size_max}")
         if self.chunking is not None and attached > CHUNKED_ATTACHED_BYTES_MAX:
-            raise MessageTooLarge(f"a key and properties of {attached} bytes; {CHUNKED_ATTACHED_BYTES_MAX} are allowed")
+            raise MessageTooLarge(
+                f"the key and properties have {attached} bytes; the limit is {CHUNKED_ATTACHED_BYTES_MAX}"
+            )
 
     def _check(self, txn: Transaction | None) -> None:
         if self._failure is not None:

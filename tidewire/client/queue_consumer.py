@@ -70,9 +70,9 @@ class QueueConsumer(Receiving[T]):
         """For the client's own use; `open` comes next."""
         super().__init__(network, topic, queue_messages_max, schema)
         if not is_scalable(topic):
-            raise InvalidName(f"{topic} is not a scalable topic; consume it by a plain consumer of type 'shared'")
+            raise InvalidName(f"{topic} is not a scalable topic; use a plain consumer of type 'shared'")
         if processing_timeout_seconds is not None and not processing_timeout_seconds > 0:
-            raise ValueError(f"{processing_timeout_seconds} s to process a message")
+            raise ValueError(f"the processing timeout cannot be {processing_timeout_seconds} s")
         self.subscription = subscription
         self._schema = schema
         self.name = name or new_name("queue")
@@ -121,7 +121,7 @@ class QueueConsumer(Receiving[T]):
     async def _keep_dead_letters_for(self, policy: DeadLetterPolicy, subscription: str) -> None:
         topic = policy.dead_letter_topic or self.topic + SUFFIX
         if not is_scalable(topic):
-            raise ValueError(f"{topic}: subscriptions are made beforehand on topic:// topics only")
+            raise ValueError(f"{topic}: only topic:// topics support subscriptions created in advance")
         consumer = QueueConsumer(self._network, topic, subscription, None, "earliest", 1, BYTES)
         try:
             await consumer.open()
@@ -271,7 +271,7 @@ class QueueConsumer(Receiving[T]):
     def _consumer_of(self, segment_id: int) -> TopicConsumer | None:
         consumer = self._segments.get(segment_id)
         if consumer is None and segment_id < 0:
-            raise ValueError(f"that is not the id of a message of {self.topic}")
+            raise ValueError(f"this is not the id of a message in {self.topic}")
         return consumer
 
     def _acknowledge_one(self, message: Message[Any]) -> None:
@@ -347,6 +347,8 @@ class QueueConsumer(Receiving[T]):
 def _require_once(ids: Sequence[MessageId], transaction: Transaction) -> None:
     if len(set(ids)) < len(ids):
         twice = next(message_id for message_id in ids if ids.count(message_id) > 1)
-        conflict = TransactionConflict(f"{twice} came again and is here twice", pb.ServerError.TransactionConflict)
+        conflict = TransactionConflict(
+            f"{twice} was redelivered, so it is acknowledged twice", pb.ServerError.TransactionConflict
+        )
         transaction.doom(conflict)
         raise conflict

@@ -46,7 +46,7 @@ class Reader(Receiving[T]):
         """For the client's own use; `open` comes next."""
         super().__init__(network, topic, queue_messages_max, schema)
         if not isinstance(start, MessageId) and start not in {"earliest", "latest"}:
-            raise ValueError(f"a reader starts at 'earliest', at 'latest' or behind a message, not at {start!r}")
+            raise ValueError(f"start must be 'earliest', 'latest' or a message id, not {start!r}")
         self._start = start
         # Behind which message to begin a segment that the reader had been reading; and all others.
         self._places = start.vector() if isinstance(start, MessageId) else _NOWHERE

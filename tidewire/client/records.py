@@ -64,7 +64,7 @@ def form_of_record(record: type) -> Form:
 def _record(record: type, known: "dict[str, tuple[type, Form | None]]") -> Form:
     # `known`: by name, the records that were described before, and None for those whose description has begun.
     if not dataclasses.is_dataclass(record):
-        raise TypeError(f"{record!r} is no dataclass")
+        raise TypeError(f"{record!r} is not a dataclass")
     if record.__name__ in known:
         record_before, form_before = known[record.__name__]
         if form_before is None or record_before is not record:
@@ -89,7 +89,7 @@ def _record(record: type, known: "dict[str, tuple[type, Form | None]]") -> Form:
 
     def to_plain(value: Value) -> Value:
         if not isinstance(value, record):
-            raise TypeError(f"{value!r} is no {record.__name__}")
+            raise TypeError(f"{value!r} is not a {record.__name__}")
         return {name: form.to_plain(getattr(value, name)) for name, form in forms.items()}
 
     def from_plain(plain: Value) -> Value:
@@ -142,7 +142,7 @@ def _optional(
     members: list[Hint], arguments: tuple[Hint, ...], known: "dict[str, tuple[type, Form | None]]", where: str
 ) -> Form:
     if len(members) != 1 or len(arguments) != 2:
-        raise TypeError(f"{where}: of several types only one or None can be sent")
+        raise TypeError(f"{where}: a union must be of one type and None")
     inner = _form(members[0], known, where)
     return Form(
         ["null", inner.avro],

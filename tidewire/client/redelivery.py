@@ -38,11 +38,13 @@ class BackoffPolicy:
     def __post_init__(self) -> None:
         """Check that it makes sense."""
         if not 0 <= self.initial_interval_seconds <= self.max_interval_seconds:
-            raise ValueError(f"waits from {self.initial_interval_seconds} to {self.max_interval_seconds} s")
+            raise ValueError(
+                f"the intervals cannot be {self.initial_interval_seconds} to {self.max_interval_seconds} s"
+            )
         if self.multiplier < 1:
-            raise ValueError(f"waits that get shorter, by the factor {self.multiplier}")
+            raise ValueError(f"the multiplier must be at least 1, not {self.multiplier}")
         if not 0 <= self.jitter_percent <= 100:
-            raise ValueError(f"a jitter of {self.jitter_percent} percent")
+            raise ValueError(f"the jitter cannot be {self.jitter_percent} percent")
 
     @classmethod
     def fixed(cls, interval_seconds: float) -> Self:

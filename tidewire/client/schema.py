@@ -187,7 +187,7 @@ class _Packed(Schema[N]):
         try:
             return self._struct.pack(value)
         except struct.error as error:
-            raise ValueError(f"{value!r} is no {self._declared.name}: {error}") from error
+            raise ValueError(f"{value!r} is not a {self._declared.name}: {error}") from error
 
     def decode(self, data: bytes, written_with: bytes | None = None) -> N:
         (value,) = self._struct.unpack(data)

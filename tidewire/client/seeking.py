@@ -31,7 +31,7 @@ def milliseconds_of(moment: datetime) -> int:
         ValueError: it does not say in which time zone it is meant, or is before the epoch.
     """
     if moment.tzinfo is None:
-        raise ValueError(f"{moment} does not say its time zone")
+        raise ValueError(f"{moment} has no time zone")
     since_epoch_ms = int(moment.timestamp() * 1000)
     if since_epoch_ms < 0:
         raise ValueError(f"{moment} is before 1970")
@@ -50,7 +50,7 @@ def place_of(to: Literal["earliest", "latest"] | datetime) -> Place:
         return AFTER_ALL
     if isinstance(to, datetime):
         return milliseconds_of(to)
-    raise ValueError(f"a consumer goes to 'earliest', 'latest', a message or a time, not to {to!r}")
+    raise ValueError(f"seek to 'earliest', 'latest', a message id or a time, not to {to!r}")
 
 
 def places_of(layout: Layout, to: SeekTarget) -> dict[int, Place]:

@@ -43,9 +43,9 @@ class Batching:
     def __post_init__(self) -> None:
         """Check that a full batch fits into a frame, with what its messages take beside their sizes."""
         if not 1 <= self.messages_max <= BATCH_MESSAGES_LIMIT:
-            raise ValueError(f"a batch holds between 1 and {BATCH_MESSAGES_LIMIT} messages")
+            raise ValueError(f"a batch must hold 1 to {BATCH_MESSAGES_LIMIT} messages")
         if not 1 <= self.bytes_max <= BATCH_BYTES_LIMIT:
-            raise ValueError(f"a batch holds between 1 and {BATCH_BYTES_LIMIT} bytes")
+            raise ValueError(f"a batch must hold 1 to {BATCH_BYTES_LIMIT} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Chunking:
     def __post_init__(self) -> None:
         """Check that it is a size."""
         if not 1 <= self.chunk_size_max <= MAX_MESSAGE_SIZE:
-            raise ValueError(f"a chunk holds between 1 and {MAX_MESSAGE_SIZE} bytes")
+            raise ValueError(f"a chunk must hold 1 to {MAX_MESSAGE_SIZE} bytes")
 
 
 class Outgoing:

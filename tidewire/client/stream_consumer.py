@@ -66,7 +66,7 @@ class StreamConsumer(Receiving[T]):
         super().__init__(network, topic, queue_messages_max, schema)
         self._declared = schema.declared
         if not is_scalable(topic):
-            raise InvalidName(f"{topic} is not a scalable topic; consume it by a plain consumer or a reader")
+            raise InvalidName(f"{topic} is not a scalable topic; use a plain consumer or a reader")
         self.subscription = subscription
         self.name = name or new_name("stream")
         """Who comes back under the same name soon enough gets the same segments again."""
@@ -156,7 +156,9 @@ class StreamConsumer(Receiving[T]):
             if not (self._inbox.has_delivered(segment_id, place) or _covers(self._settled.get(segment_id), place))
         )
         if past:
-            lost = ConnectionLost(f"messages of segments {past} of {self.topic} come again: their session has ended")
+            lost = ConnectionLost(
+                f"messages of segments {past} of {self.topic} are redelivered, because their session has ended"
+            )
             transaction.doom(lost)
             raise lost
 
@@ -168,7 +170,7 @@ class StreamConsumer(Receiving[T]):
     async def _confirm(self, vector: Mapping[int, Position], places: Sequence[tuple[TopicConsumer, Position]]) -> None:
         lost = None
         if left := sorted(vector.keys() - self._segments.keys()):
-            lost = ConnectionLost(f"segments {left} of {self.topic} are no longer in this consumer's share")
+            lost = ConnectionLost(f"segments {left} of {self.topic} are no longer assigned to this consumer")
         confirmations = []
         for consumer, place in places:
             try:

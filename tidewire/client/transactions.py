@@ -172,7 +172,7 @@ class Transaction:
             TransactionEnded: it does not.
         """
         if self._state is not TransactionState.OPEN:
-            raise TransactionEnded(f"{self!r} takes no more messages")
+            raise TransactionEnded(f"{self!r} is not open, so it takes no more messages")
 
     def includes(self, topic: str) -> bool:
         """Whether the coordinator knows that the topic or segment takes part."""

@@ -37,9 +37,9 @@ def parse_address(url: str) -> BrokerAddress:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidName(f"{url!r} is no broker address: {error}") from error
+        raise InvalidName(f"{url!r} is not a broker address: {error}") from error
     if parts.scheme == "pulsar+ssl":
-        raise InvalidName(f"{url!r} asks for TLS, which this client does not speak; use pulsar://")
+        raise InvalidName(f"{url!r} requires TLS, which this client does not support; use pulsar://")
     if parts.scheme != "pulsar" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
-        raise InvalidName(f"{url!r} is no broker address; expected pulsar://HOST:PORT")
+        raise InvalidName(f"{url!r} is not a broker address; give it as pulsar://HOST:PORT")
     return BrokerAddress(parts.hostname, DEFAULT_PORT if port is None else port)

@@ -115,15 +115,17 @@ class MessageId:
         """
         fixed_size = _HEAD.size + _PLACE.size + _COUNT.size
         if len(data) < fixed_size:
-            raise ValueError(f"{len(data)} bytes are no message id")
+            raise ValueError(f"the {len(data)} bytes are not a message id")
         (version,) = _HEAD.unpack_from(data)
         if version not in (_FORMAT, _FORMAT_WITH_CHUNKS):
-            raise ValueError(f"a message id of format {version}; up to {_FORMAT_WITH_CHUNKS} is known")
+            raise ValueError(
+                f"the message id has format {version}; this client reads formats up to {_FORMAT_WITH_CHUNKS}"
+            )
         segment_id, ledger_id, entry_id, batch_index, batch_size = _PLACE.unpack_from(data, _HEAD.size)
         (count,) = _COUNT.unpack_from(data, _HEAD.size + _PLACE.size)
         further, rest_bytes = divmod(len(data) - fixed_size, _PLACE.size)
         if rest_bytes or not (further > count if version == _FORMAT_WITH_CHUNKS else further == count):
-            raise ValueError(f"a message id with {count} further places has another size than {len(data)} bytes")
+            raise ValueError(f"a message id with {count} further positions cannot have {len(data)} bytes")
         places = list(_PLACE.iter_unpack(data[fixed_size:]))
         others = {segment: Position(*rest) for segment, *rest in places[:count]}
         chunks = tuple((ledger, entry) for _segment, ledger, entry, *_rest in places[count:])

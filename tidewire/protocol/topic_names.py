@@ -32,7 +32,7 @@ def is_scalable(topic: str) -> bool:
         return True
     if topic.startswith(PERSISTENT):
         return False
-    raise InvalidName(f"{topic!r} is no topic name; expected topic://TENANT/NAMESPACE/NAME or persistent://...")
+    raise InvalidName(f"{topic!r} is not a topic name; give it as topic://TENANT/NAMESPACE/NAME or persistent://...")
 
 
 def segment_name(first_hash: int, last_hash: int, segment_id: int) -> str:

@@ -192,7 +192,7 @@ async def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(ValueError, match="time zone"):
             async with client.checkpoint_consumer(X, datetime(2026, 1, 1)):  # noqa: DTZ001 - the mistake
                 pass
-        with pytest.raises(ValueError, match="starts at"):
+        with pytest.raises(ValueError, match="start must be"):
             async with client.checkpoint_consumer(X, "yesterday"):  # type: ignore[arg-type]
                 pass
         async with client.checkpoint_consumer(X) as consumer:

@@ -96,7 +96,7 @@ async def test_an_exclusive_consumer_may_acknowledge_cumulatively_a_shared_one_m
                 await consumer.acknowledge_cumulative(second, confirmed=True)
                 await consumer.acknowledge_cumulative(second.message_id)
                 assert topic.segments[0].cursors["s"] == 2
-                with pytest.raises(ValueError, match="is not of a message"):
+                with pytest.raises(ValueError, match="is not the id of a message"):
                     await consumer.acknowledge(MessageId(55, 1, 1))
             async with client.consumer(X, "t", type="shared") as consumer:
                 with pytest.raises(ValueError, match="shared"):

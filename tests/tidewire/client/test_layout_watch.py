@@ -127,7 +127,7 @@ async def test_opening_waits_for_a_broker_as_long_as_an_operation_may_take() -> 
         broker.hold(T.SCALABLE_TOPIC_LOOKUP)
         with pytest.raises(OperationTimedOut, match="silent"):
             await open_layout(network, X)
-        with pytest.raises(OperationTimedOut, match="did not tell the layout"):
+        with pytest.raises(OperationTimedOut, match="did not send the layout"):
             await controller_of(network, X)
 
 

@@ -202,7 +202,7 @@ def test_an_answer_to_what_is_not_on_its_way_is_nobodys() -> None:
     "batching", [{"messages_max": 0}, {"bytes_max": 0}, {"bytes_max": 10**7}, {"messages_max": 10**6}]
 )
 def test_batches_are_bounded_on_both_sides(batching: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="a batch holds"):
+    with pytest.raises(ValueError, match="a batch must hold"):
         Batching(**batching)
 
 

@@ -41,7 +41,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 def test_tls_is_refused_by_name() -> None:
-    with pytest.raises(InvalidName, match="asks for TLS"):
+    with pytest.raises(InvalidName, match="requires TLS"):
         parse_address("pulsar+ssl://host:6651")
 
 

@@ -37,7 +37,7 @@ from storage.ranges import EntryAck
 from txn.pending_transaction import CommandId
 
 IDLE_LEDGERS_MAX: Final = 1_000
-"""Ledgers at which an idle topic stays loaded, since each unload leaves one more behind."""
+"""With this many ledgers, an idle topic stays loaded, because each unload leaves one more ledger."""
 
 log = structlog.get_logger(__name__)
 
@@ -49,9 +49,9 @@ class Topic(TopicSource):
         super().__init__(ledger, services.buffers.make(name, ledger, claim), services.codecs)
         self.name = name
         self.replaced = trio.Event()
-        """Set when this sealed segment's successors are known to every client that follows the layout here."""
+        """Set when every client that follows the layout here knows this sealed segment's successors."""
         self.scalable_topic = name.scalable_topic if name.domain is Domain.SEGMENT else None
-        """The `topic://` topic of which this is a segment; also of a regular topic, once that was migrated."""
+        """The `topic://` topic of this segment, or of a regular topic that was migrated."""
         self.traffic = SegmentTraffic()
         self._services = services
         self._metadata = services.metadata
@@ -76,12 +76,12 @@ class Topic(TopicSource):
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
         if ledger.is_sealed:
-            # By an earlier owner; splits that it left open are finished before clients are served.
+            # An earlier owner sealed it. Splits that it left open are finished before clients are served.
             self.replaced.set()
 
     @classmethod
     async def open(cls, name: TopicName, services: TopicServices, claim: Check) -> "Topic":
-        """Take over a claimed topic: fence and recover its ledger, then open transactions (docs/design.md#topics)."""
+        """Take over a claimed topic: fence and recover its ledger, then its transactions (docs/design.md#topics)."""
         ledger = await open_managed_ledger(
             str(name),
             metadata=services.metadata,
@@ -92,7 +92,7 @@ class Topic(TopicSource):
             now_ms=services.now_ms,
         )
         topic = cls(name, ledger, services, claim)
-        # Both are told of decisions once they have recovered, until `run` ends.
+        # Both learn of transactions' ends once they have recovered, until `run` ends.
         await topic._buffer.recover()
         if topic.deduplication is not None:
             try:
@@ -103,10 +103,10 @@ class Topic(TopicSource):
         return topic
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; started once every durable subscription is open.
+        """Serve until cancelled. It reports as started once every durable subscription is open.
 
         Raises:
-            ExpectedError: the topic is not served here any more, for example because another broker has taken it over
+            ExpectedError: this broker no longer serves the topic, for example because another broker has taken it over
                 (in an exception group).
         """
         try:
@@ -117,7 +117,7 @@ class Topic(TopicSource):
                     nursery.start_soon(self.deduplication.run)
                 await nursery.start(self.ledger.run)
                 await self._durable.load(nursery)
-                # Behind the subscriptions: what any of them has not acknowledged is kept.
+                # After the subscriptions, because trimming keeps what any of them has not acknowledged.
                 nursery.start_soon(self._trimmer.run)
                 task_status.started()
         finally:
@@ -126,9 +126,9 @@ class Topic(TopicSource):
             self._end()
 
     async def close(self) -> None:
-        """Send every client away, write what the cursors still hold, and record where the ledger ends.
+        """Disconnect every client, write the cursors, and record where the ledger ends.
 
-        Then `run` is to be cancelled. What cannot be written is recovered when the topic is loaded next.
+        The caller must then cancel `run`. What cannot be written is recovered when the topic is loaded next.
         """
         self._is_closed = True
         self.clients.send_away()
@@ -139,7 +139,7 @@ class Topic(TopicSource):
             log.warning("a ledger's end was not recorded", topic=str(self.name), reason=str(error))
 
     async def delete(self) -> None:
-        """Send every client away and remove cursors, transactions' records and data; durable on return."""
+        """Disconnect every client, and remove cursors, transactions' records and data; durable on return."""
         self._is_closed = True
         self.clients.send_away()
         await self._durable.delete_all()
@@ -154,11 +154,11 @@ class Topic(TopicSource):
     async def publish(
         self, payload: bytes, *, message_count: int, txn: TxnId | None, entry_format: EntryFormat
     ) -> Position:
-        """Append an entry and return its position; durable once `ledger.confirmed` has reached it.
+        """Append an entry and return its position. It is durable once `ledger.confirmed` has reached that position.
 
         Raises:
-            LedgerSealed: the segment was replaced; `replaced` says when its clients know by what.
-            WrongDomain: v5 transactions write to segments, and only they do (D6).
+            LedgerSealed: the segment was replaced; `replaced` is set when its clients know the successors.
+            WrongDomain: v5 transactions, and only they, write to segments (D6).
             TxnError, LedgerFailed: nothing was appended.
             NoSpace: the disk is full; nothing was appended.
         """
@@ -166,22 +166,22 @@ class Topic(TopicSource):
         return self._append(payload, message_count, txn, entry_format)
 
     def would_join(self, producer: str, send: SendId, txn: TxnId) -> bool:
-        """Whether `publish_once` of this send would let the transaction join, as it looks before its turn."""
+        """Return whether `publish_once` of this send would let the transaction join, judged before its turn."""
         if not self._buffer.would_join(txn):
             return False
         return self.deduplication is None or self.deduplication.is_new(producer, send, txn)
 
     async def join(self, txn: TxnId) -> None:
-        """Let a transaction join before a send in it has its turn; see the buffer's.
+        """Let a transaction join before one of its sends is published; see the buffer's `join`.
 
         Raises:
-            Exception: as `publish`, which meets the same.
+            Exception: see `publish`, which meets the same errors.
         """
         await self.ledger.wait_room()
         await self._buffer.join(txn)
 
     def moment(self) -> int:
-        """This moment, as `publish_once` takes it."""
+        """Return the current moment, for `publish_once`."""
         return self._buffer.moment()
 
     async def _admit(self, txn: TxnId | None, arrived_at: int | None = None) -> None:
@@ -197,15 +197,15 @@ class Topic(TopicSource):
         return position
 
     def require_space(self) -> None:
-        """Hold that the disk has space for messages.
+        """Check that the disk has space for messages.
 
         Raises:
-            NoSpace: it is full.
+            NoSpace: the disk is full.
         """
         self.ledger.require_space()
 
     def delivered(self, message_count: int, payload_bytes: int) -> None:
-        """An entry was handed to a connection for a consumer."""
+        """Count an entry that was handed to a consumer's connection."""
         self.traffic.messages_out += message_count
         self.traffic.bytes_out += payload_bytes
         self._services.activity.set()
@@ -221,14 +221,14 @@ class Topic(TopicSource):
         entry_format: EntryFormat,
         arrived_at: int | None = None,
     ) -> Position | Stored:
-        """As `publish`, but what the producer of this name has stored here before is not appended again.
+        """Publish, unless the producer of this name has already stored the send here.
 
-        To be called for one send of a producer at a time. A transaction that had ended when the send arrived takes
-        nothing; it arrived at the `moment` given, or now.
+        Only one send of a producer may be in this call at a time. If the transaction had already ended when the send
+        arrived, nothing is appended. The send arrived at `arrived_at`, or now.
 
         Raises:
-            SendInDoubt: another transaction holds the send, which has not ended; nothing was appended.
-            Exception: as `publish`.
+            SendInDoubt: another open transaction holds the send; nothing was appended.
+            Exception: see `publish`.
         """
         deduplication = self.deduplication
         if deduplication is None:
@@ -239,7 +239,7 @@ class Topic(TopicSource):
                 return stored
             await deduplication.wait_room()
             await self._admit(txn, arrived_at)
-            # The producer's lost connection may have had the same send under way, and appended it during these waits.
+            # The producer's lost connection may have had the same send in flight, and appended it during these waits.
             if deduplication.is_new(producer, send, txn):
                 break
         position = self._append(payload, message_count, txn, entry_format)
@@ -249,13 +249,13 @@ class Topic(TopicSource):
     def add_producer(self, producer: TopicProducer, *, returning: bool = False) -> None:
         """Register a producer under its name.
 
-        One that is `returning` after its connection was lost may do so on a segment that was replaced meanwhile, if
-        it stored something there: it sends again what was not answered, and hears what of it is stored.
+        A producer that is `returning` after it lost its connection may register on a replaced segment, if it has stored
+        something there. It resends unanswered sends, and gets receipts for those that are stored.
 
         Raises:
-            TopicClosed: the topic is going away.
+            TopicClosed: the topic is closing.
             LedgerSealed: the segment was replaced.
-            ProducerNameTaken: another one has the name.
+            ProducerNameTaken: another producer has the name.
         """
         self._require_running()
         is_known = returning and self.deduplication is not None and self.deduplication.knows(producer.name)
@@ -264,14 +264,14 @@ class Topic(TopicSource):
         self.clients.add_producer(producer)
 
     async def seal(self) -> None:
-        """Let nothing be appended any more; durable on return. May be repeated."""
+        """Seal the ledger, so that nothing can be appended; durable on return. It may be repeated."""
         self.clients.is_retired = True
         await self.ledger.seal()
         self._set_sealed()
         self._buffer.sealed()
 
     def mark_replaced(self) -> None:
-        """Every client that follows the layout here knows what replaces this sealed segment (docs/design.md#topics)."""
+        """Note that all clients which follow the layout here know the segment's successors (docs/design.md#topics)."""
         self.replaced.set()
         for producer in self.clients.producers:
             producer.topic_replaced()
@@ -284,26 +284,26 @@ class Topic(TopicSource):
         return self._durable.by_name
 
     async def subscribe(self, name: str, start: Position | None) -> Subscription:
-        """The durable subscription, opened or created; a new one is durable on return.
+        """Return the durable subscription. If it does not exist, create it; it is durable on return.
 
-        `start` is the mark-delete position of a new one: EARLIEST, a position, or LATEST, which here means that what
-        becomes readable from now on is delivered, entries of open transactions too. None creates nothing.
+        `start` is the mark-delete position of a new subscription: EARLIEST, a position or LATEST. With LATEST it gets
+        what becomes readable from now on, including entries of currently open transactions. With None, none is created.
 
         Raises:
-            TopicClosed: the topic is going away.
-            SubscriptionNotFound: there is none, and `start` is None.
+            TopicClosed: the topic is closing.
+            SubscriptionNotFound: it does not exist, and `start` is None.
         """
         return await self._durable.open(name, None if start is None else self._placed(start), self._require_running)
 
     def subscriptions_held(self) -> AbstractAsyncContextManager[Mapping[str, Subscription]]:
-        """The durable subscriptions by name; none is opened or deleted in the block, but by the block itself."""
+        """Yield the durable subscriptions by name. During the block, only the block itself may open or delete one."""
         return self._durable.held()
 
     async def unsubscribe(self, name: str) -> None:
-        """Delete a durable subscription with its cursor; durable on return. Nothing to do when there is none.
+        """Delete a durable subscription and its cursor, if they exist; durable on return.
 
         Raises:
-            TopicClosed: the topic is going away.
+            TopicClosed: the topic is closing.
         """
         try:
             await self._durable.delete(name, self._require_running)
@@ -311,19 +311,19 @@ class Topic(TopicSource):
             self.clients.tell_disconnected()
 
     async def seek(self, subscription: Subscription, mark_delete: Position) -> None:
-        """Move a subscription as its own `seek` does; its consumers are told to subscribe anew."""
+        """Move a subscription as its own `seek` does, and tell its consumers to resubscribe."""
         try:
             await subscription.seek(mark_delete)
         finally:
             self.clients.tell_disconnected()
 
     def subscribe_reader(self, name: str, start: Position, source: Source | None = None) -> Subscription:
-        """A subscription of its own for one reader, which remembers nothing; to be closed by whoever asked for it.
+        """Make a non-durable subscription for one reader. The caller must close it.
 
-        It is sent what the topic shows, or what a `source` made of the topic does.
+        It reads the topic, or `source` if one is given.
 
         Raises:
-            TopicClosed: the topic is going away.
+            TopicClosed: the topic is closing.
         """
         nursery = self._require_running()
         cursor = NonDurableCursor(name, ledger=self.ledger, start=self._placed(start))
@@ -332,7 +332,7 @@ class Topic(TopicSource):
         return subscription
 
     def end_reader(self, subscription: Subscription) -> None:
-        """Close a reader's subscription; nothing to do when the topic is ending anyway."""
+        """Close a reader's subscription. Does nothing if the topic is closing."""
         if self._nursery is not None:
             self._nursery.start_soon(subscription.close)
 
@@ -345,12 +345,12 @@ class Topic(TopicSource):
         cumulative: bool = False,
         identity: CommandId | None = None,
     ) -> None:
-        """Acknowledge when `txn` is committed; durable on return, and nobody is sent it meanwhile.
+        """Acknowledge entries in `txn`: it takes effect at the commit, and until then no consumer gets the entries.
 
-        A command that comes again with the same identity is taken once.
+        The pending acknowledgement is durable on return. A repeated command has no further effect.
 
         Raises:
-            WrongDomain: v5 transactions acknowledge on segments, and only they do (D6).
+            WrongDomain: v5 transactions, and only they, acknowledge on segments (D6).
             AcknowledgementRefused, SubscriptionClosed: nothing was acknowledged.
             TxnError, CursorError: see `PendingAcks.acknowledge`.
         """
@@ -358,13 +358,13 @@ class Topic(TopicSource):
         await self._durable.acknowledge(subscription, txn, acks, cumulative=cumulative, identity=identity)
 
     async def acknowledged(self, subscription: Subscription) -> Position:
-        """Up to where all is acknowledged, by transactions too that were decided before the call."""
+        """Return the mark-delete position, with the acknowledgements of all transactions decided before the call."""
         await self._durable.caught_up(subscription)
         return subscription.cursor.mark_delete
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nobody has produced here and nobody is connected, but for consumers that take any schema."""
+        """Whether nothing was produced here, and only consumers that take any schema are connected."""
         has_data = self.ledger.next_index > 0 or self.ledger.is_sealed
         return not (has_data or self.clients.is_demanding)
 
@@ -374,7 +374,7 @@ class Topic(TopicSource):
         return self._claim
 
     async def wait_idle(self, seconds: float) -> None:
-        """Return once nobody has used the topic for so long, and it can be unloaded at no lasting cost."""
+        """Wait until the topic was unused for `seconds`, and unloading it has no lasting cost."""
         while True:
             await self.clients.wait_unused(seconds)
             if self._can_be_left:
@@ -382,7 +382,7 @@ class Topic(TopicSource):
 
     @property
     def _can_be_left(self) -> bool:
-        """False on a full disk, where recording the ledger's end waits for space and keeps everybody waiting."""
+        """Return False on a full disk: recording the ledger's end would wait for space, and clients with it."""
         is_growing = self.ledger.open_bytes > 0 and len(self.ledger.closed) >= IDLE_LEDGERS_MAX
         return self._services.ledgers.shortage is None and not is_growing
 

@@ -1,4 +1,4 @@
-"""The producers and consumers of a topic, as the topic sees them: who is connected, and what it tells them."""
+"""The producers and consumers that are connected to a topic, and how the topic notifies them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ class TopicClient(Protocol):
 
     @property
     def follows_layout(self) -> bool:
-        """Whether its client is told of the topic's layout, so that it goes where that goes."""
+        """Whether its client gets the topic's layout, so that it can follow splits and migrations."""
 
     def topic_closed(self) -> None:
-        """The topic is no longer served here: tell the client. Must not block."""
+        """Tell the client that this broker no longer serves the topic. It must not block."""
 
 
 class TopicProducer(TopicClient, Protocol):
@@ -26,23 +26,23 @@ class TopicProducer(TopicClient, Protocol):
 
     @property
     def name(self) -> str:
-        """Unique on the topic."""
+        """The producer's name, unique on the topic."""
 
     def topic_replaced(self) -> None:
-        """The segment is sealed and clients know what replaces it: refuse what waits, close. Must not block."""
+        """Refuse waiting sends and close: the segment is sealed, and clients know its successors. It must not block."""
 
 
 class TopicClients:
-    """Who is connected to one topic, and when that changed last."""
+    """The clients that are connected to one topic, and when that last changed."""
 
     def __init__(self, topic: str, *, is_retired: bool) -> None:
         self.is_retired = is_retired
-        """Whether the topic takes no more producers, because clients know what replaces it."""
+        """Whether the topic takes no more producers, because clients know its successors."""
         self._topic = topic
         self._producers: dict[str, TopicProducer] = {}
         self._producers_left = trio.Event()
         self._consumers: dict[Consumer, TopicClient] = {}
-        # Those of them that take messages of whatever schema the topic has.
+        # Consumers that accept any schema of the topic.
         self._undemanding: set[Consumer] = set()
         self._holds = 0
         self._changed = trio.Event()
@@ -54,37 +54,37 @@ class TopicClients:
 
     @property
     def consumer_count(self) -> int:
-        """Connected consumers and readers."""
+        """The number of connected consumers and readers."""
         return len(self._consumers)
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anybody is connected."""
+        """Whether any client is connected."""
         return bool(self._producers or self._consumers)
 
     @property
     def is_demanding(self) -> bool:
-        """Whether anybody is connected but consumers that take any schema."""
+        """Whether any client is connected, apart from consumers that accept any schema."""
         return bool(self._producers or self._consumers.keys() - self._undemanding)
 
     @property
     def old_client_count(self) -> int:
-        """Connected producers, consumers and readers that will not follow the topic where its layout goes."""
+        """Count the connected producers, consumers and readers that cannot follow the topic's layout."""
         return sum(not client.follows_layout for client in (*self._producers.values(), *self._consumers.values()))
 
     def add_producer(self, producer: TopicProducer) -> None:
         """Register a producer under its name.
 
         Raises:
-            ProducerNameTaken: another one has the name.
+            ProducerNameTaken: another producer has the name.
         """
         if producer.name in self._producers:
-            raise ProducerNameTaken(f"a producer named {producer.name} is connected to {self._topic}")
+            raise ProducerNameTaken(f"a producer named {producer.name} is already connected to {self._topic}")
         self._producers[producer.name] = producer
         self.touch()
 
     def remove_producer(self, producer: TopicProducer) -> None:
-        """Give the name back; harmless when it was not registered."""
+        """Release the producer's name. Does nothing if it was not registered."""
         if self._producers.get(producer.name) is producer:
             del self._producers[producer.name]
             self.touch()
@@ -92,39 +92,40 @@ class TopicClients:
                 self._producers_left.set()
 
     def retire(self) -> None:
-        """Clients know what replaces this segment: take no more producers, and go on with those there are."""
+        """Take no more new producers, because clients know the successors. The connected producers continue."""
         self.is_retired = True
         if not self._producers:
             self._producers_left.set()
 
     async def producers_left(self) -> None:
-        """Return once the last producer of a retired segment has left."""
+        """Wait until the last producer of a retired segment has left."""
         await self._producers_left.wait()
 
     def add_consumer(self, consumer: Consumer, client: TopicClient, *, takes_any_schema: bool = False) -> None:
-        """Register a connected consumer, to be told when it has to go."""
+        """Register a connected consumer, so that it is told when it is disconnected."""
         self._consumers[consumer] = client
         self.touch()
         if takes_any_schema:
             self._undemanding.add(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Undo `add_consumer`; harmless when it was not registered."""
+        """Undo `add_consumer`. Does nothing if the consumer was not registered."""
         if self._consumers.pop(consumer, None) is not None:
             self.touch()
         self._undemanding.discard(consumer)
 
     def tell_disconnected(self) -> None:
-        """Tell those consumers that their subscription disconnected that they have to subscribe anew.
+        """Tell consumers that their subscription has disconnected to resubscribe.
 
-        To follow whatever disconnects them, also where that fails or is cancelled: they are disconnected all the same.
+        Call it after everything that disconnects consumers, also if that fails or is cancelled: they are disconnected
+        in any case.
         """
         for consumer, client in tuple(self._consumers.items()):
             if consumer.was_disconnected:
                 client.topic_closed()
 
     def send_away(self) -> None:
-        """Tell everybody that the topic is no longer served here, and forget them."""
+        """Tell all clients that this broker no longer serves the topic, and forget them."""
         for client in (*self._producers.values(), *self._consumers.values()):
             client.topic_closed()
         self._producers.clear()
@@ -143,12 +144,12 @@ class TopicClients:
             self.touch()
 
     def touch(self) -> None:
-        """Note that somebody began or ended to use the topic: `wait_unused` counts from here."""
+        """Note that a use of the topic began or ended. `wait_unused` counts from here."""
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
     async def wait_unused(self, seconds: float) -> None:
-        """Return once nobody has used the topic for so long."""
+        """Wait until the topic was unused for `seconds`."""
         while True:
             changed = self._changed
             if self.is_in_use or self._holds:

@@ -1,7 +1,7 @@
-"""Which topics and segments there are, for whoever loads them.
+"""Which topics and segments exist, so that they may be loaded.
 
-The layouts in the metadata store say it. Two exceptions are this broker's own: segments that it deletes are not there
-any more, and segments that it prepares for a layout are there already.
+The layouts in the metadata store say which segments exist. This broker makes two exceptions. Segments that it is
+deleting no longer exist, and segments that it prepares for a layout already do.
 """
 
 from collections.abc import Collection, Iterator
@@ -23,7 +23,7 @@ class TopicExistence:
 
     @contextmanager
     def deleting(self, names: Collection[TopicName]) -> Iterator[None]:
-        """Only the deletion itself may load these topics."""
+        """During the block, only the deletion itself may load these topics."""
         fresh = set(names) - self._deleting
         self._deleting.update(fresh)
         try:
@@ -33,7 +33,7 @@ class TopicExistence:
 
     @contextmanager
     def preparing(self, name: TopicName) -> Iterator[None]:
-        """A segment may be loaded that no layout has yet."""
+        """During the block, the segment may be loaded, although no layout has it yet."""
         self._preparing.add(name)
         try:
             yield
@@ -41,38 +41,40 @@ class TopicExistence:
             self._preparing.discard(name)
 
     def require_kept(self, name: TopicName) -> None:
-        """Hold that this broker does not delete the topic.
+        """Check that this broker is not deleting the topic.
 
         Raises:
-            TopicNotFound: it does.
+            TopicNotFound: it is.
         """
         if name in self._deleting:
             raise TopicNotFound(f"{name} is being deleted")
 
     async def require_made(self, name: TopicName) -> None:
-        """Hold that a persistent topic was created before. Other topics have layouts, which `require` asks.
+        """Check that a `persistent://` topic was created before. For other topics, `require` checks their layouts.
 
         Raises:
             TopicNotFound: it was not.
         """
         if name.domain is Domain.PERSISTENT and not await self._layouts.is_made(name):
-            raise TopicNotFound(f"{name} does not exist, and its creation was not asked for")
+            raise TopicNotFound(f"{name} does not exist, and the client did not ask to create it")
 
     async def require(self, name: TopicName) -> None:
-        """Hold that the topic may be loaded: a persistent one always, a segment if its layout has it.
+        """Check that the topic may be loaded: a `persistent://` topic always, a segment if its layout has it.
 
         Raises:
-            TopicNotFound: there is no such segment, or it is being deleted.
-            NotSupported: it is a scalable topic, of which only segments are loaded.
+            TopicNotFound: the segment does not exist, or it is being deleted.
+            NotSupported: it is a scalable topic; only its segments can be loaded.
         """
         if name.domain is Domain.PERSISTENT or name in self._preparing:
             return
         if name.domain is Domain.TOPIC:
-            raise NotSupported(f"{name} is a scalable topic: produce and consume on its segments, by a v5 client")
+            raise NotSupported(
+                f"{name} is a scalable topic: use a v5 client, which produces and consumes on its segments"
+            )
         layout = await self._layouts.stored(name.scalable_topic)
         is_listed = _has(layout, name)
         if name in self._deleting:
-            # Loaded once more, so that what is left of it can be removed.
+            # A pruned segment is loaded once more, so that its data can be removed.
             is_listed = is_listed or name.segment in [segment.descriptor for segment in layout.pruned.values()]
         elif layout.is_deleting:
             raise TopicNotFound(f"{name.scalable_topic} is being deleted")
@@ -80,7 +82,7 @@ class TopicExistence:
             raise TopicNotFound(f"{name} does not exist")
 
     async def has_segment(self, name: TopicName) -> bool:
-        """Whether the stored layout has the segment, and its deletion is not decided."""
+        """Return whether the stored layout has the segment and is not being deleted."""
         try:
             layout = await self._layouts.stored(name.scalable_topic)
         except TopicNotFound:
@@ -88,10 +90,10 @@ class TopicExistence:
         return _has(layout, name) and not layout.is_deleting
 
     async def migrated_to(self, name: TopicName) -> TopicName | None:
-        """The scalable topic that a regular topic was made a segment of. Asked when nobody else can make it one.
+        """Return the scalable topic that a regular topic was migrated to, if any. The caller must own the old topic.
 
         Raises:
-            TopicNotFound: it is no segment any more, or would be made beside a scalable topic of its name.
+            TopicNotFound: it no longer exists, or a scalable topic of its name exists that was not migrated from it.
         """
         if name.domain is not Domain.PERSISTENT:
             return None
@@ -107,13 +109,13 @@ class TopicExistence:
         if str(name) in legacy_names and not layout.is_deleting:
             return scalable
         if layout.is_deleting or str(name) in pruned_names or not await self._layouts.is_made(name):
-            raise TopicNotFound(f"{name} does not exist; {scalable} does, and is for v5 clients")
+            raise TopicNotFound(f"{name} does not exist; {scalable} does, but it needs a v5 client")
         return None
 
 
 def _has(layout: Layout, name: TopicName) -> bool:
-    """Whether the segment is one of the layout's, or a child that an open intent may have made."""
-    assert name.segment is not None, "asked of segments only"
+    """Return whether the layout has the segment, or an open intent may have created it."""
+    assert name.segment is not None, "only a segment's name may be passed"
     segment = layout.segments.get(name.segment.segment_id)
     if segment is not None and segment.descriptor == name.segment:
         return True

@@ -1,7 +1,7 @@
-"""Removing what a topic left, without loading it: its records, cursors and data, or one subscription of it.
+"""Removes a topic without loading it: its records, cursors and data, or one of its subscriptions.
 
-A topic that cannot be loaded, because its ledger or a cursor is damaged, is removed like any other that is not loaded.
-Nothing of it is read but names. Each step may be repeated, so whoever finds a deletion half done calls it again.
+A topic with a damaged ledger or cursor cannot be loaded, but it can be removed like any unloaded topic. Only names are
+read. Each step may be repeated, so an unfinished deletion is continued by calling it again.
 """
 
 from broker.deduplication.deduplication import sequences_key
@@ -19,7 +19,7 @@ from txn.ops import ACKS_BY_SUBSCRIPTION, WRITES_BY_SEGMENT, acks_of_segment, ac
 
 
 async def remove_topic(name: TopicName, services: TopicServices, claim: Check) -> None:
-    """Remove a topic that nobody has loaded, with its data; durable on return.
+    """Remove a topic that is not loaded, with its data; durable on return.
 
     Raises:
         OwnershipLost, Fenced: the claim does not hold.
@@ -35,16 +35,16 @@ async def remove_topic(name: TopicName, services: TopicServices, claim: Check) -
 
 
 async def remove_what_stands_beside(name: TopicName, metadata: MetadataStore) -> None:
-    """Remove what a topic has beside its data, once that is gone; durable on return."""
+    """Remove a topic's other records, after its data was removed; durable on return."""
     if name.domain is Domain.SEGMENT:
         await metadata.commit([Delete(load_key(name))])
     if name.domain is Domain.PERSISTENT and owner_of(name) == name:
-        # Those of segments go with their scalable topic's layout, those of partitions with the whole of them.
+        # A segment's schemas are removed with its topic's layout, a partition's with the whole partitioned topic.
         await metadata.commit(removal_of(name))
 
 
 async def remove_subscription(name: TopicName, subscription: str, services: TopicServices, claim: Check) -> None:
-    """Remove a subscription of a topic that nobody has loaded; durable on return.
+    """Remove a subscription of a topic that is not loaded; durable on return.
 
     Raises:
         OwnershipLost: the claim does not hold.

@@ -29,8 +29,8 @@ class TopicServices:
     now_ms: WallClock
     codecs: EntryCodecs
     retention: RetentionPolicies
-    """How long what is acknowledged is kept."""
+    """How long acknowledged messages are kept."""
     deduplicates_persistent: bool
-    """Whether what a producer sends again is stored once on persistent topics too; on segments it always is."""
+    """Whether resends are deduplicated on `persistent://` topics too. On segments they always are."""
     activity: Signal = field(default_factory=Signal)
-    """Set with every message that comes or goes on any topic."""
+    """Set at every message in or out, on any topic."""

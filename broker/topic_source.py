@@ -1,4 +1,4 @@
-"""What the subscriptions of a topic read: its ledger up to the readable position, and which entries to pass over.
+"""The source of a topic's subscriptions: its ledger up to the readable position, and which entries to skip.
 
 The topic's transaction buffer says both.
 """
@@ -36,7 +36,7 @@ class TopicSource:
         """Return once the topic is sealed.
 
         Raises:
-            TopicClosed: it was unloaded before; another one of its name is sealed.
+            TopicClosed: it was unloaded first, so another object of this topic is sealed.
         """
         sealed = Signal()
         self.attach_sealed(sealed)
@@ -57,10 +57,10 @@ class TopicSource:
         self._sealed_signals.remove(signal)
 
     async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries from `start` up to the readable position, in order; those of aborted transactions are among them.
+        """Return entries from `start` up to the readable position, in order, including those of aborted transactions.
 
         Raises:
-            LedgerCorrupt: the first entry is damaged or missing, or nobody can tell whether it was aborted.
+            LedgerCorrupt: the first entry is damaged or missing, or it is unknown whether it was aborted.
         """
         upto = self.readable.value
         while True:
@@ -68,10 +68,10 @@ class TopicSource:
             try:
                 return await self._judged(entries)
             except LedgerNotFound:
-                continue  # Trimmed since it was read. It is not listed any more, so the next read passes over it.
+                continue  # The ledger was trimmed meanwhile. It is no longer listed, so the next read skips it.
 
     async def _judged(self, entries: list[Entry]) -> list[Entry]:
-        """Those of the entries, from the first on, of which it is known whether they were aborted."""
+        """Return the entries up to the first one for which it is unknown whether it was aborted."""
         while True:
             try:
                 await self._buffer.prepare(entries)
@@ -83,7 +83,7 @@ class TopicSource:
                 return entries
 
     async def _before_damage(self, entries: list[Entry]) -> list[Entry]:
-        """The entries before the first one that nobody can judge."""
+        """Return the entries before the first one whose transaction's outcome is unknown because of damage."""
         asked = None
         for number, entry in enumerate(entries):
             if entry.txn is not None and entry.position.ledger != asked:
@@ -95,41 +95,41 @@ class TopicSource:
         return entries
 
     def is_visible(self, entry: Entry) -> bool:
-        """Whether a readable entry may be delivered: all but control entries and those of aborted transactions."""
+        """Return whether a readable entry may be delivered: it is neither a control entry nor aborted."""
         return self._buffer.is_visible(entry)
 
     def chunk_of(self, entry: Entry) -> Chunk | None:
-        """Which part of a message it is, or None."""
+        """Return which chunk of a message the entry is, or None."""
         return self._codecs[entry.format].chunk_of(entry)
 
     def key_of(self, entry: Entry) -> bytes | None:
-        """The key by which it keeps its order, or None."""
+        """Return the key by which the entry keeps its order, or None."""
         return self._codecs[entry.format].key_of(entry)
 
     def next_after(self, position: Position) -> Position:
-        """The next position that exists or will."""
+        """Return the next position that exists or will exist."""
         return self.ledger.next_after(position)
 
     def entries_between(self, low: Position, high: Position) -> int:
-        """How many entries are above `low` and not above `high`."""
+        """Count the entries above `low`, up to and including `high`."""
         return self.ledger.entries_between(low, high)
 
     def controls_between(self, low: Position, high: Position) -> int:
-        """How many of these are control entries, as far as this owner appended them."""
+        """Count the control entries among them, as far as this owner appended them."""
         return self.ledger.controls_between(low, high)
 
     async def last_visible(self) -> Entry | None:
-        """The last entry that a reader may see, or None; every transaction decided before the call counts."""
+        """Return the last entry that a reader may see, or None. All transactions decided before the call count."""
         await self._buffer.caught_up()
         return await last_visible(self, self.ledger)
 
     def _end(self) -> None:
-        """It is unloaded: nothing happens to it any more."""
+        """Note that the topic is unloaded, so nothing changes any more."""
         self._has_ended = True
         for signal in self._sealed_signals:
             signal.set()
 
     def _set_sealed(self) -> None:
-        """The ledger is sealed: tell who asked for it."""
+        """Set the signals of those who wait for the seal."""
         for signal in self._sealed_signals:
             signal.set()

@@ -1,10 +1,10 @@
 """Names to loaded topics: claim, open, run, unload, delete.
 
-A topic is loaded when somebody first asks for it and runs as one task tree of its own. If it fails because another
-broker took it over, it alone is closed; its clients find the new owner by a lookup. If two ask at once, both get the
-one that is being loaded. A topic that nobody uses any more is unloaded after a while, so memory is bounded by the
-topics in use and not by those that ever were. What open transactions left on it stands in the metadata store: whoever
-loads it next applies it, at the latest the sweep of finished transactions.
+A topic is loaded at its first request, and runs as one task tree. If two callers ask at once, both get the one that is
+being loaded. If it fails because another broker took it over, only this topic is closed. Its clients find the new owner
+by a lookup. An unused topic is unloaded after a while, so memory is bounded by the topics in use. Its records of open
+transactions stay in the metadata store. The next owner that loads it applies them; at the latest, the sweep of finished
+transactions loads it.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -35,37 +35,37 @@ from txn.errors import RecordUnreadable
 log = structlog.get_logger(__name__)
 
 RELEASE_SECONDS_MAX = 5
-"""How long giving a topic up may take. After that it stays this broker's until somebody asks for it, or the session
-ends."""
+"""How long the release of a topic may take. After that, this broker keeps it until the next request for it, or until
+the session ends."""
 
 IDLE_SECONDS_MAX = 120.0
-"""How long a topic stays loaded that no client is connected to and nobody asks for."""
+"""How long a topic stays loaded without connected clients and requests."""
 
 _DAMAGES = (LedgerCorrupt, CursorCorrupt, JournalMissing)
-"""What keeps a topic from being opened until somebody mends it."""
+"""Damage that prevents a topic from being opened until an operator repairs it."""
 
 OpenTopic = Callable[[TopicName, Check], Awaitable[Topic]]
 """Takes over a claimed topic."""
 
 Work = Callable[[Check], Awaitable[None]]
-"""What is done on a claimed topic that is not loaded."""
+"""Work on a claimed topic that is not loaded."""
 
 
 @dataclass(eq=False, slots=True)
 class _Slot:
-    """A topic that is loaded, being loaded, or being unloaded, or claimed for some work without being loaded."""
+    """A topic that is loaded, being loaded or being unloaded, or that is claimed for work without being loaded."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     ready: trio.Event = field(default_factory=trio.Event)
-    """Set when `topic` or `error` is."""
+    """Set when `topic` or `error` is set."""
     gone: trio.Event = field(default_factory=trio.Event)
-    """Set when nothing of it is left in this process."""
+    """Set when this process has fully released the topic."""
     topic: Topic | None = None
     error: ExpectedError | None = None
     is_idle: bool = False
-    """Being unloaded because nobody used it, or not loaded at all: whoever asks for it waits until the slot is gone."""
+    """Whether it is unloaded because it is idle, or is not loaded at all. Callers then wait until the slot is gone."""
     work: Work | None = None
-    """What is done instead of loading the topic."""
+    """The work to do instead of loading the topic."""
 
 
 class Topics:
@@ -84,11 +84,11 @@ class Topics:
 
         Args:
             claims: the broker's claims.
-            layouts: says which segments there are.
+            layouts: the layouts, which say which segments exist.
             open_topic: takes over a claimed topic.
-            services: what a topic is removed from that is not loaded.
+            services: used to remove topics that are not loaded.
             nursery: runs the topics.
-            instance: unique for every run of every broker; part of the producer names given out.
+            instance: unique for every run of every broker; part of generated producer names.
         """
         self._claims = claims
         self._existence = TopicExistence(layouts)
@@ -97,7 +97,7 @@ class Topics:
         self._nursery = nursery
         self._slots: dict[TopicName, _Slot] = {}
         self.reader_positions = ReaderPositions()
-        """Of the readers of all topics; beyond the time for which a topic is loaded."""
+        """The positions of all topics' readers; they outlive the unloading of a topic."""
         self._is_closing = False
         self._producer_names = (f"tidewire-{instance}-{number}" for number in count())
 
@@ -105,22 +105,22 @@ class Topics:
         return iter([slot.topic for slot in self._slots.values() if slot.topic is not None])
 
     def new_producer_name(self) -> str:
-        """A name that no producer has or had, on any topic."""
+        """Return a name that no producer has or had, on any topic."""
         return next(self._producer_names)
 
     def is_in_use(self, name: TopicName) -> bool:
-        """Whether clients are connected to the topic here."""
+        """Return whether clients are connected to the topic on this broker."""
         slot = self._slots.get(name)
         return slot is not None and slot.topic is not None and slot.topic.clients.is_in_use
 
     async def get(self, name: TopicName, *, creates: bool = True) -> Topic:
-        """The topic, loaded. A persistent topic is created by asking for it, unless told not to; a segment never is.
+        """Return the topic, loaded. A missing `persistent://` topic is created if `creates` is set; a segment never is.
 
         Raises:
-            TopicNotFound: there is no such segment, or it is being deleted; or no such topic, and it is not created.
+            TopicNotFound: the topic or segment does not exist and is not created, or it is being deleted.
             OwnedElsewhere: another broker owns it.
             TopicClosed: it is being unloaded.
-            TopicDamaged: what it stored is damaged, so that it cannot be opened.
+            TopicDamaged: it cannot be opened, because stored data is damaged.
         """
         self._existence.require_kept(name)
         if not creates:
@@ -143,36 +143,37 @@ class Topics:
         return slot.topic
 
     async def redrive(self, segment: str) -> bool:
-        """Load a segment, which applies what transactions have left there. False if it is gone for good.
+        """Load a segment, which applies the records of ended transactions. Return False if it no longer exists.
 
-        One that cannot be loaded, or is another broker's, is applied there and when it can be.
+        If the segment cannot be loaded, or another broker owns it, the records are applied there or later.
 
         Raises:
-            RecordUnreadable: no segment has such a name.
+            RecordUnreadable: the name is not a segment's name.
         """
         try:
             name = TopicName.parse(segment)
         except InvalidTopicName as invalid:
             raise RecordUnreadable(str(invalid)) from invalid
         if name.domain is not Domain.SEGMENT:
-            # Asking for a regular topic would make it.
-            raise RecordUnreadable(f"{name} is no segment, and takes no transaction")
+            # A request for a regular topic would create it.
+            raise RecordUnreadable(f"{name} is not a segment, so it takes no transactions")
         try:
             try:
                 await self.get(name)
             except TopicNotFound:
-                # Refused, too, while somebody here tries to delete it, who may fail. Only the layout's record counts.
+                # `get` also refuses during an attempt to delete the topic, which may fail. Only the layout's record
+                # counts.
                 return await self._existence.has_segment(name)
         except ExpectedError as error:
-            log.warning("a finished transaction's segment cannot be loaded", segment=segment, reason=str(error))
+            log.warning("a segment of an ended transaction cannot be loaded", segment=segment, reason=str(error))
         return True
 
     async def wait_not_elsewhere(self, name: TopicName) -> None:
-        """Return as soon as no other broker owns the topic."""
+        """Wait until no other broker owns the topic."""
         await self._claims.wait_not_elsewhere(str(name))
 
     async def unload(self, name: TopicName) -> None:
-        """Close the topic here and give its claim up; returns when nothing of it is left."""
+        """Close the topic here and release its claim. On return this process has fully released it."""
         slot = self._slots.get(name)
         if slot is not None:
             await slot.ready.wait()
@@ -182,10 +183,10 @@ class Topics:
             await slot.gone.wait()
 
     async def close(self) -> None:
-        """Send every client away and write what the cursors hold, everywhere at once; durable on return.
+        """Disconnect every client and write the cursors of all topics, concurrently; durable on return.
 
-        For a broker that stops. Its tasks are to be cancelled next, and the claims go with its session: giving up each
-        by itself would be a write a topic. No topic is to be asked for any more.
+        It is for a broker that stops. The caller must then cancel the topics' tasks. The claims end with the session,
+        because releasing each would be a write per topic. No topic may be requested any more.
         """
         self._is_closing = True
         async with trio.open_nursery() as nursery:
@@ -194,18 +195,18 @@ class Topics:
 
     @contextmanager
     def deleting(self, names: Collection[TopicName]) -> Iterator[None]:
-        """Let nobody load these topics: a client that is sent away by a deletion comes back before it is over."""
+        """Prevent these topics from being loaded during the block. A deletion disconnects clients, which come back."""
         with self._existence.deleting(names):
             yield
 
     @contextmanager
     def preparing(self, name: TopicName) -> Iterator[None]:
-        """Let a segment be loaded that no layout has yet."""
+        """Allow a segment to be loaded during the block, although no layout has it yet."""
         with self._existence.preparing(name):
             yield
 
     async def delete(self, name: TopicName) -> None:
-        """Remove the topic with its data and cursors; durable on return. It need not be loadable.
+        """Delete the topic with its data and cursors; durable on return. It may be damaged.
 
         Raises:
             OwnedElsewhere: another broker owns it.
@@ -219,19 +220,19 @@ class Topics:
         try:
             await topic.delete()
         finally:
-            # If it was interrupted, whoever asks next takes over what is left and can delete that.
+            # If the deletion was interrupted, the next request loads what is left, and can delete it.
             if slot is not None and slot.topic is topic:
                 slot.scope.cancel()
         if slot is not None:
             await slot.gone.wait()
 
     async def unsubscribe(self, name: TopicName, subscription: str) -> None:
-        """Delete a durable subscription of a topic, which need not be loadable; durable on return.
+        """Delete a durable subscription of a topic, which may be damaged; durable on return.
 
-        Nothing to do when there is none.
+        If the subscription does not exist, nothing is done.
 
         Raises:
-            TopicNotFound: there is no such segment, or it is being deleted.
+            TopicNotFound: the segment does not exist, or it is being deleted.
             OwnedElsewhere: another broker owns it.
             TopicClosed: it is being unloaded.
         """
@@ -243,7 +244,7 @@ class Topics:
             await topic.unsubscribe(subscription)
 
     async def _loaded(self, name: TopicName) -> Topic | None:
-        """The topic if it is loaded or being loaded; None if it is neither, or cannot be loaded."""
+        """Return the topic if it is loaded or being loaded; None otherwise, or if the load fails."""
         while (slot := self._slots.get(name)) is not None:
             if not slot.is_idle:
                 await slot.ready.wait()
@@ -253,7 +254,7 @@ class Topics:
         return None
 
     async def _work_on(self, name: TopicName, work: Work) -> None:
-        """Claim a topic that is not loaded, and do this. Goes on if the caller is cancelled."""
+        """Claim a topic that is not loaded, and do the work. It continues if the caller is cancelled."""
         slot = self._slots[name] = _Slot(is_idle=True, work=work)
         self._nursery.start_soon(self._own, name, slot)
         await slot.gone.wait()
@@ -272,13 +273,13 @@ class Topics:
                         await slot.work(claim)
                         slot.ready.set()
                 finally:
-                    # Cancelled from outside, the broker ends, and what is open is recovered.
+                    # A cancellation from outside means that the broker ends. What is open is recovered later.
                     is_ending = trio.current_effective_deadline() == -inf and not slot.scope.cancel_called
                     if not self._is_closing:
                         with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
                             await self._give_up(name, claim, lets_go=not is_ending)
         except ExpectedError as error:
-            # Whoever waits for the topic is told why it is not to be had; the other topics go on.
+            # Callers that wait for the topic get the reason. Other topics continue.
             log.warning("topic cannot be served", topic=str(name), reason=str(error))
             slot.error = error
         except UNEXPECTED as error:
@@ -295,8 +296,8 @@ class Topics:
             slot.gone.set()
 
     async def _give_up(self, name: TopicName, claim: Check, *, lets_go: bool) -> None:
-        """Give the claim up, unless a ledger of the topic stays open here: nobody else could take that over."""
-        # Whatever becomes of this, the topic can be loaded here again.
+        """Release the claim, unless a ledger of the topic stays open here: no other broker could take that over."""
+        # In any case the topic can be loaded here again.
         self._claims.forget(claim)
         if lets_go and not self._claims.has_ended:
             services = self._services
@@ -308,7 +309,7 @@ class Topics:
                     claim=claim,
                 )
             except ExpectedError as error:
-                log.warning("a topic stays with this broker, which cannot close it", topic=str(name), reason=str(error))
+                log.warning("this broker keeps a topic that it cannot close", topic=str(name), reason=str(error))
                 return
             if not is_closed:
                 return
@@ -327,19 +328,19 @@ class Topics:
                 log.debug("topic loaded", topic=str(name))
                 await topic.wait_idle(IDLE_SECONDS_MAX)
                 slot.is_idle = True
-                log.debug("topic unloaded, since nobody uses it", topic=str(name))
+                log.debug("idle topic unloaded", topic=str(name))
                 await topic.close()
                 nursery.cancel_scope.cancel()
         except* (ExpectedError, *UNEXPECTED) as ended:
             reason = first_of(ended)
             if isinstance(reason, UNEXPECTED) and not is_environment(reason):
                 log.error("topic ended by an unexpected error", topic=str(name), exc_info=ended)
-        # Raised out here, because what is raised in there would come in one group with a cancellation.
+        # The error is raised outside the nursery, which would group it with a cancellation.
         if isinstance(reason, BrokerError):
             raise reason
         if isinstance(reason, _DAMAGES) and slot.topic is None:
             raise TopicDamaged(f"{name} cannot be served: {reason}") from reason
         if reason is not None:
-            # What is not expected (a disk that cannot be read, a defect) may be gone when the topic is loaded again.
+            # After an unexpected error (an unreadable disk, a bug), loading the topic again may succeed.
             retriable = not isinstance(reason, ExpectedError) or reason.retriable
             raise TopicClosed(f"{name} is no longer served here: {reason}", retriable=retriable) from reason

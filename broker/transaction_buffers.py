@@ -1,6 +1,6 @@
-"""Which transaction buffer a topic has: one table, by its domain and namespace.
+"""Chooses the transaction buffer of each topic from a table, by its domain and namespace.
 
-The composition fills the table (`broker.py`). A namespace that has a row of its own comes before its domain (T35).
+`broker.py` fills the table. A namespace's own row takes precedence over its domain's row (T35).
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +24,6 @@ class TransactionBuffers:
         self._table = table
 
     def make(self, name: TopicName, ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
-        """The buffer of a topic that is being opened."""
+        """Make the buffer of a topic that is being opened."""
         by_namespace = self._table.get((name.domain, name.tenant_namespace))
         return (by_namespace or self._table[name.domain, ANY_NAMESPACE])(ledger, claim)

@@ -1,1 +1,1 @@
-"""What each producer has stored on a topic, so that what it sends again is not stored again."""
+"""Deduplication: what each producer has stored on a topic, so that its resends are not stored again."""

@@ -1,20 +1,20 @@
-"""A topic's memory of what its producers have stored, over crashes: a snapshot in the metadata store, and the log.
+"""A topic's durable memory of what its producers have stored: a snapshot in the metadata store, and the log.
 
     /producers/<topic>   {creation, upto, producers}: what was stored up to `upto`, all of it durable
 
-The log itself says who sent an entry and under which id, so nothing is written for a send. After SNAPSHOT_ENTRIES
-entries, or SNAPSHOT_BYTES, the memory is written down, once all of it is durable: a snapshot never says of an entry
-that it is there when a crash may still lose it. A new owner reads the snapshot and the entries behind it. So another
-one is written before entries are trimmed. When snapshots cannot be written, publishing waits, so the tail has a bound;
-the topic goes on meanwhile, and one that may or may not have been written is written again.
+Each entry in the log has its producer and sequence ids, so a send needs no other write. After SNAPSHOT_ENTRIES entries
+or SNAPSHOT_BYTES, a snapshot of the memory is written, once all of it is durable. So a snapshot never names an entry
+that a crash may still lose. A new owner reads the snapshot and the entries after it. So a snapshot is also written
+before entries are trimmed. If snapshots cannot be written, publishing waits, so the tail is bounded; reads continue. A
+snapshot whose write had an unknown outcome is written again.
 
-What a transaction stored counts by its fate (`sequences.py`). A segment's deduplication follows the headers of the
-transactions in which its producers sent something, as the segment's buffer does. A snapshot names the sends of open
-transactions apart, each with the position of an entry. A new owner asks the buffer, which has recovered by then, what
-became of each transaction at that position. Where a damaged or trimmed ledger keeps that from being known, the sends
-count as not stored: readers do not get those entries either.
+What a transaction stored counts by its outcome (`sequences.py`). Like the segment's buffer, deduplication follows the
+headers of the transactions in which producers sent something. A snapshot lists the sends of open transactions
+separately, each transaction with the position of one of its entries. A new owner asks the recovered buffer for each
+transaction's outcome at that position. If a damaged or trimmed ledger hides the outcome, the sends count as not stored:
+readers do not get those entries either.
 
-A topic from before there were snapshots has its last TAIL_MESSAGES read.
+For a topic that has no snapshot, the last TAIL_MESSAGES are read.
 """
 
 from collections.abc import Sequence
@@ -47,13 +47,13 @@ SNAPSHOT_ENTRIES: Final = 5_000
 """Entries after which a snapshot is due."""
 
 SNAPSHOT_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of payload after which one is due."""
+"""Bytes of payload after which a snapshot is due."""
 
 BEHIND_MAX: Final = 4
-"""Publishing waits when so many times what makes a snapshot due was appended since the last one."""
+"""Publishing waits when this multiple of either limit was appended since the last snapshot."""
 
 TAIL_MESSAGES: Final = 10_000
-"""Messages that are read of a topic without a snapshot."""
+"""Messages that are read in a topic without a snapshot."""
 
 _READ_ENTRIES: Final = 500
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -62,12 +62,12 @@ log = structlog.get_logger(__name__)
 
 
 def sequences_key(topic: str) -> str:
-    """Where the snapshot of a topic stands."""
+    """Return the key of a topic's snapshot."""
     return KEY_PREFIX + quote(topic, safe="")
 
 
 class Deduplication:
-    """One topic's. `recover` it first, then let `run` write its snapshots."""
+    """The deduplication of one topic. Call `recover` first; then `run` writes its snapshots."""
 
     def __init__(
         self,
@@ -108,10 +108,10 @@ class Deduplication:
         self._written = trio.Event()
 
     async def recover(self) -> None:
-        """Take over what the last owner's snapshot and the entries behind it say; the buffer has recovered before."""
+        """Recover from the last owner's snapshot and the entries after it. The buffer must have recovered before."""
         try:
             await self._take_over()
-            # A decision may have been on its way to those who follow its transaction when this joined them.
+            # A transaction's end may have been in delivery when this object joined its followers.
             await self._headers.catch_up(list(self._joined))
         except BaseException:
             self._leave()
@@ -127,18 +127,18 @@ class Deduplication:
                 self._apply(txn, state)
             start = self._ledger.next_after(Position(*content["upto"]))
         else:
-            # There was none yet, or it is of a topic of this name that was deleted.
+            # There is no snapshot, or it belongs to a deleted topic of this name.
             try:
                 start = await self._ledger.position_of_index(max(self._ledger.next_index - TAIL_MESSAGES, 0))
             except EntriesUnreadable as damage:
-                # What is wanted is there or behind it; the reading below passes over what cannot be read.
+                # The wanted entry is there or later. The reading below skips what cannot be read.
                 start = damage.first
         end = self._ledger.confirmed.value
         while start <= end:
             try:
                 entries = await self._ledger.read(start, upto=end, entries_max=_READ_ENTRIES, bytes_max=_READ_BYTES)
             except EntriesUnreadable as damage:
-                # Nobody can read these sends, so one that is repeated is to be stored.
+                # No reader can get these sends, so a resend must be stored.
                 start = self._ledger.next_after(damage.last)
                 continue
             if not entries:
@@ -152,8 +152,8 @@ class Deduplication:
         """Write snapshots when they are due, until cancelled.
 
         Raises:
-            OwnershipLost: the claim is gone.
-            StoreEnded: this process will not write any more of them.
+            OwnershipLost: the claim is lost.
+            StoreEnded: this process's store has ended.
         """
         try:
             while True:
@@ -163,19 +163,18 @@ class Deduplication:
             self._leave()
 
     async def write_down(self) -> None:
-        """Write a snapshot of what was appended before the call, with each transaction's fate; durable on return.
+        """Write a snapshot of everything appended before the call, with each transaction's outcome; durable on return.
 
-        Comes before ledgers are trimmed: from their entries nobody learns any more what was sent, and what became of
-        it.
+        Call it before ledgers are trimmed, because their entries and outcomes are lost with them.
 
         Raises:
-            OwnershipLost: the claim is gone.
-            StoreEnded: this process will not write it any more.
+            OwnershipLost: the claim is lost.
+            StoreEnded: this process's store has ended.
         """
         async with self._writing:
             while True:
                 try:
-                    # Whoever trims may have been told of a decision that this was not told of yet.
+                    # The trimmer may already know of a transaction's end that this object does not know yet.
                     await self._headers.catch_up(list(self._joined))
                     await self._write_snapshot()
                 except StoreEnded:
@@ -187,7 +186,7 @@ class Deduplication:
                     return
 
     async def _write_snapshot(self) -> None:
-        # The memory as it is now says all that was appended up to here; entries that follow are not in `value`.
+        # The memory covers everything appended up to here. Later entries are not in `value`.
         upto, entries, size = self._ledger.last_position, self._entries, self._bytes
         value = orjson.dumps(
             {"creation": self._ledger.creation_id, "upto": list(upto), "producers": self._sequences.to_json()}
@@ -201,31 +200,31 @@ class Deduplication:
         written.set()
 
     async def wait_room(self) -> None:
-        """Return when the snapshot is not too far behind the log. Does not yield while it is not."""
+        """Wait until the snapshot is not too far behind the log. Does not yield if it is not."""
         while self._entries >= BEHIND_MAX * SNAPSHOT_ENTRIES or self._bytes >= BEHIND_MAX * SNAPSHOT_BYTES:
             await self._written.wait()
 
     async def find(self, producer: str, send: SendId, txn: TxnId | None) -> Stored | None:
-        """Where a send is that the topic holds already; None for one that is new. Waits only for one in doubt.
+        """Return where the topic already holds a send; None if the send is new. It waits only if the send is in doubt.
 
         Raises:
-            SendInDoubt: another transaction holds it, which has not ended.
+            SendInDoubt: another open transaction holds it.
         """
         asked = set()
         while isinstance(found := self._sequences.find(producer, send, txn), InDoubt):
             if found.txn in asked:
                 raise SendInDoubt(producer, send.first, *found.txn)
             asked.add(found.txn)
-            # Its client may have heard of the decision before this broker was told.
+            # The client may know of the transaction's end before this broker does.
             await self._headers.catch_up([found.txn])
         return found
 
     def is_new(self, producer: str, send: SendId, txn: TxnId | None) -> bool:
-        """Whether it may be appended now."""
+        """Return whether the send may be appended now."""
         return self._sequences.find(producer, send, txn) is None
 
     def note(self, producer: str, send: SendId, position: Position, size: int, txn: TxnId | None) -> None:
-        """The send was appended there, in the same step; a transaction was open."""
+        """Note that the send was appended at `position`, in the same step. Its transaction, if any, is open."""
         self._sequences.note(producer, send, position, txn)
         if txn is not None:
             self._join(txn)
@@ -238,11 +237,11 @@ class Deduplication:
         self._headers.leave(txn, self)
 
     def knows(self, producer: str) -> bool:
-        """Whether the producer is remembered."""
+        """Return whether the producer is remembered."""
         return self._sequences.knows(producer)
 
     def last_id(self, producer: str) -> int:
-        """The highest sequence id that the producer has stored; -1 when none is remembered."""
+        """Return the highest sequence id that the producer has stored; -1 if none is remembered."""
         return self._sequences.last_id(producer)
 
     async def discard(self) -> None:
@@ -274,14 +273,14 @@ class Deduplication:
             self._headers.join(txn, self)
 
     def _leave(self) -> None:
-        """The topic is served here no more."""
+        """Stop following transactions, because this broker no longer serves the topic."""
         self._has_left = True
         for txn in self._joined:
             self._headers.leave(txn, self)
         self._joined.clear()
 
     async def _fates(self, places: Sequence[tuple[TxnId | None, Position]]) -> list[TxnState]:
-        """What became of entries, by transaction and position; those in no transaction count as committed."""
+        """Return the outcomes of entries, by transaction and position. Entries without a transaction are committed."""
         fates: list[TxnState] = []
         for ledger, group in groupby(places, key=lambda place: place[1].ledger):
             some = list(group)
@@ -290,7 +289,10 @@ class Deduplication:
             except (LedgerCorrupt, LedgerNotFound) as unknown:
                 reason = str(unknown)
                 log.error(
-                    "sends of unknown fate are not remembered", topic=self._ledger.name, ledger=ledger, reason=reason
+                    "sends with an unknown outcome are not deduplicated",
+                    topic=self._ledger.name,
+                    ledger=ledger,
+                    reason=reason,
                 )
                 fates += [TxnState.COMMITTED if txn is None else TxnState.ABORTED for txn, _ in some]
         return fates

@@ -1,6 +1,7 @@
 """A set of sequence ids, kept as disjoint ranges. Pure.
 
-Two sorted lists: a producer that numbers its messages without gaps has one range, and adding the next id moves its end.
+The ranges are two sorted lists. A producer that numbers its messages without gaps has one range, and adding the next id
+moves its end.
 """
 
 from bisect import bisect_right
@@ -13,7 +14,7 @@ class IdRanges:
     __slots__ = ("_firsts", "_lasts")
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        """The ids of some disjoint ranges, lowest first, each a first and a last id."""
+        """Take disjoint ranges, lowest first, each as its first and last id."""
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         for first, last in ranges:
@@ -21,11 +22,11 @@ class IdRanges:
             self._lasts.append(last)
 
     def __len__(self) -> int:
-        """How many ranges there are."""
+        """Return the number of ranges."""
         return len(self._firsts)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """First and last id of each range, lowest first."""
+        """Yield the first and last id of each range, lowest first."""
         return zip(self._firsts, self._lasts, strict=True)
 
     @property
@@ -34,18 +35,18 @@ class IdRanges:
         return self._lasts[-1] if self._lasts else -1
 
     def has_all(self, first: int, last: int) -> bool:
-        """Whether every id from `first` to `last` is in the set."""
+        """Return whether every id from `first` to `last` is in the set."""
         index = bisect_right(self._firsts, first) - 1
         return index >= 0 and last <= self._lasts[index]
 
     def has_any(self, first: int, last: int) -> bool:
-        """Whether some id from `first` to `last` is in the set."""
+        """Return whether any id from `first` to `last` is in the set."""
         index = bisect_right(self._firsts, last) - 1
         return index >= 0 and first <= self._lasts[index]
 
     def add(self, first: int, last: int) -> None:
-        """Put the ids from `first` to `last` in."""
-        # The ranges that the new one meets or touches are joined with it.
+        """Add the ids from `first` to `last`."""
+        # Ranges that overlap or touch the new one are merged with it.
         begin = bisect_right(self._lasts, first - 2)
         end = bisect_right(self._firsts, last + 1)
         if begin < end:
@@ -54,11 +55,11 @@ class IdRanges:
         self._lasts[begin:end] = [last]
 
     def join_lowest(self) -> None:
-        """Put the ids between the two lowest ranges in."""
+        """Add the ids between the two lowest ranges, which merges the two."""
         del self._firsts[1]
         del self._lasts[0]
 
     def drop_lowest(self) -> None:
-        """Take the lowest range out."""
+        """Remove the lowest range."""
         del self._firsts[0]
         del self._lasts[0]

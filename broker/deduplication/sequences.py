@@ -1,27 +1,29 @@
-"""Which sends of which producers a topic holds, by what became of their transactions, in bounded memory. Pure.
+"""Which sends of which producers a topic holds, by the outcomes of their transactions, in bounded memory. Pure.
 
-A send is known by its producer's name, its sequence ids and its transaction. Whether the topic holds it depends on the
-transaction's fate:
+A send is identified by its producer's name, its sequence ids and its transaction. Whether the topic holds it depends on
+the transaction's outcome:
 
     an earlier send of the same ids            the send is
     in the same transaction, or both in none   a repeat: it gets the receipt of the first
-    in none, or in a committed transaction     stored already: the same
+    in none, or in a committed transaction     already stored: likewise
     in another transaction, which is open      in doubt: it is refused until that transaction has ended
-    in an aborted transaction                  new: what an aborted transaction stored is not stored
+    in an aborted transaction                  new: what an aborted transaction wrote does not count as stored
 
-A producer's ids name its messages, whichever transaction carries them. A program that does not know whether its first
-transaction was committed sends the messages again in a second one: they must stand in the topic once. While the first
-transaction is open, neither answer is right. Storing the send doubles it if both commit. A receipt loses it if the
-first transaction aborts.
+A producer's ids name its messages, whichever transaction they are in. A program that does not know whether its first
+transaction was committed resends the messages in a second one. They must be in the topic once. While the first
+transaction is open, both possible answers are wrong. If the send is stored and both transactions commit, it is a
+duplicate. If it gets a receipt and the first transaction aborts, it is lost.
 
-Ids are kept as ranges and not as the highest alone. A refused send leaves a gap, and so does an aborted transaction;
-sends behind the gap were taken before the producer heard of that. Sent again, the ids of the gap are new.
+Ids are kept as ranges, not only as the highest one. A refused send or an aborted transaction leaves a gap, and later
+sends were accepted before the producer knew of it. When the ids in the gap are resent, they are new.
+
+The memory has these bounds:
 
     at most PRODUCERS_MAX producers; the one that sent least recently is forgotten first
     at most OPEN_MAX pairs of a producer and an open transaction; the oldest transaction is forgotten first
-    at most RANGES_MAX ranges of one producer with one fate, and about RANGES_TOTAL_MAX altogether. Beyond that, of a
-    producer's stored ids the two lowest ranges are joined, as if the ids between them had been stored; of its ids in an
-    open transaction the lowest range is forgotten
+    at most RANGES_MAX ranges of one producer with one outcome, and about RANGES_TOTAL_MAX altogether. Beyond that, the
+    two lowest ranges of a producer's stored ids are merged, as if the ids between them were stored; of its ids in an
+    open transaction, the lowest range is forgotten
     the positions of the last POSITIONS_MAX sends
 """
 
@@ -37,52 +39,51 @@ from storage.entry import TxnId
 from storage.position import EARLIEST, Position
 
 PRODUCERS_MAX: Final = 500
-"""Producers that are remembered for a topic."""
+"""Most producers that are remembered for a topic."""
 
 OPEN_MAX: Final = 1_000
-"""Pairs of a producer and an open transaction that are remembered for a topic."""
+"""Most pairs of a producer and an open transaction that are remembered for a topic."""
 
 RANGES_MAX: Final = 500
-"""Ranges of ids that are remembered for a producer, of its stored ids and of those in each open transaction."""
+"""Most ranges of a producer's stored ids, and of its ids in each open transaction."""
 
 RANGES_TOTAL_MAX: Final = 6_000
-"""Ranges of ids that are remembered for a topic, so that its snapshot fits into one metadata record. A producer keeps
-one range even if there are more."""
+"""Most ranges of a topic, so that its snapshot fits in one metadata record. A producer keeps at least one range."""
 
 POSITIONS_MAX: Final = 4_096
-"""Sends whose positions are remembered for a topic, to be named again in a second receipt."""
+"""Most sends of a topic whose positions are remembered, for repeated receipts."""
 
 NAME_BYTES_MAX: Final = 256
-"""A producer whose name is longer in UTF-8, or cannot be shown, is not remembered: names are kept, and clients choose
-them."""
+"""A producer with a longer name in UTF-8, or one that cannot be printed, is not remembered, because clients choose
+names and the memory keeps them."""
 
 
 class Stored(NamedTuple):
-    """A send that is in the topic already."""
+    """A send that the topic already holds."""
 
     position: Position
-    """Where; EARLIEST when that is not remembered."""
+    """Its position; EARLIEST if that is not remembered."""
     durable_at: Position
-    """It is durable once this position is."""
+    """The send is durable once this position is."""
 
 
 class InDoubt(NamedTuple):
-    """A send that another transaction holds, which is not decided."""
+    """A send that another, open transaction holds."""
 
     txn: TxnId
 
 
 @dataclass(slots=True)
 class _Sends:
-    """What one producer sent that shares one fate."""
+    """The sends of one producer that share one outcome."""
 
     ids: IdRanges = field(default_factory=IdRanges)
     partial: tuple[int, int] | None = None
-    """Sequence id and last stored part of a message of which parts are missing."""
+    """The sequence id and the last stored chunk of an incomplete message."""
     newest: Position = EARLIEST
-    """Of its last entry."""
+    """The position of the last entry."""
     positions: dict[tuple[int, int], Position] = field(default_factory=dict)
-    """Those that are remembered, by the last id and the part of a message."""
+    """The remembered positions, by last id and chunk."""
 
     def has(self, send: SendId) -> bool:
         if self.ids.has_all(send.first, send.last):
@@ -90,7 +91,7 @@ class _Sends:
         return self.partial is not None and self.partial[0] == send.last and send.chunk <= self.partial[1]
 
     def meets(self, send: SendId) -> bool:
-        """Whether it has some message of the send, or a part of it."""
+        """Return whether it has any message or chunk of the send."""
         is_begun = self.partial is not None and self.partial[0] == send.last
         return is_begun or self.ids.has_any(send.first, send.last)
 
@@ -107,13 +108,13 @@ class _Sends:
 @dataclass(slots=True)
 class _Producer:
     stored: _Sends = field(default_factory=_Sends)
-    """Sent in no transaction, or in a committed one."""
+    """Sends without a transaction, or in a committed one."""
     open: dict[TxnId, _Sends] = field(default_factory=dict)
-    """Sent in transactions that are not decided."""
+    """Sends in open transactions."""
     newest: Position = EARLIEST
-    """Of its last entry, whatever became of it."""
+    """The position of its last entry, whatever its outcome."""
     highest: int = -1
-    """No id above it was ever sent."""
+    """The highest id that was ever sent."""
 
     @property
     def ranges(self) -> int:
@@ -126,19 +127,19 @@ class Sequences:
     def __init__(self) -> None:
         self._producers: OrderedDict[str, _Producer] = OrderedDict()
         self._open: OrderedDict[TxnId, dict[str, None]] = OrderedDict()
-        """The producers of each open transaction, the transaction that was first seen first."""
+        """The producers of each open transaction; transactions in the order in which they were first seen."""
         self._open_pairs = 0
         self._ranges = 0
         self._noted: deque[tuple[str, TxnId | None, SendId]] = deque()
-        """The sends whose positions are remembered, the earliest first."""
+        """The sends whose positions are remembered, oldest first."""
 
     @property
     def open_transactions(self) -> Mapping[TxnId, Position]:
-        """The transactions that are not decided, each with the position of an entry of it."""
+        """Return the open transactions, each with the position of one of its entries."""
         return {txn: max(self._producers[name].open[txn].newest for name in names) for txn, names in self._open.items()}
 
     def find(self, name: str, send: SendId, txn: TxnId | None) -> Stored | InDoubt | None:
-        """What the topic holds of a send in `txn`, or in no transaction; None for one that is new."""
+        """Return what the topic holds of a send in `txn`, or without a transaction; None if the send is new."""
         producer = self._producers.get(name)
         if producer is None or send.first > producer.highest:
             return None
@@ -154,7 +155,7 @@ class Sequences:
         return None
 
     def note(self, name: str, send: SendId, position: Position, txn: TxnId | None) -> None:
-        """The send was appended there; positions of successive calls rise. A transaction is open until `decide`."""
+        """Note that the send was appended at `position`, which rises with each call. `txn` is open until `decide`."""
         producer = self._producers.get(name)
         if producer is None:
             if not _is_remembered(name):
@@ -177,7 +178,7 @@ class Sequences:
             self.decide(next(iter(self._open)), is_committed=False)
 
     def decide(self, txn: TxnId, *, is_committed: bool) -> None:
-        """The transaction has ended: its sends are stored, or it is as if they had not been sent."""
+        """End the transaction: its sends are stored, or they count as never sent."""
         for name in self._open.pop(txn, ()):
             producer = self._producers[name]
             sends = producer.open.pop(txn)
@@ -185,7 +186,7 @@ class Sequences:
             self._ranges -= len(sends.ids)
             if not is_committed:
                 continue
-            # A message of which parts are missing is not stored: nobody can read it.
+            # An incomplete message does not count as stored, because no reader can get it.
             self._ranges -= len(producer.stored.ids)
             for first, last in sends.ids:
                 producer.stored.ids.add(first, last)
@@ -194,14 +195,14 @@ class Sequences:
             self._bound(producer, producer.stored)
 
     def knows(self, name: str) -> bool:
-        """Whether the producer is remembered."""
+        """Return whether the producer is remembered."""
         return name in self._producers
 
     def last_id(self, name: str) -> int:
-        """The highest sequence id that the producer has stored whole; -1 when none is remembered.
+        """Return the highest sequence id of a complete message of the producer; -1 if none is remembered.
 
-        Ids in open transactions count: a producer that numbers its messages on from here must not use them again, or
-        its next messages in the same transaction would pass for repeats.
+        Ids in open transactions count. A producer that continues its numbering from here must not reuse them, because
+        its next messages in the same transaction would count as repeats.
         """
         producer = self._producers.get(name)
         if producer is None:
@@ -209,7 +210,7 @@ class Sequences:
         return max(sends.ids.last for sends in (producer.stored, *producer.open.values()))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the positions of sends."""
+        """Return everything except the positions of sends."""
         return {
             name: {
                 "ranges": list(producer.stored.ids),
@@ -245,7 +246,7 @@ class Sequences:
         return made
 
     def _begin(self, name: str, producer: _Producer, txn: TxnId) -> _Sends:
-        """What the producer sent in an open transaction, to be added to."""
+        """Return the producer's sends in an open transaction, so that the caller can add to them."""
         sends = producer.open.get(txn)
         if sends is None:
             sends = producer.open[txn] = _Sends()
@@ -254,7 +255,7 @@ class Sequences:
         return sends
 
     def _bound(self, producer: _Producer, sends: _Sends) -> None:
-        """Hold the bounds on ranges, after some were added to these sends of the producer."""
+        """Enforce the bounds on ranges, after ranges were added to these sends."""
         ids = sends.ids
         while len(ids) > 1 and (len(ids) > RANGES_MAX or self._ranges > RANGES_TOTAL_MAX):
             if sends is producer.stored:
@@ -281,7 +282,7 @@ class Sequences:
 
 
 def _is_remembered(name: str) -> bool:
-    # The log holds whatever clients wrote. An unprintable character takes six bytes in a snapshot.
+    # The log holds any name that clients wrote. An unprintable character takes six bytes in a snapshot.
     return len(name) <= NAME_BYTES_MAX >= len(name.encode()) and text_problem(name) is None
 
 

@@ -1,9 +1,9 @@
-"""What the broker can tell from entries in Pulsar's format, by the metadata that their producers wrote.
+"""Reads the metadata that producers wrote into entries in Pulsar's format.
 
     [u16 0x0e01][u32 crc32c][u32 size][MessageMetadata][payload]
 
-`chunk_of` is asked of each entry that a shared subscription sends. So it parses the metadata only if the mark of a
-chunk is among their bytes at all, which costs a fifth.
+`chunk_of` is called for each entry that a shared subscription delivers. So it parses the metadata only if their bytes
+contain the tag of a chunk field. This check costs a fifth of the parsing.
 """
 
 from base64 import b64decode
@@ -20,10 +20,10 @@ from tidewire.wire.pulsar.messages import parse_payload
 
 _FIELD: Final = pb.MessageMetadata.NUM_CHUNKS_FROM_MSG_FIELD_NUMBER << 3
 _MARK: Final = bytes((_FIELD & 0x7F | 0x80, _FIELD >> 7))
-"""How the number of chunks begins in metadata: its field number and type, a varint of two bytes."""
+"""The tag of the field with the number of chunks: its field number and type, a varint of two bytes."""
 
 _HEAD_SIZE: Final = len(CHECKSUM_MAGIC) + 4 + 4
-"""Magic, checksum, size of the metadata."""
+"""The size of magic, checksum and metadata size."""
 
 
 class PulsarEntryCodec:
@@ -41,7 +41,7 @@ class PulsarEntryCodec:
         metadata = _metadata_of(entry)
         if metadata is None or not metadata.uuid or metadata.num_chunks_from_msg <= 1:
             return None
-        # A number takes the same memory whatever a producer calls its messages.
+        # A hash takes the same memory, however long a producer's names are.
         message = hash((metadata.producer_name, metadata.uuid))
         return Chunk(message, metadata.chunk_id >= metadata.num_chunks_from_msg - 1)
 
@@ -54,7 +54,7 @@ class PulsarEntryCodec:
             return metadata.ordering_key
         if not metadata.HasField("partition_key") or metadata.null_partition_key:
             return None
-        # The parser hands out text that is not UTF-8 as bytes.
+        # The parser returns text that is not UTF-8 as bytes.
         key: str | bytes = metadata.partition_key
         raw = key.encode() if isinstance(key, str) else key
         if not metadata.partition_key_b64_encoded:
@@ -81,10 +81,10 @@ class PulsarEntryCodec:
 
 
 def send_id(send: pb.CommandSend, payload: bytes) -> SendId:
-    """What tells a send from the producer's others.
+    """Return the identity of a send among its producer's sends.
 
     Raises:
-        WireError: it says that it is a part of a message, and its payload does not say which.
+        WireError: the command says that it is a chunk, but its payload does not say which one.
     """
     last = max(send.sequence_id, send.highest_sequence_id)
     if not send.is_chunk:

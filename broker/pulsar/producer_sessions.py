@@ -1,9 +1,9 @@
-"""One producer of a connection: its sends, in order, and their answers.
+"""One producer of a connection: publishes its sends in order, and answers them in order.
 
-Each producer has two tasks. The first takes its sends in order and publishes them. A transaction's first write to a
+Each producer has two tasks. The first one takes its sends in order and publishes them. A transaction's first write to a
 segment waits for its op record, and the producer's later sends wait with it. So the transactions of queued sends join
-the segment before their turn (`early_joins.py`). The second task waits until what was appended is durable and sends
-the receipts, also in order: clients match answers to sends by order.
+the segment before their turn (`early_joins.py`). The second task waits until the entries are durable and sends the
+receipts. They are in order too, because clients match receipts to sends by order.
 """
 
 from collections import deque
@@ -32,30 +32,30 @@ from tidewire.wire.pulsar.message_ids import unsigned
 from txn.errors import TransactionNotFound
 
 INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Sends of one producer that wait to be published or answered; above it the connection is not read."""
+"""Bytes of one producer's sends that wait to be published or answered. Above this, the connection is not read."""
 
 SEND_BYTES: Final = 512
-"""What a send that waits takes beside its payload, which the topic bounds once it is published."""
+"""The memory that a waiting send takes in addition to its payload. Once published, the topic bounds the payload."""
 
 REPLACED_SECONDS_MAX: Final = 30
-"""How long a send that met a sealed segment waits until its client has the new layout."""
+"""How long a send to a sealed segment waits until its client has the new layout."""
 
 SENDS_AT_ONCE: Final = 32
-"""Sends published, or answered, in one step of the event loop, some 2 ms where they are small."""
+"""Sends published or answered in one step of the event loop, which takes about 2 ms if they are small."""
 
 
 class _Queued(NamedTuple):
-    """A send that waits for its turn, and what came of checking it."""
+    """A send that waits for its turn, and the result of its check."""
 
     send: pb.CommandSend
     payload: bytes
     checked: CheckedSend | Fault
     arrived_at: int
-    """The topic's moment then."""
+    """The topic's `moment` at its arrival."""
 
 
 class _Answer(NamedTuple):
-    """A send that was published or refused, and is to be answered once what came of it is durable."""
+    """A send that was published or refused. It is answered once its result is durable."""
 
     send: pb.CommandSend
     payload_bytes: int
@@ -63,7 +63,7 @@ class _Answer(NamedTuple):
 
 
 class ProducerSession:
-    """One producer: what it still has to publish and to answer."""
+    """One producer, with its sends that are not yet published or answered."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class ProducerSession:
 
         Args:
             producer_id: the client's number for it on this connection.
-            name: unique on the topic.
-            topic: where it publishes.
-            outbox: the connection's.
+            name: the producer's name, unique on the topic.
+            topic: the topic that it publishes to.
+            outbox: the connection's outbox.
             peer: the client.
-            share: what the connection may hold of the broker's memory.
+            share: the connection's share of the broker's memory.
             traffic: the broker's counters.
-            on_closed: told when the broker closes the producer by itself.
+            on_closed: called when the broker closes the producer on its own initiative.
             follows_layout: see `TopicClient`.
         """
         self.producer_id = producer_id
@@ -110,16 +110,16 @@ class ProducerSession:
         self._scope = trio.CancelScope()
         self._publishing = False
         self._early_joins: EarlyJoins | None = None
-        """None while `run` does not."""
+        """None while `run` is not running."""
         self._replaced = False
         self._held_back = False
-        """Whether the disk is full: the producer is closed when what was taken is answered."""
+        """Whether the disk is full. The producer is then closed once its published sends are answered."""
         self._finishing: trio.Event | None = None
-        """Set once everything is answered, when the client wants to close."""
+        """If the client is closing the producer: set once everything is answered."""
         self._is_closed = False
 
     async def submit(self, send: pb.CommandSend, payload: bytes) -> None:
-        """Queue a send; waits while too much of this producer waits already, or of all connections together."""
+        """Queue a send. Waits while too much is queued for this producer, or for all connections together."""
         while self._waiting_bytes > INBOX_BYTES_MAX and not self._is_closed:
             self._inbox_room = trio.Event()
             await self._inbox_room.wait()
@@ -127,7 +127,7 @@ class ProducerSession:
         if not self._share.take_at_once(size):
             await self._share.take(size)
         if self._is_closed or self._held_back:
-            # The client resends what was not answered.
+            # The client resends unanswered sends.
             self._share.give(size)
             return
         checked = self._check(send, payload)
@@ -145,18 +145,18 @@ class ProducerSession:
                     nursery.start_soon(self._publish_all)
                     nursery.start_soon(self._answer_all)
         finally:
-            # It keeps the nursery, whose task would keep this producer until a collection.
+            # It refers to the nursery, whose task would keep this producer until a garbage collection.
             self._early_joins = None
 
     async def finish(self) -> None:
-        """Return once every send taken so far is answered: its client fails what is not when it hears of the close."""
+        """Wait until every queued send is answered. At the close, the client fails sends without an answer."""
         if self._finishing is None:
             self._finishing = trio.Event()
         self._inbox_wake.set()
         await self._finishing.wait()
 
     def close(self) -> None:
-        """End the tasks and give the name back; unanswered sends stay unanswered."""
+        """End the tasks and release the name. Unanswered sends stay unanswered."""
         self._is_closed = True
         self._inbox_room.set()
         self._drop_inbox()
@@ -166,12 +166,12 @@ class ProducerSession:
         self.topic.clients.remove_producer(self)
 
     def topic_replaced(self) -> None:
-        """The sealed segment's layout has been pushed: answer what waits, then close the producer at the client."""
+        """See `TopicProducer`. The new layout has been pushed. Answer queued sends, then close the producer."""
         self._replaced = True
         self._inbox_wake.set()
 
     def topic_closed(self) -> None:
-        """See `TopicClient`: the topic is going away here; the client is told to look it up again."""
+        """See `TopicClient`. The client is told to look up the topic again."""
         self._outbox.put(encode_command(commands.close_producer(self.producer_id)))
         self.close()
         self._on_closed(self.producer_id)
@@ -181,9 +181,9 @@ class ProducerSession:
         while True:
             await self._inbox_wake.wait()
             while self._inbox:
-                # In a step of its own, so that no local variable holds the message while this task waits for the next.
+                # A separate function, so that no local variable holds the message while this task waits for the next.
                 await self._publish_one()
-                # Neither publishing nor answering has to wait, as a rule, so many small sends would be one long step.
+                # Publishing and answering usually do not wait, so many small sends would be one long step.
                 published += 1
                 if published % SENDS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
@@ -206,11 +206,11 @@ class ProducerSession:
         self._answers_wake.set()
 
     def _hold_back(self) -> None:
-        """The disk is full: leave this send and those behind it to the client, which sends them again.
+        """Drop this send and the later ones, because the disk is full. The client resends them.
 
         An error for a send would fail it, or close the connection with its consumers. Closing the producer does
-        neither, and opening it again is refused until there is space (`faults.py`). First, though, what was taken
-        before is answered, or it would be sent again and stored twice.
+        neither. It cannot be opened again until there is space (`faults.py`). Before the close, earlier sends are
+        answered. Otherwise they would be resent and stored twice.
         """
         self._held_back = True
         self._drop_inbox()
@@ -225,7 +225,7 @@ class ProducerSession:
 
     @property
     def _waiting_bytes(self) -> int:
-        # A refusal waits for the receipts before it, perhaps long, and while it does it takes what a send takes.
+        # A refusal waits for the receipts before it, perhaps for long. Meanwhile it takes as much memory as a send.
         return self._inbox_bytes + SEND_BYTES * len(self._answers)
 
     def _note_room(self) -> None:
@@ -239,7 +239,7 @@ class ProducerSession:
             return fault_of(error)
 
     def _join_early(self, checked: CheckedSend | Fault) -> None:
-        """Let the transaction of a send join the segment, if the send has to wait for its turn."""
+        """Start the join of a send's transaction, if the send must wait for its turn."""
         if isinstance(checked, Fault) or checked.txn is None or self._early_joins is None:
             return
         has_turn = not self._inbox and not self._publishing
@@ -270,7 +270,7 @@ class ProducerSession:
         except NoSpace:
             raise
         except TransactionNotFound as unknown:
-            # For good; at the code of other requests the Java client would reconnect and send it again, endlessly.
+            # This code is permanent. At the code of other requests, the Java client would reconnect and resend forever.
             return Fault(pb.NotAllowedError, str(unknown))
         except Exception as error:
             return fault_of(error)
@@ -290,13 +290,13 @@ class ProducerSession:
 
     async def _wait_durable(self, outcome: Position | Stored | Fault) -> None:
         if isinstance(outcome, Stored):
-            # Sent again, perhaps by another connection before: the first copy may still be on its way.
+            # It is a resend, perhaps over another connection. The first copy may not be durable yet.
             await self.topic.ledger.confirmed.wait_for(outcome.durable_at)
         elif isinstance(outcome, Position):
             await self.topic.ledger.confirmed.wait_for(outcome)
 
     def _answer_durable(self) -> int:
-        """Answer sends in order, up to the first one that is not durable yet, `SENDS_AT_ONCE` at most; how many."""
+        """Answer sends in order, up to the first one that is not durable, at most `SENDS_AT_ONCE`. Return how many."""
         confirmed = self.topic.ledger.confirmed.value
         frames: list[bytes] = []
         answers = self._answers
@@ -320,12 +320,12 @@ class ProducerSession:
         return len(frames)
 
     def _for_peer(self, fault: Fault) -> Fault:
-        """The same refusal; one for good at a code that its client takes for that."""
+        """Return the refusal with the code that its client understands: a permanent one needs a special code."""
         return fault._replace(code=self._peer.fails_send_at) if fault.code == pb.NotAllowedError else fault
 
 
 class _Receipts:
-    """Makes one producer's receipts, in one message that is filled anew for each: to make one takes twice as long."""
+    """Makes one producer's receipts. One message object is reused, because creating one takes twice as long."""
 
     def __init__(self, producer_id: int) -> None:
         self._command = commands.send_receipt(producer_id, 0, 0, 0)
@@ -333,7 +333,7 @@ class _Receipts:
         self._position = self._receipt.message_id
 
     def frame(self, send: pb.CommandSend, stored_at: Position) -> bytes:
-        """The SEND_RECEIPT frame for a send that is stored there."""
+        """Return the SEND_RECEIPT frame for a send that is stored at `stored_at`."""
         receipt = self._receipt
         receipt.sequence_id = send.sequence_id
         if highest_sequence_id := send.highest_sequence_id:
@@ -347,6 +347,6 @@ class _Receipts:
 
 
 def refusal_of(send: pb.CommandSend, fault: Fault) -> bytes:
-    """The SEND_ERROR frame for a send. Clients know a batch that failed by the id of its last message."""
+    """Return the SEND_ERROR frame for a send. Clients identify a failed batch by the id of its last message."""
     sequence_id = max(send.sequence_id, send.highest_sequence_id)
     return encode_command(commands.send_error(send.producer_id, sequence_id, fault.code, fault.message))

@@ -1,7 +1,7 @@
 """Producers of one connection: PRODUCER, SEND and CLOSE_PRODUCER.
 
-Each producer publishes and answers by itself (`producer_sessions.py`). SEND is handled in order, and only hands the
-message to its producer.
+Each producer publishes and answers in its own tasks (`producer_sessions.py`). SEND is handled in order, and only hands
+the message to its producer.
 """
 
 from collections.abc import Iterator
@@ -28,11 +28,11 @@ from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 PRODUCERS_MAX: Final = 10_000
-"""Producers of one connection at a time; one more is refused."""
+"""Most producers of one connection. Further ones are refused."""
 
 LAST_SEQUENCE_ID_MAX: Final = 2**63 - 1
 
-UNKNOWN_PRODUCER: Final = "this connection has no producer of this id"
+UNKNOWN_PRODUCER: Final = "this connection has no producer with this id"
 
 
 class ProducerHandler:
@@ -84,7 +84,7 @@ class ProducerHandler:
     async def _open(self, request: pb.CommandProducer) -> None:
         self._registry.producer_requested(request.producer_id)
         if request.producer_id in self._producers:
-            raise NotSupported(f"producer id {request.producer_id} is in use on this connection")
+            raise NotSupported(f"producer id {request.producer_id} is already in use on this connection")
         require_supported_producer(request)
         require_label("producer", request.producer_name)
         topic = await self._topics.get(TopicName.parse(request.topic))
@@ -92,7 +92,7 @@ class ProducerHandler:
             await _keep_messages(topic, request.initial_subscription_name)
         schema = request.schema if request.HasField("schema") else None
         schema_version = await self._schemas.producer_version(topic, schema)
-        # From here on nothing waits: it is open, or was called off before.
+        # No await follows: either the producer opens, or it was cancelled before.
         await trio.lowlevel.checkpoint_if_cancelled()
         name = request.producer_name or self._topics.new_producer_name()
         producer = ProducerSession(
@@ -113,7 +113,7 @@ class ProducerHandler:
         opened = commands.producer_success(
             request.request_id,
             name,
-            # A client that opens a producer of this name anew goes on counting behind it.
+            # A client that opens a producer of this name again continues its numbering after this id.
             last_sequence_id=_last_sequence_id(topic, name),
             schema_version=schema_version,
         )
@@ -126,7 +126,7 @@ class ProducerHandler:
             if not self._registry.awaits_close(send.producer_id):
                 self._outbox.put(refusal_of(send, Fault(pb.NotAllowedError, UNKNOWN_PRODUCER)))
         else:
-            assert frame.payload is not None, "the decoder refuses a SEND without payload"
+            assert frame.payload is not None, "the decoder refuses a SEND without a payload"
             await producer.submit(send, frame.payload)
 
     async def _close(self, command: pb.BaseCommand) -> None:
@@ -141,17 +141,17 @@ class ProducerHandler:
 
 
 async def _keep_messages(topic: Topic, subscription: str) -> None:
-    """Make sure that a subscription gets the producer's messages; producers of dead letters ask for it.
+    """Create a subscription that gets the producer's messages, if it is missing. Producers of dead letters ask for it.
 
     Raises:
-        NotSupported: its name cannot be kept, or the topic is scalable.
+        NotSupported: its name is not allowed, or the topic is scalable.
     """
     require_name("subscription", subscription)
     if topic.scalable_topic is not None:
-        raise NotSupported("a producer makes no subscription on a scalable topic; subscribe a consumer")
+        raise NotSupported("a producer cannot create a subscription on a scalable topic; subscribe a consumer")
     await topic.subscribe(subscription, EARLIEST)
 
 
 def _last_sequence_id(topic: Topic, producer: str) -> int:
-    """The highest that the producer has stored; -1 for none. Sends have unsigned ids, this one travels signed."""
+    """Return the producer's highest stored id; -1 for none. Ids of sends are unsigned, but this field is signed."""
     return -1 if topic.deduplication is None else min(topic.deduplication.last_id(producer), LAST_SEQUENCE_ID_MAX)

@@ -197,8 +197,8 @@ def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], Pattern | None
     for topic in topics:
         if not TOPIC.fullmatch(topic):
             raise InvalidOption(
-                f"option topic: {topic!r} is no full name of a topic; "
-                f"expected {SCALABLE}TENANT/NAMESPACE/NAME or {PERSISTENT}TENANT/NAMESPACE/NAME"
+                f"option topic: {topic!r} is not the full name of a topic; "
+                f"give it as {SCALABLE}TENANT/NAMESPACE/NAME or {PERSISTENT}TENANT/NAMESPACE/NAME"
             )
     return topics, None
 
@@ -206,7 +206,9 @@ def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], Pattern | None
 def _pattern(text: str) -> Pattern:
     found = _PATTERN.fullmatch(text)
     if found is None:
-        raise InvalidOption(f"option topic_pattern: {text!r} is none; expected {SCALABLE}TENANT/NAMESPACE/REGEX")
+        raise InvalidOption(
+            f"option topic_pattern: {text!r} is not a pattern; give it as {SCALABLE}TENANT/NAMESPACE/REGEX"
+        )
     try:
         re.compile(found[2])
     except re.error as error:

@@ -129,7 +129,7 @@ class WriteOptions:
 def check_topic(topic: str) -> str | None:
     """What is wrong with a topic to write to, as the end of a sentence; None if nothing is."""
     if not TOPIC.fullmatch(topic):
-        return f"{topic!r} is no full name of a topic; expected {SCALABLE}TENANT/NAMESPACE/NAME"
+        return f"{topic!r} is not the full name of a topic; give it as {SCALABLE}TENANT/NAMESPACE/NAME"
     if not topic.startswith(SCALABLE):
         return f"{topic} takes no transactions, by which Spark's rows are written; write to a {SCALABLE} topic"
     return None

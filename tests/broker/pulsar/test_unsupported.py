@@ -161,7 +161,7 @@ async def test_a_producers_initial_subscription_is_made(broker: Rooms, client: W
     assert topic.subscriptions["kept"].backlog_entries == 1
     await broker.controller.create_topic(TOPIC, 1, {})
     command.producer.producer_id, command.producer.topic = 2, str(await broker.segment(TOPIC, 0))
-    assert "no subscription" in (await client.ask(command)).error.message
+    assert "cannot create a subscription" in (await client.ask(command)).error.message
 
 
 Asked = Callable[[pb.CommandSubscribe], None]

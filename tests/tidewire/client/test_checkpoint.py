@@ -34,5 +34,5 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 def test_a_later_format_is_refused_by_its_number() -> None:
     data = bytearray(Checkpoint().to_bytes())
     data[4] = 9
-    with pytest.raises(ValueError, match="format 9; 1 is known"):
+    with pytest.raises(ValueError, match="format 9; this client reads format 1"):
         Checkpoint.from_bytes(bytes(data))

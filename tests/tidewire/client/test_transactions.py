@@ -674,7 +674,7 @@ async def test_work_is_run_at_most_so_often() -> None:
         with pytest.raises(ExceptionGroup):
             await client.run_transaction(work, attempts_max=3)
         assert runs == 3
-        with pytest.raises(ValueError, match="0 attempts"):
+        with pytest.raises(ValueError, match="at least 1, not 0"):
             await client.run_transaction(work, attempts_max=0)
 
 

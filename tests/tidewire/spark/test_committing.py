@@ -258,7 +258,7 @@ def test_rows_without_a_topic_that_can_be_written_are_refused(broker: RunningBro
     for topic, sentence in (
         (None, "a row's topic is null"),
         ("persistent://public/default/x", "a row's topic: persistent://public/default/x takes no transactions"),
-        ("x", "a row's topic: 'x' is no full name of a topic"),
+        ("x", "a row's topic: 'x' is not the full name of a topic"),
     ):
         batch = pa.RecordBatch.from_arrays([pa.array([b"a"]), pa.array([topic], pa.string())], ["value", "topic"])
         with pytest.raises(UnwritableRow, match=sentence):

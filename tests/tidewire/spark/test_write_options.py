@@ -42,8 +42,8 @@ def test_what_spark_adds_for_a_stream_is_no_option_of_ours() -> None:
     [
         ({"topics": "x"}, Use.BATCH, "unknown option 'topics'; format tidewire knows service_url, topic, schema"),
         ({"starting_position": "latest"}, Use.BATCH, "option starting_position is for reading; for writing there are"),
-        ({"topic": "x"}, Use.BATCH, "option topic: 'x' is no full name of a topic"),
-        ({"topic": "topic://a/b/c,topic://a/b/d"}, Use.BATCH, "option topic: .* is no full name of a topic"),
+        ({"topic": "x"}, Use.BATCH, "option topic: 'x' is not the full name of a topic"),
+        ({"topic": "topic://a/b/c,topic://a/b/d"}, Use.BATCH, "option topic: .* is not the full name of a topic"),
         (
             {"topic": "persistent://public/default/x"},
             Use.STREAM,

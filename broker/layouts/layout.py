@@ -39,7 +39,7 @@ from broker.errors import (
     UnknownSegment,
 )
 from broker.layouts.autoscale_policy import AutoScaleOverride
-from broker.layouts.parts import Child, HashRange, Intent, Segment, SegmentState, Subscription
+from broker.layouts.parts import Child, HashRange, Intent, LayoutSubscription, Segment, SegmentState
 from broker.names import HASH_MAX
 
 INITIAL_SEGMENTS_MAX: Final = 1024
@@ -59,7 +59,7 @@ class Layout:
     """Every segment that is not pruned, by id, in ascending order."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """The user's own properties."""
-    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+    subscriptions: Mapping[str, LayoutSubscription] = field(default_factory=dict)
     intent: Intent | None = None
     pruned: Mapping[int, Segment] = field(default_factory=dict)
     """Segments that are no longer part of the layout, but whose data is not removed yet."""
@@ -231,7 +231,7 @@ class Layout:
         """Set the topic's own settings for automatic splits and merges; None removes them."""
         return replace(self, auto_scale=override)
 
-    def add_subscription(self, name: str, subscription: Subscription) -> "Layout":
+    def add_subscription(self, name: str, subscription: LayoutSubscription) -> "Layout":
         """Register a subscription. It is allowed while an intent is open; the intent's next step sees it (D10).
 
         Raises:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from broker.layouts.layout import Layout
-from broker.layouts.parts import Child, HashRange, Intent, Segment, SegmentState, Subscription, SubscriptionKind
+from broker.layouts.parts import Child, HashRange, Intent, LayoutSubscription, Segment, SegmentState, SubscriptionKind
 from broker.names import HASH_MAX, TopicName
 from dispatch.subscription_types import SubscriptionType
 
@@ -54,7 +54,7 @@ several first segments, or half of a split one."""
 
 
 def migrated_layout(
-    regular: TopicName, creation_id: str, subscriptions: Mapping[str, Subscription], now_ms: int
+    regular: TopicName, creation_id: str, subscriptions: Mapping[str, LayoutSubscription], now_ms: int
 ) -> Layout:
     """Return the first layout of a migrated topic. What remains is to seal the regular topic."""
     intent = Intent((LEGACY_SEGMENT_ID,), (FIRST_CHILD,))

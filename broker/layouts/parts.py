@@ -74,7 +74,7 @@ class StartPosition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class LayoutSubscription:
     """A durable subscription. Every segment, including children of later splits, has a cursor for it."""
 
     kind: SubscriptionKind

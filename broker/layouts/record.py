@@ -22,10 +22,10 @@ from broker.layouts.parts import (
     Child,
     HashRange,
     Intent,
+    LayoutSubscription,
     Segment,
     SegmentState,
     StartPosition,
-    Subscription,
     SubscriptionKind,
 )
 
@@ -208,8 +208,8 @@ def _range(raw: Mapping[str, Any]) -> HashRange:
     return HashRange(_whole(raw["start"]), _whole(raw["end"]))
 
 
-def _subscription(raw: Mapping[str, Any]) -> Subscription:
-    return Subscription(
+def _subscription(raw: Mapping[str, Any]) -> LayoutSubscription:
+    return LayoutSubscription(
         kind=SubscriptionKind(raw["type"]),
         creation_id=_text(raw["creationId"]),
         start=StartPosition(raw["start"]),

@@ -20,13 +20,13 @@ import structlog
 from broker.errors import OldClientsConnected, TopicClosed, TopicExists, TopicNotFound
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import FIRST_CHILD, KIND_BY_TYPE, LEGACY_SEGMENT_ID, migrated_layout
-from broker.layouts.parts import StartPosition, Subscription
+from broker.layouts.parts import LayoutSubscription, StartPosition
 from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.schemas.registry import taking_over
 from broker.topic import Topic
 from broker.topics import Topics
-from dispatch.subscription import Subscription as TopicSubscription
+from dispatch.subscription import Subscription
 from storage.clock import WallClock
 from storage.metadata.store import Conflict, MetadataStore
 from storage.position import EARLIEST
@@ -95,10 +95,10 @@ class Migrations:
             raise TopicExists(f"{topic} is already a scalable topic")
         return True
 
-    async def _write(self, topic: TopicName, regular: Topic, here: Mapping[str, TopicSubscription]) -> None:
+    async def _write(self, topic: TopicName, regular: Topic, here: Mapping[str, Subscription]) -> None:
         now_ms = self._now_ms()
         subscriptions = {
-            name: Subscription(KIND_BY_TYPE[subscription.kind], uuid.uuid4().hex, StartPosition.EARLIEST, now_ms)
+            name: LayoutSubscription(KIND_BY_TYPE[subscription.kind], uuid.uuid4().hex, StartPosition.EARLIEST, now_ms)
             for name, subscription in here.items()
         }
         layout = migrated_layout(regular.name, uuid.uuid4().hex, subscriptions, now_ms)

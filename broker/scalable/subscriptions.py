@@ -21,7 +21,7 @@ from broker.errors import SubscriptionEnding, SubscriptionInUse, SubscriptionNot
 from broker.keyed_locks import KeyedLocks
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_of, segment_topic
-from broker.layouts.parts import StartPosition, Subscription, SubscriptionKind
+from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.layouts.registrations import GroupId
 from broker.layouts.store import Layouts
 from broker.names import TopicName
@@ -149,7 +149,7 @@ class ScalableSubscriptions:
     async def _add(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
         layout = await self._layouts.get(topic)
         if name not in layout.subscriptions:
-            made = Subscription(kind, uuid.uuid4().hex, start, self._now_ms(), is_creating=True)
+            made = LayoutSubscription(kind, uuid.uuid4().hex, start, self._now_ms(), is_creating=True)
             layout = await self._layouts.change(topic, lambda layout: _with(layout, name, made))
         registered = layout.subscriptions[name]
         if registered.is_deleting:
@@ -224,7 +224,7 @@ def _every_segment(topic: TopicName, layout: Layout) -> list[TopicName]:
     return list(dict.fromkeys([*segments, *(topic.segment_name(child.descriptor) for child in children)]))
 
 
-def _with(layout: Layout, name: str, subscription: Subscription) -> Layout:
+def _with(layout: Layout, name: str, subscription: LayoutSubscription) -> Layout:
     return layout if name in layout.subscriptions else layout.add_subscription(name, subscription)
 
 

@@ -30,7 +30,7 @@ from broker.errors import (
 from broker.layouts.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.layouts.layout import Layout, create
 from broker.layouts.legacy import migrated_layout
-from broker.layouts.parts import StartPosition, Subscription, SubscriptionKind
+from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.names import TopicName
 from tests.support.layouts import NOW_MS
 
@@ -187,7 +187,7 @@ class FakeTopics:
         layout = self._find(name)
         there = layout.subscriptions.get(subscription)
         if there is None:
-            made = Subscription(kind, "c", StartPosition.EARLIEST, NOW_MS)
+            made = LayoutSubscription(kind, "c", StartPosition.EARLIEST, NOW_MS)
             self.layouts[name] = layout.add_subscription(subscription, made)
         elif there.kind is not kind:
             raise SubscriptionExists(f"Subscription {subscription} is there with type {there.kind}.")

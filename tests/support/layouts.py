@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.errors import LayoutError, SubscriptionExists, SubscriptionNotFound
 from broker.layouts.layout import Layout, create
-from broker.layouts.parts import Intent, StartPosition, Subscription, SubscriptionKind
+from broker.layouts.parts import Intent, LayoutSubscription, StartPosition, SubscriptionKind
 
 NOW_MS = 1_795_212_052_776
 
@@ -76,7 +76,7 @@ def _move(layout: Layout, kind: str, a: int, b: int) -> Layout:
             kind_of = list(SubscriptionKind)[a % 2]
             start = list(StartPosition)[b % 2]
             return layout.add_subscription(
-                f"s-{a % 3}", Subscription(kind_of, f"id-{b}", start, NOW_MS + b, is_creating=True)
+                f"s-{a % 3}", LayoutSubscription(kind_of, f"id-{b}", start, NOW_MS + b, is_creating=True)
             )
         case _:
             return layout.remove_subscription(f"s-{a % 3}")

@@ -26,16 +26,16 @@ from broker.layouts.parts import (
     Child,
     HashRange,
     Intent,
+    LayoutSubscription,
     Segment,
     SegmentState,
     StartPosition,
-    Subscription,
     SubscriptionKind,
 )
 from broker.names import HASH_MAX
 from tests.support.layouts import NOW_MS, histories, layouts
 
-STREAM = Subscription(SubscriptionKind.STREAM, "s-1", StartPosition.EARLIEST, NOW_MS)
+STREAM = LayoutSubscription(SubscriptionKind.STREAM, "s-1", StartPosition.EARLIEST, NOW_MS)
 
 
 def new(n: int = 1) -> Layout:

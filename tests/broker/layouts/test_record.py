@@ -13,13 +13,13 @@ from broker.errors import LayoutTooLarge, LayoutUnreadable
 from broker.layouts import record as layout_record
 from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.layout import Layout, create
-from broker.layouts.parts import StartPosition, Subscription, SubscriptionKind
+from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.layouts.record import LAYOUT_BYTES_MAX, admin_view, from_json, to_json
 from tests.support.layouts import NOW_MS, layouts
 
 SPLIT_OPEN = (
     create(2, NOW_MS, creation_id="c-1", properties={"team": "a"})
-    .add_subscription("s", Subscription(SubscriptionKind.QUEUE, "s-1", StartPosition.LATEST, NOW_MS))
+    .add_subscription("s", LayoutSubscription(SubscriptionKind.QUEUE, "s-1", StartPosition.LATEST, NOW_MS))
     .begin_split(1)
 )
 SPLIT_OPEN = replace(SPLIT_OPEN, auto_scale=AutoScaleOverride(enabled=True, split_msg_rate_in=5), last_merge_ms=NOW_MS)
@@ -216,7 +216,9 @@ def test_an_intent_that_could_not_be_finished_is_refused_before_anything_is_seal
     # A subscription created meanwhile takes up room too.
     monkeypatch.setattr(layout_record, "LAYOUT_BYTES_MAX", len(to_json_unbounded(opened)) + 10)
     with pytest.raises(LayoutTooLarge):
-        to_json(opened.add_subscription("s", Subscription(SubscriptionKind.STREAM, "i", StartPosition.EARLIEST, 0)))
+        to_json(
+            opened.add_subscription("s", LayoutSubscription(SubscriptionKind.STREAM, "i", StartPosition.EARLIEST, 0))
+        )
 
 
 def to_json_unbounded(layout: Layout) -> bytes:

@@ -11,7 +11,7 @@ from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError, TopicNotFound
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import Layout
-from broker.layouts.parts import StartPosition, Subscription, SubscriptionKind
+from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.layouts.record import to_json
 from broker.layouts.store import layout_key
 from broker.store_retry import RETRY_SECONDS
@@ -142,7 +142,7 @@ async def test_a_subscription_that_is_being_made_holds_a_segment(
 ) -> None:
     """D10, D11: it is in the layout before it has a cursor, and is to get what the others are done with."""
     await split_topic(broker)
-    made = Subscription(STREAM, "n", StartPosition.EARLIEST, 0, is_creating=True)
+    made = LayoutSubscription(STREAM, "n", StartPosition.EARLIEST, 0, is_creating=True)
     await broker.layouts.change(TOPIC, lambda layout: layout.add_subscription("new", made))
     nursery.start_soon(broker.pruner.run)
     for name in ("s", "t"):

@@ -23,7 +23,7 @@ from broker.pulsar.producing import ProducerHandler
 from broker.pulsar.registry import Registry
 from broker.pulsar.scalable import ScalableHandler
 from broker.pulsar.schemas import SchemaGate, SchemaHandler
-from broker.pulsar.session import Session
+from broker.pulsar.session import PulsarSession
 from broker.pulsar.transactions import TransactionHandler
 from broker.pulsar.unsupported import Peer
 from broker.scalable.consumer_groups import ConsumerGroups
@@ -130,11 +130,11 @@ async def _refuse(stream: trio.abc.Stream, connections_max: int) -> None:
 
 def open_session(
     stream: trio.abc.Stream, peer: Peer, services: PulsarServices, service_url: str, nursery: trio.Nursery
-) -> Session:
+) -> PulsarSession:
     """Make a session with all groups of commands, over any stream. Its `run` serves the client."""
     budgets = services.budgets
     connection = Connection(Outbox(budgets.sending), budgets.receiving.share(), peer, service_url, nursery)
-    session = Session(
+    session = PulsarSession(
         stream, connection, server_version=services.server_version, message_bytes_max=services.message_bytes_max
     )
     session.use(LookupHandler(connection))

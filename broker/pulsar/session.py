@@ -64,7 +64,7 @@ Type = pb.BaseCommand.Type
 PONG: Final = encode_command(commands.pong())
 
 
-class Session:
+class PulsarSession:
     """Runs one connection until either side ends it."""
 
     def __init__(

@@ -17,7 +17,7 @@ from broker.pulsar.listener import PulsarServices, open_session
 from broker.pulsar.producing import ProducerHandler
 from broker.pulsar.registry import Registry
 from broker.pulsar.scalable import ScalableHandler
-from broker.pulsar.session import GOODBYE_SECONDS, Session
+from broker.pulsar.session import GOODBYE_SECONDS, PulsarSession
 from broker.pulsar.transactions import TransactionHandler
 from broker.pulsar.unsupported import Peer
 from tests.support.any_stream import StreamPair, encrypted_pair, plain_pair
@@ -28,7 +28,7 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
-KINDS = (Session, Registry, ProducerHandler, ConsumerHandler, ScalableHandler, TransactionHandler)
+KINDS = (PulsarSession, Registry, ProducerHandler, ConsumerHandler, ScalableHandler, TransactionHandler)
 
 
 async def use(client: WireClient) -> None:

@@ -10,13 +10,13 @@ import trio
 from storage.clock import WallClock
 from storage.entry import TxnId
 from storage.metadata.store import ABSENT, Conflict, MetadataStore, Op
-from txn.alarm import Alarm
 from txn.counters import OpCounters
 from txn.errors import CoordinatorNotFound, GroupDecides, InvalidTxnStatus, TransactionNotFound
 from txn.groups import TransactionGroups
 from txn.headers import Header, TransactionGroup, header_key, v5_id
 from txn.states import MOVES, TARGET, Answer, EndAction, TxnState
 from txn.statistics import CoordinatorStatistics
+from txn.wall_clock_timer import WallClockTimer
 
 ID_BLOCK = 1000
 """Ids reserved by one write. When the broker stops, unused ids are skipped and never reused (D6)."""
@@ -41,8 +41,8 @@ class Coordinator:
         count: int,
         now_ms: WallClock,
         timeout_ms_max: int,
-        final_alarm: Alarm,
-        once_alarm: Alarm,
+        final_timer: WallClockTimer,
+        once_timer: WallClockTimer,
         counters: OpCounters,
     ) -> None:
         """Set up. Reads and writes nothing.
@@ -52,22 +52,22 @@ class Coordinator:
             count: how many coordinator ids clients may spread over.
             now_ms: the wall clock.
             timeout_ms_max: the longest a transaction may stay open; longer requests are cut to it.
-            final_alarm: gets the moment of every decision.
-            once_alarm: gets the moment when a group that runs only once began or ended.
+            final_timer: gets the moment of every decision.
+            once_timer: gets the moment when a group that runs only once began or ended.
             counters: counts queries.
         """
         self.count = count
         self._metadata = metadata
         self._now_ms = now_ms
         self._timeout_ms_max = timeout_ms_max
-        self._final_alarm = final_alarm
+        self._final_timer = final_timer
         self._blocks = [_IdBlock() for _ in range(count)]
         self._statistics = CoordinatorStatistics()
         self.groups = TransactionGroups(
             metadata,
             now_ms=now_ms,
-            final_alarm=final_alarm,
-            once_alarm=once_alarm,
+            final_timer=final_timer,
+            once_timer=once_timer,
             counters=counters,
             statistics=self._statistics,
         )
@@ -169,7 +169,7 @@ class Coordinator:
                 self._statistics.cas_conflict += 1
                 continue
             self._statistics.count(target)
-            self._final_alarm.at_latest(now)
+            self._final_timer.at_latest(now)
             return
 
     async def _reserve(self, tc_id: int) -> int:

@@ -8,10 +8,10 @@ import structlog
 
 from storage.clock import WallClock
 from storage.metadata.store import Conflict, Delete, MetadataStore, StoreUnavailable, starting_with
-from txn.alarm import Alarm
 from txn.counters import OpCounters
 from txn.group_record import ONCE_BY_TIME, application_of, unchanged_since
 from txn.headers import BY_GROUP, group_members
+from txn.wall_clock_timer import WallClockTimer
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +20,7 @@ class GroupSweep:
     """Removes the records of applications that run only once, a while after their end."""
 
     def __init__(
-        self, metadata: MetadataStore, *, age_ms: int, now_ms: WallClock, alarm: Alarm, counters: OpCounters
+        self, metadata: MetadataStore, *, age_ms: int, now_ms: WallClock, timer: WallClockTimer, counters: OpCounters
     ) -> None:
         """Set up.
 
@@ -28,13 +28,13 @@ class GroupSweep:
             metadata: holds the records.
             age_ms: the age since a batch began or ended; at least the longest time that a transaction may stay open.
             now_ms: the wall clock.
-            alarm: rings `age_ms` after each requested moment.
+            timer: fires `age_ms` after each requested moment.
             counters: counts queries.
         """
         self._metadata = metadata
         self._age_ms = age_ms
         self._now_ms = now_ms
-        self._alarm = alarm
+        self._timer = timer
         self._counters = counters
 
     async def run(self) -> None:
@@ -44,8 +44,8 @@ class GroupSweep:
                 await self._sweep()
             except StoreUnavailable as unanswered:
                 log.warning("a sweep of groups had no answer", reason=str(unanswered))
-                self._alarm.at_latest(self._now_ms())
-            await self._alarm.wait()
+                self._timer.at_latest(self._now_ms())
+            await self._timer.wait()
 
     async def _sweep(self) -> None:
         due_start, due_end = unchanged_since(self._now_ms() - self._age_ms)
@@ -53,7 +53,7 @@ class GroupSweep:
             application = application_of(hit.record.key)
             if await self._counters.query(self._metadata, BY_GROUP, *group_members(application), limit=1):
                 # A long job. Check it again after another `age_ms`.
-                self._alarm.at_latest(self._now_ms())
+                self._timer.at_latest(self._now_ms())
                 continue
             try:
                 await self._metadata.commit([Delete(hit.record.key, hit.record.version)])
@@ -63,4 +63,4 @@ class GroupSweep:
         _, all_end = starting_with("")
         later = await self._counters.query(self._metadata, ONCE_BY_TIME, due_end, all_end, limit=1)
         if later:
-            self._alarm.at_latest(int(later[0].index_key))
+            self._timer.at_latest(int(later[0].index_key))

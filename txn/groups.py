@@ -28,7 +28,6 @@ from storage.metadata.store import (
     StoreUnavailable,
     starting_with,
 )
-from txn.alarm import Alarm
 from txn.counters import OpCounters
 from txn.errors import AppliedByAnother, GroupAborted, InvalidTxnStatus, TooManyWinners, TransactionNotFound
 from txn.group_record import (
@@ -47,6 +46,7 @@ from txn.headers import BY_GROUP, Header, TransactionGroup, group_members, heade
 from txn.states import TxnState
 from txn.statistics import CoordinatorStatistics
 from txn.unreadable import Unreadable
+from txn.wall_clock_timer import WallClockTimer
 
 log = structlog.get_logger(__name__)
 
@@ -68,8 +68,8 @@ class TransactionGroups:
         metadata: MetadataStore,
         *,
         now_ms: WallClock,
-        final_alarm: Alarm,
-        once_alarm: Alarm,
+        final_timer: WallClockTimer,
+        once_timer: WallClockTimer,
         counters: OpCounters,
         statistics: CoordinatorStatistics,
     ) -> None:
@@ -78,15 +78,15 @@ class TransactionGroups:
         Args:
             metadata: holds records and headers.
             now_ms: the wall clock.
-            final_alarm: gets every moment at which transactions ended.
-            once_alarm: gets the moment when an application that runs only once began or ended.
+            final_timer: gets every moment at which transactions ended.
+            once_timer: gets the moment when an application that runs only once began or ended.
             counters: counts queries.
             statistics: counts ended transactions.
         """
         self._metadata = metadata
         self._now_ms = now_ms
-        self._final_alarm = final_alarm
-        self._once_alarm = once_alarm
+        self._final_timer = final_timer
+        self._once_timer = once_timer
         self._counters = counters
         self._statistics = statistics
         self._unreadable = Unreadable()
@@ -120,7 +120,7 @@ class TransactionGroups:
                 await self._end_all(group.application, record, found)
         now = self._now_ms()
         if once:
-            self._once_alarm.at_latest(now)
+            self._once_timer.at_latest(now)
         last = record or GroupRecord(group.batch, GroupState.OPEN, now)
         begun = GroupRecord(
             group.batch, GroupState.OPEN, now, once, last.applied, origin=origin or last.origin, content=last.content
@@ -180,7 +180,7 @@ class TransactionGroups:
             assert found is not None, "a current batch has a record"
             now = self._now_ms()
             if record.once:
-                self._once_alarm.at_latest(now)
+                self._once_timer.at_latest(now)
             decided = GroupRecord(
                 group.batch,
                 GroupState.COMMITTED,
@@ -205,7 +205,7 @@ class TransactionGroups:
         record, found = await self._read(group.application)
         while once and (record is None or record.state is GroupState.OPEN):
             now = self._now_ms()
-            self._once_alarm.at_latest(now)
+            self._once_timer.at_latest(now)
             decided = GroupRecord(group.batch, GroupState.ABORTED, now, once)
             await self._try([decided.to_put(group.application, ABSENT if found is None else found.version)])
             record, found = await self._read(group.application)
@@ -371,7 +371,7 @@ class TransactionGroups:
                 header.ended(state, now).to_put(txn_of_key(found.key), found.version) for found, header, state in part
             ]
             if await self._try([*puts, *conditions]):
-                self._final_alarm.at_latest(now)
+                self._final_timer.at_latest(now)
                 for _, _, state in part:
                     self._statistics.count(state)
 

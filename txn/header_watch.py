@@ -15,11 +15,11 @@ import trio
 
 from storage.entry import TxnId
 from storage.metadata.store import MetadataStore, Record, starting_with
-from txn.alarm import Alarm
 from txn.headers import BY_DEADLINE, KEY_PREFIX, Header, deadline_ms_of, header_key, txn_of_key
 from txn.open_header import state_of
 from txn.states import TxnState
 from txn.unreadable import Unreadable
+from txn.wall_clock_timer import WallClockTimer
 
 TOLD_AT_ONCE: Final = 4
 """Participants told without a pause. Each wakes its dispatchers. With pauses in between, the client that decided the
@@ -44,7 +44,7 @@ class Participant(Protocol):
 class HeaderWatch:
     """Follows every header and tells the participants of a transaction when it ends."""
 
-    def __init__(self, metadata: MetadataStore, *, deadlines: Alarm | None = None) -> None:
+    def __init__(self, metadata: MetadataStore, *, deadlines: WallClockTimer | None = None) -> None:
         """Set up. `deadlines` gets the deadline of every transaction that is opened while this runs."""
         self._metadata = metadata
         self._deadlines = deadlines

@@ -26,7 +26,6 @@ from storage.metadata.store import (
     StoreUnavailable,
     starting_with,
 )
-from txn.alarm import Alarm
 from txn.coordinator import Coordinator
 from txn.counters import OpCounters
 from txn.errors import InvalidTxnStatus, TransactionNotFound
@@ -47,6 +46,7 @@ from txn.op_removal import remove_ops
 from txn.ops import ops_of, segment_of
 from txn.states import EndAction, TxnState
 from txn.unreadable import Unreadable
+from txn.wall_clock_timer import WallClockTimer
 
 log = structlog.get_logger(__name__)
 
@@ -91,14 +91,14 @@ class TimeoutSweep:
         coordinator: Coordinator,
         *,
         now_ms: WallClock,
-        alarm: Alarm,
+        timer: WallClockTimer,
         counters: OpCounters,
     ) -> None:
         self._metadata = metadata
         self._counters = counters
         self._coordinator = coordinator
         self._now_ms = now_ms
-        self._alarm = alarm
+        self._timer = timer
         self._unreadable = Unreadable()
 
     async def run(self) -> None:
@@ -110,8 +110,8 @@ class TimeoutSweep:
             except* StoreUnavailable as unanswered:
                 # The outcome is unknown. The next sweep handles what is still open.
                 log.warning("a sweep of deadlines had no answer", reason=str(unanswered.exceptions[0]))
-                self._alarm.at_latest(self._now_ms() + AGAIN_MS)
-            await self._alarm.wait()
+                self._timer.at_latest(self._now_ms() + AGAIN_MS)
+            await self._timer.wait()
 
     async def _abort_due(self) -> None:
         now = self._now_ms()
@@ -130,7 +130,7 @@ class TimeoutSweep:
                         nursery.start_soon(self._abort_members, application, now)
 
     async def _ring_next(self) -> None:
-        """Set the alarm to the next deadline of a transaction with a readable header."""
+        """Set the timer to the next deadline of a transaction with a readable header."""
         limit = len(self._unreadable) + 1
         upcoming = await self._counters.query(self._metadata, BY_DEADLINE, *starting_with(""), limit=limit)
         for hit in upcoming:
@@ -142,7 +142,7 @@ class TimeoutSweep:
             with self._unreadable.reading(hit.record.key):
                 deadline_ms = deadline_ms_of(hit.index_key)
                 moment_ms = deadline_ms if deadline_ms > now else moment_ms
-            self._alarm.at_latest(moment_ms)
+            self._timer.at_latest(moment_ms)
             return
 
     async def _abort_members(self, application: str, now_ms: int) -> None:
@@ -166,7 +166,7 @@ class HeaderSweep:
         *,
         retention_ms: int,
         now_ms: WallClock,
-        alarm: Alarm,
+        timer: WallClockTimer,
         redrive: Callable[[str], Awaitable[bool]],
         counters: OpCounters,
     ) -> None:
@@ -176,7 +176,7 @@ class HeaderSweep:
             metadata: holds the headers.
             retention_ms: how long after its end a transaction stays known to clients.
             now_ms: the wall clock.
-            alarm: rings `retention_ms` after each requested moment.
+            timer: fires `retention_ms` after each requested moment.
             redrive: makes the owner of a segment apply a decision. Called for op records left behind. Returns False if
                 the segment is gone, so that nobody ever will. Raises RecordUnreadable if no segment can have that name.
             counters: counts queries.
@@ -185,7 +185,7 @@ class HeaderSweep:
         self._counters = counters
         self._retention_ms = retention_ms
         self._now_ms = now_ms
-        self._alarm = alarm
+        self._timer = timer
         self._redrive = redrive
         self._unreadable = Unreadable()
         self.deleted = 0
@@ -199,8 +199,8 @@ class HeaderSweep:
             except* StoreUnavailable as unanswered:
                 # A retention from now is soon enough.
                 log.warning("a sweep of finished transactions had no answer", reason=str(unanswered.exceptions[0]))
-                self._alarm.at_latest(self._now_ms())
-            await self._alarm.wait()
+                self._timer.at_latest(self._now_ms())
+            await self._timer.wait()
 
     async def _sweep(self, state: TxnState) -> None:
         due_start, due_end = final_state_until(state, self._now_ms() - self._retention_ms)
@@ -222,14 +222,14 @@ class HeaderSweep:
                 is_kept = is_kept or bool(unsettled)
         if is_kept:
             # Their participants are applying them. Check again after another retention, or a little later.
-            self._alarm.at_latest(self._now_ms() + max(AGAIN_MS - self._retention_ms, 0))
+            self._timer.at_latest(self._now_ms() + max(AGAIN_MS - self._retention_ms, 0))
         _, all_end = final_state_range(state)
         upcoming = await self._counters.query(self._metadata, BY_FINAL_STATE, due_end, all_end, limit=1)
         if upcoming:
             finalized_ms = self._now_ms()
             with self._unreadable.reading(upcoming[0].record.key):
                 finalized_ms = finalized_ms_of(upcoming[0].index_key)
-            self._alarm.at_latest(finalized_ms)
+            self._timer.at_latest(finalized_ms)
 
     async def _with_ops(self, txns: Iterable[TxnId]) -> set[TxnId]:
         """The ones of these finished transactions that have op records.

@@ -5,7 +5,7 @@
     ...                                          # topics join transactions.headers
     transactions.timeout_sweep.run, ...          # background work; the caller restarts what fails
 
-Three alarms connect the parts. The code that makes something with a deadline tells the alarm of the sweep that ends it.
+Three timers connect the parts. The code that makes something with a deadline tells the timer of the sweep that ends it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,12 +15,12 @@ import trio
 
 from storage.clock import WallClock
 from storage.metadata.store import MetadataStore
-from txn.alarm import Alarm
 from txn.coordinator import Coordinator
 from txn.counters import OpCounters
 from txn.group_sweep import GroupSweep
 from txn.header_watch import HeaderWatch
 from txn.sweeps import HeaderSweep, TimeoutSweep
+from txn.wall_clock_timer import WallClockTimer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class Transactions:
         self._metadata = metadata
         self._settings = settings
         self._now_ms = now_ms
-        deadlines = Alarm(now_ms)
-        self._finals = Alarm(now_ms, delay_ms=settings.retention_ms)
-        onces = Alarm(now_ms, delay_ms=settings.group_age_ms)
+        deadlines = WallClockTimer(now_ms)
+        self._finals = WallClockTimer(now_ms, delay_ms=settings.retention_ms)
+        onces = WallClockTimer(now_ms, delay_ms=settings.group_age_ms)
         self.counters = OpCounters()
         self.headers = HeaderWatch(metadata, deadlines=deadlines)
         self.coordinator = Coordinator(
@@ -58,15 +58,15 @@ class Transactions:
             count=settings.coordinators,
             now_ms=now_ms,
             timeout_ms_max=settings.timeout_ms_max,
-            final_alarm=self._finals,
-            once_alarm=onces,
+            final_timer=self._finals,
+            once_timer=onces,
             counters=self.counters,
         )
         self.timeout_sweep = TimeoutSweep(
-            metadata, self.coordinator, now_ms=now_ms, alarm=deadlines, counters=self.counters
+            metadata, self.coordinator, now_ms=now_ms, timer=deadlines, counters=self.counters
         )
         self.group_sweep = GroupSweep(
-            metadata, age_ms=settings.group_age_ms, now_ms=now_ms, alarm=onces, counters=self.counters
+            metadata, age_ms=settings.group_age_ms, now_ms=now_ms, timer=onces, counters=self.counters
         )
 
     def header_sweep(self, redrive: Callable[[str], Awaitable[bool]]) -> HeaderSweep:
@@ -75,7 +75,7 @@ class Transactions:
             self._metadata,
             retention_ms=self._settings.retention_ms,
             now_ms=self._now_ms,
-            alarm=self._finals,
+            timer=self._finals,
             redrive=redrive,
             counters=self.counters,
         )

@@ -1,7 +1,7 @@
 """Splits and merges topics automatically: asks `broker.scalable.autoscale` when something has changed, and acts.
 
 All inputs are pushed. The metadata store pushes load reports and layouts, and the groups push changes of their
-consumers. In addition there is one alarm, for the moment at which time alone may change a decision. A topic without a
+consumers. In addition there is one timer, for the moment at which time alone may change a decision. A topic without a
 report and without ordered consumers is not examined, so a broker with many quiet topics has nothing to do.
 """
 
@@ -24,7 +24,7 @@ from broker.traffic import LOAD_PREFIX
 from storage.clock import WallClock
 from storage.errors import ExpectedError
 from storage.metadata.store import MetadataStore, starting_with
-from txn.alarm import Alarm
+from txn.wall_clock_timer import WallClockTimer
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ class AutoScaler:
         self._loads: defaultdict[TopicName, dict[int, Sequence[SegmentLoad]]] = defaultdict(dict)
         self._due_ms: dict[TopicName, int] = {}
         self._acting: set[TopicName] = set()
-        self._alarm = Alarm(now_ms)
+        self._timer = WallClockTimer(now_ms)
 
     async def run(self) -> None:
         """Scale the topics until cancelled."""
@@ -72,13 +72,13 @@ class AutoScaler:
                 nursery.start_soon(self._watch_layouts)
                 nursery.start_soon(self._watch_loads)
                 while True:
-                    await self._alarm.wait()
+                    await self._timer.wait()
                     now_ms = self._now_ms()
                     for topic in [topic for topic, due_ms in self._due_ms.items() if due_ms <= now_ms]:
                         del self._due_ms[topic]
                         await self._look(topic, nursery)
                     for due_ms in self._due_ms.values():
-                        self._alarm.at_latest(due_ms)
+                        self._timer.at_latest(due_ms)
         finally:
             self._controller.elections.detach(self._changed)
             self._groups.detach(self._changed)
@@ -89,7 +89,7 @@ class AutoScaler:
 
     def _look_at(self, topic: TopicName, moment_ms: int) -> None:
         self._due_ms[topic] = min(moment_ms, self._due_ms.get(topic, moment_ms))
-        self._alarm.at_latest(moment_ms)
+        self._timer.at_latest(moment_ms)
 
     async def _watch_layouts(self) -> None:
         async with self._metadata.watch_range(*starting_with(LAYOUTS_PREFIX)) as watch:

@@ -37,7 +37,7 @@ from storage.cursor import cursor_key
 from storage.cursor_record import decode
 from storage.errors import ExpectedError
 from storage.metadata.store import MetadataStore, starting_with
-from txn.alarm import Alarm
+from txn.wall_clock_timer import WallClockTimer
 
 log = structlog.get_logger(__name__)
 
@@ -132,7 +132,7 @@ class Pruner:
         """Take the segment out of the layout once it is old enough and drained."""
         assert segment.sealed_at_ms is not None, "it is sealed"
         with scope:
-            due = Alarm(self._now_ms, delay_ms=self._retention_ms)
+            due = WallClockTimer(self._now_ms, delay_ms=self._retention_ms)
             due.at_latest(segment.sealed_at_ms)
             await due.wait()
             while True:

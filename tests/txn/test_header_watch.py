@@ -12,10 +12,10 @@ from storage.metadata.store import ABSENT, IndexEntry, Put
 from tests.support.idle import TaskSteps
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import LaggingStore
-from txn.alarm import Alarm
 from txn.header_watch import HeaderWatch
 from txn.headers import BY_DEADLINE, Header, header_key, v5_id
 from txn.states import TxnState
+from txn.wall_clock_timer import WallClockTimer
 
 
 class Listener:
@@ -114,7 +114,7 @@ async def test_a_header_that_opens_tells_nobody_and_one_that_goes_is_no_commit(d
 async def test_a_damaged_header_ends_nothing(damaged: Put) -> None:
     """E11: those who wait for another transaction are told; also when the damaged record goes."""
     desk = Desk()
-    watch = HeaderWatch(desk.store, deadlines=Alarm(lambda: 0))
+    watch = HeaderWatch(desk.store, deadlines=WallClockTimer(lambda: 0))
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)
         first, second = await desk.open(1), await desk.open(2)

@@ -11,7 +11,6 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT, IndexEntry, IndexHit, Op, Put, PutSequential, Record, starting_with
 from storage.position import Position
 from tests.support.steered_store import SteeredStore
-from txn.alarm import Alarm
 from txn.coordinator import Coordinator
 from txn.counters import OpCounters
 from txn.errors import RecordUnreadable
@@ -29,6 +28,7 @@ from txn.sweeps import (
     TimeoutSweep,
 )
 from txn.transactions import Transactions, TransactionSettings
+from txn.wall_clock_timer import WallClockTimer
 
 RETENTION_MS = 60_000
 WAS_MS = 5
@@ -79,9 +79,9 @@ async def wrote(store: MemoryStore, txn: TxnId, segment: str) -> None:
 def header_sweep(
     store: MemoryStore, redrive: Callable[[str], Awaitable[bool]], *, retention_ms: int = RETENTION_MS
 ) -> HeaderSweep:
-    alarm = Alarm(now_ms, delay_ms=retention_ms)
+    timer = WallClockTimer(now_ms, delay_ms=retention_ms)
     return HeaderSweep(
-        store, retention_ms=retention_ms, now_ms=now_ms, alarm=alarm, redrive=redrive, counters=OpCounters()
+        store, retention_ms=retention_ms, now_ms=now_ms, timer=timer, redrive=redrive, counters=OpCounters()
     )
 
 
@@ -201,9 +201,9 @@ async def test_what_cannot_be_aborted_does_not_keep_the_sweep_of_deadlines_runni
         decided = final.to_put(txn, ABSENT)
         await store.commit([Put(opened.key, decided.value, ABSENT, opened.indexes)])
     assert opened.indexes[0].name == BY_DEADLINE
-    timeouts = Alarm(now_ms)
+    timeouts = WallClockTimer(now_ms)
     with trio.move_on_after(5 * AGAIN_MS / 1000 + 0.5):
-        await TimeoutSweep(store, coordinator_of(store), now_ms=now_ms, alarm=timeouts, counters=OpCounters()).run()
+        await TimeoutSweep(store, coordinator_of(store), now_ms=now_ms, timer=timeouts, counters=OpCounters()).run()
     assert store.queries == 6 * 4, "three pages and a look at what is next, once a second"
 
 
@@ -283,7 +283,7 @@ async def test_a_damaged_header_keeps_no_other_transaction_open(
         await store.commit([Header(TxnState.OPEN, timeout_ms, 1).to_put(txn, ABSENT)])
     with trio.move_on_after(until_s + 1):
         await TimeoutSweep(
-            store, coordinator_of(store), now_ms=now_ms, alarm=Alarm(now_ms), counters=OpCounters()
+            store, coordinator_of(store), now_ms=now_ms, timer=WallClockTimer(now_ms), counters=OpCounters()
         ).run()
     for txn in txns:
         record = await store.get(header_key(txn))

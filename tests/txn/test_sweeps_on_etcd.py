@@ -6,11 +6,11 @@ from storage.metadata.store import starting_with
 from tests.support.etcd import etcd_store
 from tests.support.group_offices import Office, now_ms
 from tidewire.cli.local_etcd import EtcdProcess
-from txn.alarm import Alarm
 from txn.counters import OpCounters
 from txn.headers import KEY_PREFIX
 from txn.states import EndAction
 from txn.sweeps import HeaderSweep
+from txn.wall_clock_timer import WallClockTimer
 
 TRANSACTIONS = 200
 
@@ -31,7 +31,7 @@ async def test_many_headers_are_forgotten_with_few_questions(etcd_server: EtcdPr
             raise AssertionError("no op record is left")
 
         sweep = HeaderSweep(
-            store, retention_ms=0, now_ms=now_ms, alarm=Alarm(now_ms), redrive=redrive, counters=OpCounters()
+            store, retention_ms=0, now_ms=now_ms, timer=WallClockTimer(now_ms), redrive=redrive, counters=OpCounters()
         )
         asked = store.statistics().extra["barriers"]
         async with store.watch_range(*starting_with(KEY_PREFIX)) as watch:

@@ -48,7 +48,7 @@ async def reported(broker: Rooms, segment_id: int = 0) -> SegmentLoad | None:
 
 
 async def jump(mock_clock: MockClock, seconds: float) -> None:
-    """In steps, so that every timer on the way rings."""
+    """In steps, so that every timer on the way fires."""
     await wait_all_tasks_blocked()
     for _ in range(round(seconds / 10)):
         mock_clock.jump(10)

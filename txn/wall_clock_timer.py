@@ -6,18 +6,18 @@ from storage.clock import WallClock
 from storage.signal import Signal
 
 
-class Alarm:
-    """A wall-clock alarm for one waiting task. Any number of callers may request a moment."""
+class WallClockTimer:
+    """A wall-clock timer of one waiting task. Any number of callers may request a moment."""
 
     def __init__(self, now_ms: WallClock, *, delay_ms: int = 0) -> None:
-        """An alarm that rings `delay_ms` after each requested moment."""
+        """A timer that fires `delay_ms` after each requested moment."""
         self._now_ms = now_ms
         self._delay_ms = delay_ms
         self._moment_ms: int | None = None
         self._earlier = Signal()
 
     def at_latest(self, moment_ms: int) -> None:
-        """Ring `delay_ms` after `moment_ms`, or earlier if an earlier moment was requested."""
+        """Fire `delay_ms` after `moment_ms`, or earlier if an earlier moment was requested."""
         moment_ms += self._delay_ms
         if self._moment_ms is None or moment_ms < self._moment_ms:
             self._moment_ms = moment_ms

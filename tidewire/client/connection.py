@@ -115,6 +115,19 @@ class Connection:
         return self._conversation.features
 
     @property
+    def message_bytes_max(self) -> int:
+        """The largest message that the broker takes; a batch, or a chunk, is one."""
+        return self._conversation.message_bytes_max
+
+    def check_frame(self, size_bytes: int) -> None:
+        """See that the broker takes a frame with a message.
+
+        Raises:
+            MessageTooLarge: it does not.
+        """
+        self._conversation.check_frame(size_bytes)
+
+    @property
     def is_open(self) -> bool:
         """Whether it can still be used, as far as this side knows."""
         return self._conversation.ended is None

@@ -33,10 +33,6 @@ class Closed(TidewireError):
     """The client, producer or consumer was closed by this program."""
 
 
-class MessageTooLarge(TidewireError, ValueError):
-    """The message with its key and properties is above what the broker takes."""
-
-
 class MessageCorrupted(TidewireError):
     """A message arrived that fails its checksum or cannot be divided or decompressed.
 

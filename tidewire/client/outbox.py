@@ -28,9 +28,11 @@ class Outbox:
         """Nothing to send."""
         self._batching = batching
         # What may have to be divided travels alone.
-        self._batched_bytes_max = batching.bytes_max
+        self._wanted_bytes_max = batching.bytes_max
         if chunking is not None:
-            self._batched_bytes_max = min(batching.bytes_max, chunking.chunk_size_max)
+            self._wanted_bytes_max = min(batching.bytes_max, chunking.chunk_size_max)
+        # What fits into a batch at the broker of this session.
+        self._batched_bytes_max = self._wanted_bytes_max
         self._next_sequence_id = 0
         self._stored_upto = -1
         """The highest id that the broker has said to have."""
@@ -44,6 +46,10 @@ class Outbox:
         self._in_flight: dict[int, SendFrame] = {}
         # How many frames of each transaction are in flight; never zero.
         self._in_flight_of: dict[Transaction | None, int] = {}
+
+    def bound(self, message_bytes_max: int) -> None:
+        """From now on, batches are no larger than the broker of this session takes."""
+        self._batched_bytes_max = min(self._wanted_bytes_max, message_bytes_max)
 
     @property
     def frames_in_flight(self) -> int:
@@ -115,7 +121,7 @@ class Outbox:
         return (
             self._waiting_turns > 0
             or len(self._waiting) >= self._batching.messages_max
-            or self._waiting_bytes >= self._batching.bytes_max
+            or self._waiting_bytes >= self._batched_bytes_max
         )
 
     def next_frame(self) -> SendFrame:

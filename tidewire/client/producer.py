@@ -14,14 +14,14 @@ from typing import Final, Generic, Literal, TypeAlias
 import anyio
 
 from tidewire.client.background import BackgroundTask
-from tidewire.client.errors import Closed, MessageTooLarge
+from tidewire.client.errors import Closed
 from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.network import Network
 from tidewire.client.schema import Schema, T
 from tidewire.client.segment_producer import SegmentProducer
 from tidewire.client.sending import Batching, Chunking, Outgoing, Receipt, Tally, size_of
 from tidewire.client.transactions import Transaction
-from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.errors import MessageTooLarge, TidewireError, fresh
 from tidewire.protocol.layout import Segment
 from tidewire.protocol.positions import MessageId
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX

@@ -30,7 +30,7 @@ from tidewire.client.producer_session import Event, Phase, ProducerSession
 from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
-from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.errors import MessageTooLarge, TidewireError, fresh
 from tidewire.protocol.layout import Layout, Segment
 from tidewire.protocol.refusals import TRANSIENT, NameTaken, TopicNotFound, TopicTerminated, refusal
 from tidewire.protocol.unanswered import SEALING
@@ -229,6 +229,7 @@ class SegmentProducer:
         self._name = answer.producer_name
         session.schema_version = answer.schema_version
         self._outbox.begin_behind(answer.last_sequence_id)
+        self._outbox.bound(session.connection.message_bytes_max)
         return answer.last_sequence_id
 
     async def _send(self, session: ProducerSession) -> None:
@@ -267,9 +268,21 @@ class SegmentProducer:
             frame = self._outbox.next_frame()
             assert self._name is not None
             owner = self._owner
-            first, *chunks = frame.encode(
-                session.producer_id, self._name, owner.codec, owner.chunking, session.schema_version
-            )
+            try:
+                first, *chunks = frame.encode(
+                    session.producer_id,
+                    self._name,
+                    owner.codec,
+                    owner.chunking,
+                    session.schema_version,
+                    message_bytes_max=connection.message_bytes_max,
+                )
+                connection.check_frame(len(first))
+            except MessageTooLarge as error:
+                # The first chunk is the largest one, so nothing of it was sent.
+                self._outbox.answered(frame.sequence_id)
+                frame.fail(error)
+                continue
             connection.write(first)
             await self._write_rest(session, chunks)
 

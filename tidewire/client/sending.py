@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Room
-from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.errors import MessageTooLarge, TidewireError, fresh
 from tidewire.protocol.positions import MessageId
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_batch, build_chunks, message_metadata, single_message_metadata
@@ -215,8 +215,14 @@ class SendFrame:
         codec: pb.CompressionType,
         chunking: Chunking | None = None,
         schema_version: bytes = b"",
+        *,
+        message_bytes_max: int = MAX_MESSAGE_SIZE,
     ) -> list[bytes]:
-        """The bytes that send it; with `chunking`, of each of its chunks if it takes several."""
+        """The bytes that send it; with `chunking`, of each of its chunks if it takes several.
+
+        Raises:
+            MessageTooLarge: what stands in each chunk besides the value is above what the broker takes by itself.
+        """
         txn = None if self.txn is None else self.txn.transaction_id
         count = len(self.messages)
         last_id = self.sequence_id + count - 1
@@ -236,7 +242,10 @@ class SendFrame:
             size_max = MAX_MESSAGE_SIZE
             if chunking is not None:
                 # Every chunk has the metadata with it.
-                size_max = min(chunking.chunk_size_max, size_max - metadata.ByteSize() - CHUNK_OVERHEAD_BYTES)
+                attached = metadata.ByteSize() + CHUNK_OVERHEAD_BYTES
+                size_max = min(chunking.chunk_size_max, message_bytes_max - attached)
+                if size_max < 1:
+                    raise MessageTooLarge(f"a key and properties of {attached} bytes; {message_bytes_max} are allowed")
             payloads = build_chunks(metadata, first.value, codec, chunk_size_max=size_max)
             self._chunks, self._stored = len(payloads), []
             command = commands.send(producer_id, self.sequence_id, txn=txn, is_chunk=self._chunks > 1)

@@ -23,11 +23,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from google.protobuf.message import Message as ProtobufMessage
 
 from tidewire.protocol.addresses import BrokerAddress
-from tidewire.protocol.errors import ProtocolViolation, TidewireError, fresh
+from tidewire.protocol.errors import MessageTooLarge, ProtocolViolation, TidewireError, fresh
 from tidewire.protocol.refusals import Refused, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import FrameError
-from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, Frame, FrameDecoder, encode_command
+from tidewire.wire.pulsar.frames import MAX_FRAME_SIZE, MAX_MESSAGE_SIZE, Frame, FrameDecoder, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.parsing import MEMBERS
 
@@ -36,6 +36,8 @@ PONG: Final = encode_command(commands.pong())
 
 _Type: TypeAlias = pb.BaseCommand.Type
 _Answer = TypeVar("_Answer", bound=ProtobufMessage)
+_BESIDE_MESSAGE_BYTES_MAX: Final = MAX_FRAME_SIZE - MAX_MESSAGE_SIZE
+"""What a frame may have besides the message: its command, and the message's metadata."""
 _MESSAGE: Final = _Type.MESSAGE
 _PING: Final = _Type.PING
 _ERROR: Final = _Type.ERROR
@@ -139,7 +141,7 @@ class Conversation:
         self.features = pb.FeatureFlags()
         """What the broker announced."""
         self.message_bytes_max = MAX_MESSAGE_SIZE
-        """The largest message that the broker takes."""
+        """The largest message that the broker takes; a batch, or a chunk, is one."""
         self.ended: TidewireError | None = None
         """Why nothing more can be asked."""
         self._client_version = client_version
@@ -235,6 +237,18 @@ class Conversation:
         """Wait for the answer from now on; what is returned has to be sent."""
         self._questions[question.request_id] = question
         return question.frame
+
+    def check_frame(self, size_bytes: int) -> None:
+        """See that the broker takes a frame with a message. It ends a connection that sends it a larger one.
+
+        Raises:
+            MessageTooLarge: it does not.
+        """
+        if size_bytes > self.message_bytes_max + _BESIDE_MESSAGE_BYTES_MAX:
+            raise MessageTooLarge(
+                f"{self.address} takes messages of up to {self.message_bytes_max} bytes, by its setting "
+                f"message_bytes_max; this one takes {size_bytes}"
+            )
 
     def withdraw(self, question: Question[Any]) -> None:
         """Nobody waits for its answer any more: it is dropped when it comes."""

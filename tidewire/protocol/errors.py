@@ -11,6 +11,7 @@ transaction; `Client.run_transaction` does exactly that.
     ├── ProtocolViolation       the peer says what the protocol does not allow
     ├── UnsupportedBroker       the broker lacks what this client needs
     ├── InvalidName             a text is no topic's name, or no broker's address (a ValueError as well)
+    ├── MessageTooLarge         a message is above what the broker takes (a ValueError as well)
     └── Refused                 the broker's own answer, with its code (refusals.py)
 
 Each client adds its own: `tidewire.client.errors`, `tidewire.spark.errors`. This module imports nothing else, because
@@ -56,6 +57,10 @@ class UnsupportedBroker(TidewireError):
 
 class InvalidName(TidewireError, ValueError):
     """The text is no topic name, or no broker address, of a kind that this client knows."""
+
+
+class MessageTooLarge(TidewireError, ValueError):
+    """The message with its key and properties is above what the broker takes."""
 
 
 _Error = TypeVar("_Error", bound=TidewireError)

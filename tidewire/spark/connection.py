@@ -158,8 +158,10 @@ class BlockingConnection:
         """Send a frame that is encoded already, in pieces so that a large one need not be copied.
 
         Raises:
-            As `send`.
+            MessageTooLarge: the broker does not take that much; nothing was sent.
+            TidewireError: as `send`.
         """
+        self._conversation.check_frame(sum(map(len, pieces)))
         try:
             self._socket.settimeout(self._timeout_seconds)
             for piece in pieces:

@@ -8,11 +8,11 @@ from tests.support.backends import on_both_backends, on_trio
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, scripted_broker, send_refusal
 from tidewire.client.client import Client
-from tidewire.client.errors import Closed, MessageTooLarge
+from tidewire.client.errors import Closed
 from tidewire.client.network import CLOSE_SECONDS_MAX
 from tidewire.client.producer import PENDING_MESSAGES_MAX, Producer
 from tidewire.client.sending import Batching
-from tidewire.protocol.errors import ConnectionLost
+from tidewire.protocol.errors import ConnectionLost, MessageTooLarge
 from tidewire.protocol.refusals import BrokerBusy, NameTaken, NotAllowed, NotPermitted, TopicNotFound, TopicTerminated
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, Frame

@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 from tests.tidewire.wire.protobufs import commands as any_commands
 from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.conversation import PING, PONG, Conversation, Event, Question
-from tidewire.protocol.errors import ConnectionLost, ProtocolViolation
+from tidewire.protocol.errors import ConnectionLost, MessageTooLarge, ProtocolViolation
 from tidewire.protocol.refusals import BrokerBusy, Refused, TopicNotFound
 from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, FrameDecoder, encode_command, encode_payload_command
+from tidewire.wire.pulsar.frames import (
+    MAX_FRAME_SIZE,
+    MAX_MESSAGE_SIZE,
+    FrameDecoder,
+    encode_command,
+    encode_payload_command,
+)
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.parsing import MEMBERS
 
@@ -205,6 +211,16 @@ def test_an_error_about_a_consumer_answers_nothing() -> None:
     (frame,) = events(conversation, encode_command(error))
     assert not isinstance(frame, Question)
     assert not question.is_answered
+
+
+@pytest.mark.parametrize(("said", "largest"), [(0, MAX_FRAME_SIZE), (1000, 1000 + 10 * 1024)])
+def test_a_frame_is_checked_by_what_the_broker_takes(said: int, largest: int) -> None:
+    conversation = Conversation(HERE, "test")
+    conversation.feed(encode_command(commands.connected("peer", max_message_size=said)))
+    assert conversation.welcomed()
+    conversation.check_frame(largest)
+    with pytest.raises(MessageTooLarge, match=f"this one takes {largest + 1}$"):
+        conversation.check_frame(largest + 1)
 
 
 def test_only_a_message_may_carry_a_payload() -> None:

@@ -7,12 +7,18 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tidewire.protocol.addresses import BrokerAddress
-from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation
+from tidewire.protocol.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    MessageTooLarge,
+    OperationTimedOut,
+    ProtocolViolation,
+)
 from tidewire.protocol.refusals import Refused
 from tidewire.protocol.sockets import SOCKET_OPTIONS
 from tidewire.spark.connection import BlockingConnection
 from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 HERE = BrokerAddress("scripted", 6650)
@@ -147,6 +153,19 @@ def test_a_connection_that_ends_is_lost(end: Callable[[BlockingPeer], None]) -> 
     end(peer)
     with pytest.raises(ConnectionLost, match=rf"broker at {HERE} (closed the connection|broke: .*reset by peer)"):
         connection.receive(connection.deadline(), "anything")
+
+
+def test_a_frame_above_what_the_broker_takes_is_not_sent() -> None:
+    """It would end the connection, which says nothing of the reason."""
+    peer = BlockingPeer({T.CONNECT: lambda command: [encode_command(commands.connected("s", max_message_size=1000))]})
+    connection = connection_to(peer)
+    connection.handshake()
+    frame = encode_payload_command(commands.send(1, 1), bytes(20_000))
+    with pytest.raises(MessageTooLarge, match=f"^{HERE} takes messages of up to 1000 bytes, by its setting"):
+        connection.send_encoded(frame[:100], frame[100:])
+    assert not peer.received_of(T.SEND)
+    connection.send_encoded(encode_payload_command(commands.send(1, 1), bytes(1000)))
+    assert len(peer.received_of(T.SEND)) == 1
 
 
 def test_sending_over_a_broken_connection_says_so() -> None:

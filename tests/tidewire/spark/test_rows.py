@@ -216,7 +216,7 @@ def test_a_batch_that_does_not_add_up_is_named_by_its_place() -> None:
         table([entry(build_payload(described, body), place=EntryPosition(4, 2))])
 
 
-@pytest.mark.parametrize("odd", ["encrypted", "in chunks"])
+@pytest.mark.parametrize("odd", ["encrypted", "one chunk"])
 def test_what_this_version_does_not_read_is_said(odd: str) -> None:
     described = message_metadata("p", 0, PUBLISHED_MS)
     if odd == "encrypted":

@@ -15,7 +15,7 @@ from storage.signal import Signal
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, ledger_store
 from tests.support.managed_ledgers import open_managed, payloads, publish, rolling, stored
-from tests.support.segments import office
+from tests.support.segments import segment_host
 
 FILE_BYTES = 256 * 1024
 PAYLOAD = b"x" * 5_000
@@ -215,7 +215,7 @@ async def test_a_topic_without_space_for_a_ledger_is_left(autojump_clock: MockCl
 async def test_what_was_aborted_stays_hidden_without_space_for_a_ledger(autojump_clock: MockClock) -> None:
     """E13, T17: the last ledger is a closed one then, and has an index that names them."""
     files = SimulatedFiles(seed=8)
-    async with office(MemoryStore(), files) as broker:
+    async with segment_host(MemoryStore(), files) as broker:
         first = await broker.own()
         txn = await broker.begin()
         await first.publish(b"kept")

@@ -1,10 +1,10 @@
 """A segment as its owner has it: managed ledger, transaction buffer, claim, and the header watch they share.
 
-    async with office(metadata, files) as office:                 # coordinator, header watch, ledger store
-        segment = await office.own("segment://public/default/x/0000-ffff-0")
-        txn = await office.begin()
+    async with segment_host(metadata, files) as host:                 # coordinator, header watch, ledger store
+        segment = await host.own("segment://public/default/x/0000-ffff-0")
+        txn = await host.begin()
         await segment.publish(b"a", txn)
-        await office.commit(txn)
+        await host.commit(txn)
         await segment.visible()                                   # [b"a"]
 
 `publish` waits until the entry is durable, as a producer does for its receipt; `append` does not.
@@ -98,7 +98,7 @@ class Segment:
         return [entry.payload for entry in entries if self.buffer.is_visible(entry)]
 
 
-class Office:
+class SegmentHost:
     """What the segments of one broker share."""
 
     def __init__(self, metadata: MetadataStore, ledgers: DirectoryLedgerStore, nursery: trio.Nursery) -> None:
@@ -166,10 +166,10 @@ class Office:
 
 
 @asynccontextmanager
-async def office(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterator[Office]:
+async def segment_host(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterator[SegmentHost]:
     """One broker's transactional rooms; leaving the block is like killing it, but for what is being written."""
     async with ledger_store(files) as ledgers, trio.open_nursery() as nursery:
-        made = Office(metadata, ledgers, nursery)
+        made = SegmentHost(metadata, ledgers, nursery)
         await nursery.start(made.headers.run)
         yield made
         nursery.cancel_scope.cancel()

@@ -20,7 +20,7 @@ from storage.metadata.store import starting_with
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, ledger_store
-from tests.support.segments import office
+from tests.support.segments import segment_host
 from txn.aborted_transactions import INDEXES_CACHED_MAX, KEY_PREFIX, AbortedTransactions, Span
 from txn.headers import v5_id
 
@@ -327,7 +327,7 @@ async def test_an_entry_read_before_its_ledger_was_trimmed_is_not_judged_by_noth
 async def test_aborts_on_one_ledger_do_not_pile_up_until_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """E16: many aborted transactions make another ledger take over, whatever size and age the open one has."""
     monkeypatch.setattr("txn.aborted_transactions.ABORTED_IN_LEDGER_MAX", 20)
-    async with office(MemoryStore(), SimulatedFiles()) as made:
+    async with segment_host(MemoryStore(), SimulatedFiles()) as made:
         on = await made.own(NAME)
         await on.publish(b"first")
         for _ in range(200):

@@ -30,7 +30,7 @@ def now_ms() -> int:
     return round(trio.current_time() * 1000)
 
 
-class Office:
+class CoordinatorHost:
     """A coordinator with its sweeps and the store they share."""
 
     def __init__(self, metadata: MemoryStore, now_ms: WallClock = now_ms) -> None:
@@ -59,20 +59,20 @@ class Office:
 
 
 @pytest.fixture
-async def office() -> AsyncIterator[Office]:
+async def host() -> AsyncIterator[CoordinatorHost]:
     async with trio.open_nursery() as nursery:
-        office = Office(MemoryStore())
-        await nursery.start(office.headers.run)
-        nursery.start_soon(office.timeout_sweep.run)
-        nursery.start_soon(office.header_sweep.run)
-        yield office
+        host = CoordinatorHost(MemoryStore())
+        await nursery.start(host.headers.run)
+        nursery.start_soon(host.timeout_sweep.run)
+        nursery.start_soon(host.header_sweep.run)
+        yield host
         nursery.cancel_scope.cancel()
 
 
-async def test_a_longer_timeout_than_the_broker_allows_is_cut(autojump_clock: MockClock, office: Office) -> None:
+async def test_a_longer_timeout_than_the_broker_allows_is_cut(autojump_clock: MockClock, host: CoordinatorHost) -> None:
     """T4: an open transaction holds back every reader."""
-    txn = await office.coordinator.new_transaction(3, 1 << 60)
-    header = await office.header(txn)
+    txn = await host.coordinator.new_transaction(3, 1 << 60)
+    header = await host.header(txn)
     assert header is not None
     assert header.timeout_ms == now_ms() + 10_000_000
 
@@ -81,7 +81,7 @@ async def test_ids_are_reserved_by_blocks_that_do_not_overlap(monkeypatch: pytes
     """T4: however many brokers hand out a coordinator's ids, and however their blocks take turns."""
     monkeypatch.setattr(coordinator_module, "ID_BLOCK", 3)
     store = MemoryStore()
-    one, other = (Office(store).coordinator for _ in range(2))
+    one, other = (CoordinatorHost(store).coordinator for _ in range(2))
     handed_out = [await coordinator.new_transaction(2, 1_000) for coordinator in (one, other, one, one, one, other) * 3]
     assert len(set(handed_out)) == len(handed_out)
     numbers = sorted(txn.least for txn in handed_out)
@@ -89,12 +89,14 @@ async def test_ids_are_reserved_by_blocks_that_do_not_overlap(monkeypatch: pytes
     assert numbers[-1] < v5_id(2, 3 * 8).least
 
 
-async def test_a_new_transaction_is_open_with_an_absolute_deadline(autojump_clock: MockClock, office: Office) -> None:
+async def test_a_new_transaction_is_open_with_an_absolute_deadline(
+    autojump_clock: MockClock, host: CoordinatorHost
+) -> None:
     """T4, T1: newTxn writes OPEN with timeout_ms = now + timeout."""
     await trio.sleep(5)
-    txn = await office.coordinator.new_transaction(3, 30_000)
+    txn = await host.coordinator.new_transaction(3, 30_000)
     assert txn.most == 3
-    header = await office.header(txn)
+    header = await host.header(txn)
     assert header == Header(TxnState.OPEN, timeout_ms=now_ms() + 30_000, created_ms=now_ms())
 
 
@@ -102,35 +104,35 @@ async def test_ids_are_never_reused_by_a_restarted_or_second_coordinator() -> No
     """T4, D6, T10: two coordinators over one store, and one after the other, never give out the same id."""
     metadata = MemoryStore()
     seen: set[TxnId] = set()
-    both = [Office(metadata), Office(metadata)]
+    both = [CoordinatorHost(metadata), CoordinatorHost(metadata)]
 
-    async def open_some(office: Office) -> None:
+    async def open_some(host: CoordinatorHost) -> None:
         for _ in range(20):
-            txn = await office.coordinator.new_transaction(0, 1000)
+            txn = await host.coordinator.new_transaction(0, 1000)
             assert txn not in seen
             seen.add(txn)
 
     async with trio.open_nursery() as nursery:
-        for office in both:
-            nursery.start_soon(open_some, office)
-    await open_some(Office(metadata))
+        for host in both:
+            nursery.start_soon(open_some, host)
+    await open_some(CoordinatorHost(metadata))
     assert len(seen) == 60
 
 
-async def test_unknown_coordinators_are_refused(autojump_clock: MockClock, office: Office) -> None:
+async def test_unknown_coordinators_are_refused(autojump_clock: MockClock, host: CoordinatorHost) -> None:
     for tc_id in (-1, 16):
         with pytest.raises(CoordinatorNotFound):
-            await office.coordinator.new_transaction(tc_id, 1000)
+            await host.coordinator.new_transaction(tc_id, 1000)
 
 
-async def test_a_commit_is_one_compare_and_set(autojump_clock: MockClock, office: Office) -> None:
+async def test_a_commit_is_one_compare_and_set(autojump_clock: MockClock, host: CoordinatorHost) -> None:
     """T6: one put that also sets finalized_ms; nothing else in the store changes."""
-    txn = await office.coordinator.new_transaction(0, 30_000)
-    revision = office.metadata.statistics().revision
+    txn = await host.coordinator.new_transaction(0, 30_000)
+    revision = host.metadata.statistics().revision
     await trio.sleep(2)
-    await office.coordinator.end(txn, EndAction.COMMIT)
-    assert office.metadata.statistics().revision == revision + 1
-    header = await office.header(txn)
+    await host.coordinator.end(txn, EndAction.COMMIT)
+    assert host.metadata.statistics().revision == revision + 1
+    header = await host.header(txn)
     assert header is not None
     assert header.state is TxnState.COMMITTED
     assert header.finalized_ms == now_ms()
@@ -138,37 +140,41 @@ async def test_a_commit_is_one_compare_and_set(autojump_clock: MockClock, office
 
 @pytest.mark.parametrize("first", EndAction)
 @pytest.mark.parametrize("second", EndAction)
-async def test_ending_twice(autojump_clock: MockClock, office: Office, first: EndAction, second: EndAction) -> None:
+async def test_ending_twice(
+    autojump_clock: MockClock, host: CoordinatorHost, first: EndAction, second: EndAction
+) -> None:
     """T7, T2: the same outcome succeeds and changes nothing, the opposite fails and changes nothing."""
-    txn = await office.coordinator.new_transaction(0, 30_000)
-    await office.coordinator.end(txn, first)
-    before = await office.header(txn)
+    txn = await host.coordinator.new_transaction(0, 30_000)
+    await host.coordinator.end(txn, first)
+    before = await host.header(txn)
     await trio.sleep(1)
     if first is second:
-        await office.coordinator.end(txn, second)
+        await host.coordinator.end(txn, second)
     else:
         with pytest.raises(InvalidTxnStatus):
-            await office.coordinator.end(txn, second)
-    assert await office.header(txn) == before
+            await host.coordinator.end(txn, second)
+    assert await host.header(txn) == before
 
 
-async def test_ending_an_unknown_transaction(autojump_clock: MockClock, office: Office) -> None:
+async def test_ending_an_unknown_transaction(autojump_clock: MockClock, host: CoordinatorHost) -> None:
     """T7: unknown id -> not found."""
     with pytest.raises(TransactionNotFound):
-        await office.coordinator.end(v5_id(0, 12345), EndAction.COMMIT)
+        await host.coordinator.end(v5_id(0, 12345), EndAction.COMMIT)
 
 
 async def test_of_racing_ends_exactly_one_wins() -> None:
     """T8: commit races abort from two coordinators at once; the loser learns it."""
     for _ in range(20):
         metadata = MemoryStore()
-        one, other = Office(metadata), Office(metadata)
+        one, other = CoordinatorHost(metadata), CoordinatorHost(metadata)
         txn = await one.coordinator.new_transaction(0, 30_000)
         refused: list[EndAction] = []
 
-        async def end(office: Office, action: EndAction, txn: TxnId = txn, refused: list[EndAction] = refused) -> None:
+        async def end(
+            host: CoordinatorHost, action: EndAction, txn: TxnId = txn, refused: list[EndAction] = refused
+        ) -> None:
             try:
-                await office.coordinator.end(txn, action)
+                await host.coordinator.end(txn, action)
             except InvalidTxnStatus:
                 refused.append(action)
 
@@ -182,8 +188,8 @@ async def test_of_racing_ends_exactly_one_wins() -> None:
 async def test_a_transaction_that_another_broker_has_just_opened_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """T7, T10, D5: what this broker's image lacks is looked for behind a barrier before it is said to be unknown."""
     metadata = MemoryStore()
-    txn = await Office(metadata).coordinator.new_transaction(0, 10_000)
-    office = Office(metadata)
+    txn = await CoordinatorHost(metadata).coordinator.new_transaction(0, 10_000)
+    host = CoordinatorHost(metadata)
     is_behind, get, barrier = True, metadata.get, metadata.barrier
 
     async def get_from_the_image(key: str) -> Record | None:
@@ -196,21 +202,23 @@ async def test_a_transaction_that_another_broker_has_just_opened_is_ended(monkey
 
     monkeypatch.setattr(metadata, "get", get_from_the_image)
     monkeypatch.setattr(metadata, "barrier", catch_up)
-    await office.coordinator.end(txn, EndAction.COMMIT)
-    assert await office.state(txn) is TxnState.COMMITTED
+    await host.coordinator.end(txn, EndAction.COMMIT)
+    assert await host.state(txn) is TxnState.COMMITTED
 
 
-async def test_the_sweep_aborts_at_the_deadline_and_not_before(autojump_clock: MockClock, office: Office) -> None:
+async def test_the_sweep_aborts_at_the_deadline_and_not_before(
+    autojump_clock: MockClock, host: CoordinatorHost
+) -> None:
     """T9: timeout_ms <= now is aborted, the boundary included; a transaction a millisecond later stays."""
-    due = await office.coordinator.new_transaction(0, 10_000)
-    later = await office.coordinator.new_transaction(1, 10_001)
+    due = await host.coordinator.new_transaction(0, 10_000)
+    later = await host.coordinator.new_transaction(1, 10_001)
     await trio.sleep(9.999)
-    assert await office.state(due) is TxnState.OPEN
+    assert await host.state(due) is TxnState.OPEN
     await trio.sleep(0.001)
     await wait_all_tasks_blocked()
     assert now_ms() == 10_000
-    assert await office.state(due) is TxnState.ABORTED
-    assert await office.state(later) is TxnState.OPEN
+    assert await host.state(due) is TxnState.ABORTED
+    assert await host.state(later) is TxnState.OPEN
 
 
 @pytest.mark.parametrize("step_ms", [5_000, 3_600_000, 86_400_000, -5_000, -3_600_000, -86_400_000])
@@ -219,14 +227,14 @@ async def test_a_step_of_the_wall_clock_moves_no_deadline(autojump_clock: MockCl
     stepped_ms = 0
     clock = SteadyClock(lambda: WALL_MS + now_ms() + stepped_ms, lambda: now_ms() * 1_000_000)
     metadata = MemoryStore()
-    office = Office(metadata, clock)
+    host = CoordinatorHost(metadata, clock)
     async with trio.open_nursery() as nursery:
-        await nursery.start(office.headers.run)
-        nursery.start_soon(office.timeout_sweep.run)
+        await nursery.start(host.headers.run)
+        nursery.start_soon(host.timeout_sweep.run)
         begun = trio.current_time()
-        before = await office.coordinator.new_transaction(0, 60_000)
+        before = await host.coordinator.new_transaction(0, 60_000)
         stepped_ms = step_ms
-        after = await office.coordinator.new_transaction(0, 60_000)
+        after = await host.coordinator.new_transaction(0, 60_000)
         for txn in (before, after):
             async with metadata.watch_key(header_key(txn)) as watch:
                 while (record := await watch.next()) is None or not Header.from_value(record.value).state.is_final:
@@ -236,23 +244,23 @@ async def test_a_step_of_the_wall_clock_moves_no_deadline(autojump_clock: MockCl
         nursery.cancel_scope.cancel()
 
 
-async def test_an_earlier_deadline_that_comes_later_is_met(autojump_clock: MockClock, office: Office) -> None:
+async def test_an_earlier_deadline_that_comes_later_is_met(autojump_clock: MockClock, host: CoordinatorHost) -> None:
     """T9: the sweep sleeps until the next deadline, also when that is set while it sleeps."""
-    slow = await office.coordinator.new_transaction(0, 100_000)
+    slow = await host.coordinator.new_transaction(0, 100_000)
     await trio.sleep(1)
-    quick = await office.coordinator.new_transaction(0, 1_000)
+    quick = await host.coordinator.new_transaction(0, 1_000)
     await trio.sleep(1.5)
-    assert await office.state(quick) is TxnState.ABORTED
-    assert await office.state(slow) is TxnState.OPEN
+    assert await host.state(quick) is TxnState.ABORTED
+    assert await host.state(slow) is TxnState.OPEN
     await trio.sleep(100)
-    assert await office.state(slow) is TxnState.ABORTED
+    assert await host.state(slow) is TxnState.ABORTED
 
 
 async def test_deadlines_of_an_earlier_coordinator_are_swept(autojump_clock: MockClock) -> None:
     """T9, T10: a coordinator that takes over aborts what its predecessor left open; nothing is replayed."""
     metadata = MemoryStore()
-    left = await Office(metadata).coordinator.new_transaction(0, 5_000)
-    successor = Office(metadata)
+    left = await CoordinatorHost(metadata).coordinator.new_transaction(0, 5_000)
+    successor = CoordinatorHost(metadata)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(successor.timeout_sweep.run)
         await trio.sleep(4.5)
@@ -262,111 +270,111 @@ async def test_deadlines_of_an_earlier_coordinator_are_swept(autojump_clock: Moc
         nursery.cancel_scope.cancel()
 
 
-async def test_headers_go_after_their_retention(autojump_clock: MockClock, office: Office) -> None:
+async def test_headers_go_after_their_retention(autojump_clock: MockClock, host: CoordinatorHost) -> None:
     """T28: a finished header is deleted only past its retention; an open one stays."""
-    ended = await office.coordinator.new_transaction(0, 10_000_000)
-    await office.coordinator.end(ended, EndAction.COMMIT)
+    ended = await host.coordinator.new_transaction(0, 10_000_000)
+    await host.coordinator.end(ended, EndAction.COMMIT)
     await trio.sleep(1)
-    still_open = await office.coordinator.new_transaction(0, 10_000_000)
-    later = await office.coordinator.new_transaction(0, 10_000_000)
-    await office.coordinator.end(later, EndAction.ABORT)
+    still_open = await host.coordinator.new_transaction(0, 10_000_000)
+    later = await host.coordinator.new_transaction(0, 10_000_000)
+    await host.coordinator.end(later, EndAction.ABORT)
     await trio.sleep(58.5)
-    assert await office.state(ended) is TxnState.COMMITTED
+    assert await host.state(ended) is TxnState.COMMITTED
     await trio.sleep(1)
-    assert await office.state(ended) is None
-    assert await office.state(later) is TxnState.ABORTED
+    assert await host.state(ended) is None
+    assert await host.state(later) is TxnState.ABORTED
     await trio.sleep(1)
-    assert await office.state(later) is None
-    assert await office.state(still_open) is TxnState.OPEN
-    assert office.header_sweep.deleted == 2
+    assert await host.state(later) is None
+    assert await host.state(still_open) is TxnState.OPEN
+    assert host.header_sweep.deleted == 2
 
 
 async def test_a_header_with_op_records_is_kept_and_its_segments_are_redriven(
-    autojump_clock: MockClock, office: Office
+    autojump_clock: MockClock, host: CoordinatorHost
 ) -> None:
     """T28, T29: leftovers re-drive their participant and keep the header; when they are gone, it goes."""
-    txn = await office.coordinator.new_transaction(0, 10_000_000)
+    txn = await host.coordinator.new_transaction(0, 10_000_000)
     op = WriteOp(txn, "segment://public/default/x/0000-ffff-0", "c", Position(1, 0))
-    key = (await office.metadata.commit([op.to_put()])).keys[0]
+    key = (await host.metadata.commit([op.to_put()])).keys[0]
     assert key is not None
-    await office.coordinator.end(txn, EndAction.COMMIT)
+    await host.coordinator.end(txn, EndAction.COMMIT)
     await trio.sleep(61)
-    assert office.redriven == [op.segment]
-    assert await office.state(txn) is TxnState.COMMITTED
-    await office.metadata.delete(key)
+    assert host.redriven == [op.segment]
+    assert await host.state(txn) is TxnState.COMMITTED
+    await host.metadata.delete(key)
     await trio.sleep(60)
-    assert await office.state(txn) is None
+    assert await host.state(txn) is None
 
 
 async def test_a_segment_of_many_transactions_is_redriven_once_a_sweep(
-    autojump_clock: MockClock, office: Office
+    autojump_clock: MockClock, host: CoordinatorHost
 ) -> None:
     """T29: one that cannot be loaded would keep the sweep from all others."""
     kept, gone = "segment://public/default/x/0000-ffff-0", "segment://public/default/gone/0000-ffff-0"
-    office.gone.add(gone)
+    host.gone.add(gone)
     for _ in range(5):
-        txn = await office.coordinator.new_transaction(0, 10_000_000)
+        txn = await host.coordinator.new_transaction(0, 10_000_000)
         for segment in (kept, gone):
-            await office.metadata.commit([WriteOp(txn, segment, "c", Position(1, 0)).to_put()])
-        await office.coordinator.end(txn, EndAction.COMMIT)
+            await host.metadata.commit([WriteOp(txn, segment, "c", Position(1, 0)).to_put()])
+        await host.coordinator.end(txn, EndAction.COMMIT)
     await trio.sleep(61)
-    assert sorted(office.redriven) == sorted([kept, gone])
-    left = await office.metadata.scan(*starting_with(OPS))
+    assert sorted(host.redriven) == sorted([kept, gone])
+    left = await host.metadata.scan(*starting_with(OPS))
     assert {WriteOp.from_record(record).segment for record in left} == {kept}
 
 
 async def test_what_a_slow_participant_has_not_applied_outlives_every_sweep(
-    autojump_clock: MockClock, office: Office
+    autojump_clock: MockClock, host: CoordinatorHost
 ) -> None:
     """T29, T31: a committed acknowledgement is never dropped; of a segment that is gone it is, before the header."""
-    txn = await office.coordinator.new_transaction(0, 10_000_000)
+    txn = await host.coordinator.new_transaction(0, 10_000_000)
     kept = AckOp(txn, "segment://public/default/x/0000-ffff-0", "s", "c", True, (EntryAck(Position(1, 0)),))
     gone = WriteOp(txn, "segment://public/default/gone/0000-ffff-0", "c", Position(1, 0))
-    office.gone.add(gone.segment)
-    key = (await office.metadata.commit([kept.to_put()])).keys[0]
+    host.gone.add(gone.segment)
+    key = (await host.metadata.commit([kept.to_put()])).keys[0]
     assert key is not None
-    await office.metadata.commit([gone.to_put()])
-    await office.coordinator.end(txn, EndAction.COMMIT)
+    await host.metadata.commit([gone.to_put()])
+    await host.coordinator.end(txn, EndAction.COMMIT)
     await trio.sleep(1_000)
-    left = await office.metadata.scan(*ops_of(txn))
+    left = await host.metadata.scan(*ops_of(txn))
     assert [AckOp.from_record(record) for record in left] == [kept]
-    assert office.redriven.count(kept.segment) > 5
-    assert office.redriven.count(gone.segment) == 1
-    assert await office.state(txn) is TxnState.COMMITTED
-    await office.metadata.delete(key)
+    assert host.redriven.count(kept.segment) > 5
+    assert host.redriven.count(gone.segment) == 1
+    assert await host.state(txn) is TxnState.COMMITTED
+    await host.metadata.delete(key)
     await trio.sleep(61)
-    assert await office.state(txn) is None
+    assert await host.state(txn) is None
 
 
-async def test_no_op_record_can_follow_a_decision(autojump_clock: MockClock, office: Office) -> None:
+async def test_no_op_record_can_follow_a_decision(autojump_clock: MockClock, host: CoordinatorHost) -> None:
     """T12, T28: an op record is conditioned on the open header's version, so none appears behind the sweep's back."""
-    txn = await office.coordinator.new_transaction(0, 10_000_000)
-    record = await office.metadata.get(header_key(txn))
+    txn = await host.coordinator.new_transaction(0, 10_000_000)
+    record = await host.metadata.get(header_key(txn))
     assert record is not None
-    await office.coordinator.end(txn, EndAction.COMMIT)
+    await host.coordinator.end(txn, EndAction.COMMIT)
     with pytest.raises(Conflict):
-        await office.metadata.put(record.key, b"late", expected=record.version)
+        await host.metadata.put(record.key, b"late", expected=record.version)
 
 
 async def test_sweeping_many_costs_few_change_sets(autojump_clock: MockClock) -> None:
     """T9, T28: what a thousand clients opened in a second is aborted and forgotten as fast, at a sync each."""
     store = SteeredStore()
-    office = Office(store)
+    host = CoordinatorHost(store)
     for number in range(200):
-        await office.coordinator.new_transaction(number % 16, 10_000)
+        await host.coordinator.new_transaction(number % 16, 10_000)
 
     async def sync(ops: Sequence[Op]) -> None:
         await trio.sleep(0.01)
 
     store.before = sync
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(office.timeout_sweep.run)
-        nursery.start_soon(office.header_sweep.run)
+        nursery.start_soon(host.timeout_sweep.run)
+        nursery.start_soon(host.header_sweep.run)
         await trio.sleep(10.1)
-        assert office.coordinator.statistics().aborted == 200
+        assert host.coordinator.statistics().aborted == 200
         commits = store.commits
         await trio.sleep(61)
-        assert office.header_sweep.deleted == 200
+        assert host.header_sweep.deleted == 200
         assert await store.scan(*starting_with(KEY_PREFIX)) == []
         assert store.commits - commits <= 4
         nursery.cancel_scope.cancel()
@@ -376,12 +384,12 @@ async def test_sweeping_many_costs_few_change_sets(autojump_clock: MockClock) ->
 async def test_a_sweep_without_an_answer_goes_on(autojump_clock: MockClock, made: bool) -> None:
     """M22, T9, T28: the broker lives, and what was not aborted or forgotten is a little later."""
     store = SteeredStore()
-    office = Office(store)
+    host = CoordinatorHost(store)
     for _ in range(3):
-        await office.coordinator.new_transaction(0, 10_000)
+        await host.coordinator.new_transaction(0, 10_000)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(office.timeout_sweep.run)
-        nursery.start_soon(office.header_sweep.run)
+        nursery.start_soon(host.timeout_sweep.run)
+        nursery.start_soon(host.header_sweep.run)
         store.leave_unanswered(2, made=made)
         await trio.sleep(12)
         assert not store.has_answered_all
@@ -397,10 +405,10 @@ async def test_a_sweep_without_an_answer_goes_on(autojump_clock: MockClock, made
 async def test_two_sweeps_at_once_forget_everything(autojump_clock: MockClock) -> None:
     """T31: what another broker's sweep has forgotten meanwhile keeps nothing else."""
     store = SteeredStore()
-    office = Office(store)
-    txns = [await office.coordinator.new_transaction(0, 10_000) for _ in range(5)]
+    host = CoordinatorHost(store)
+    txns = [await host.coordinator.new_transaction(0, 10_000) for _ in range(5)]
     for txn in txns:
-        await office.coordinator.end(txn, EndAction.COMMIT)
+        await host.coordinator.end(txn, EndAction.COMMIT)
 
     async def be_first(ops: Sequence[Op]) -> None:
         store.before = None
@@ -408,17 +416,17 @@ async def test_two_sweeps_at_once_forget_everything(autojump_clock: MockClock) -
 
     store.before = be_first
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(office.header_sweep.run)
+        nursery.start_soon(host.header_sweep.run)
         await trio.sleep(61)
         assert await store.scan(*starting_with(KEY_PREFIX)) == []
         nursery.cancel_scope.cancel()
 
 
-async def test_many_headers_are_swept_in_one_go(autojump_clock: MockClock, office: Office) -> None:
+async def test_many_headers_are_swept_in_one_go(autojump_clock: MockClock, host: CoordinatorHost) -> None:
     """T31: more than one batch of finished headers, all of the same millisecond, are all forgotten."""
     for number in range(250):
-        txn = await office.coordinator.new_transaction(number % 16, 10_000_000)
-        await office.coordinator.end(txn, EndAction.COMMIT if number % 2 else EndAction.ABORT)
+        txn = await host.coordinator.new_transaction(number % 16, 10_000_000)
+        await host.coordinator.end(txn, EndAction.COMMIT if number % 2 else EndAction.ABORT)
     await trio.sleep(61)
-    assert await office.metadata.scan(*starting_with(KEY_PREFIX)) == []
-    assert office.header_sweep.deleted == 250
+    assert await host.metadata.scan(*starting_with(KEY_PREFIX)) == []
+    assert host.header_sweep.deleted == 250

@@ -20,7 +20,7 @@ from storage.metadata.store import StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA
 from tests.support.schedules import every_schedule
-from tests.support.segments import Office, Segment, office
+from tests.support.segments import Segment, SegmentHost, segment_host
 from txn.errors import OutcomeUnknown, OwnershipLost
 from txn.headers import TransactionGroup
 
@@ -44,21 +44,21 @@ class Job:
     attempts: int = 0
     sent: set[bytes] = field(default_factory=set)
 
-    async def run(self, desk: Office, segments: list[Segment]) -> None:
+    async def run(self, host: SegmentHost, segments: list[Segment]) -> None:
         while self.done < BATCHES:
             group = TransactionGroup("job", self.done)
             winners: list[TxnId] = []
             async with trio.open_nursery() as tasks:
                 for task in range(2):
-                    tasks.start_soon(self._task, desk, segments, group, task, winners)
-            await desk.coordinator.groups.commit(group, winners, once=False)
+                    tasks.start_soon(self._task, host, segments, group, task, winners)
+            await host.coordinator.groups.commit(group, winners, once=False)
             self.done += 1
 
     async def _task(
-        self, desk: Office, segments: list[Segment], group: TransactionGroup, task: int, winners: list[TxnId]
+        self, host: SegmentHost, segments: list[Segment], group: TransactionGroup, task: int, winners: list[TxnId]
     ) -> None:
         for attempt in range(2):
-            txn = await desk.coordinator.new_in_group(0, 60_000, group, once=False)
+            txn = await host.coordinator.new_in_group(0, 60_000, group, once=False)
             if txn is None:
                 return
             for number, segment in enumerate(segments):
@@ -73,10 +73,10 @@ class Job:
 async def run_until_it_breaks(files: SimulatedFiles, job: Job) -> bool:
     broke = False
     try:
-        async with EmbeddedStore.open(files, DATA) as metadata, office(metadata, files) as desk:
-            await desk.start_groups()
-            segments = [await desk.own(name) for name in SEGMENTS]
-            await job.run(desk, segments)
+        async with EmbeddedStore.open(files, DATA) as metadata, segment_host(metadata, files) as host:
+            await host.start_groups()
+            segments = [await host.own(name) for name in SEGMENTS]
+            await job.run(host, segments)
             await wait_all_tasks_blocked()
     except* _CRASHES:
         broke = True
@@ -85,16 +85,16 @@ async def run_until_it_breaks(files: SimulatedFiles, job: Job) -> bool:
 
 async def rows(files: SimulatedFiles, job: Job) -> list[str]:
     """What is to be read once the job is through, without the numbers of the attempts."""
-    async with EmbeddedStore.open(files, DATA) as metadata, office(metadata, files) as desk:
-        await desk.start_groups()
-        segments = [await desk.own(name) for name in SEGMENTS]
+    async with EmbeddedStore.open(files, DATA) as metadata, segment_host(metadata, files) as host:
+        await host.start_groups()
+        segments = [await host.own(name) for name in SEGMENTS]
         await wait_all_tasks_blocked()
         seen = [payload for segment in segments for payload in await segment.visible()]
         for batch in range(job.done):
             count = sum(payload.startswith(f"{batch}.".encode()) for payload in seen)
             assert count == 4, "an applied batch is not there, or not once"
         assert not any(int(payload.split(b".")[0]) > job.done for payload in seen)
-        await job.run(desk, segments)
+        await job.run(host, segments)
         await wait_all_tasks_blocked()
         shown = [payload for segment in segments for payload in await segment.visible()]
         return sorted(payload.decode().partition("#")[0] for payload in shown)
@@ -119,9 +119,9 @@ async def test_a_job_that_names_all_its_attempts_would_be_noticed() -> None:
     """The check above can fail."""
     files = SimulatedFiles(seed=1)
     job = Job(is_named=False)
-    async with EmbeddedStore.open(files, DATA) as metadata, office(metadata, files) as desk:
-        await desk.start_groups()
-        segments = [await desk.own(name) for name in SEGMENTS]
-        await job.run(desk, segments)
+    async with EmbeddedStore.open(files, DATA) as metadata, segment_host(metadata, files) as host:
+        await host.start_groups()
+        segments = [await host.own(name) for name in SEGMENTS]
+        await job.run(host, segments)
         await wait_all_tasks_blocked()
         assert sum([len(await segment.visible()) for segment in segments]) == 2 * len(EXPECTED)

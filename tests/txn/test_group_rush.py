@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op
-from tests.support.group_offices import Office, running
+from tests.support.group_hosts import GroupHost, running
 from tests.support.steered_store import SteeredStore
 from txn.errors import InvalidTxnStatus
 from txn.headers import TransactionGroup, header_key
@@ -28,19 +28,19 @@ class Listener:
 
 async def test_a_watch_that_is_behind_tells_winners_that_they_won(autojump_clock: MockClock) -> None:
     """T27, D17: it comes to a winner's beginning when the next batch has begun, which says that the last is over."""
-    async with running(Office(MemoryStore())) as office:
-        elsewhere = await office.coordinator.new_transaction(0, 60_000)
+    async with running(GroupHost(MemoryStore())) as host:
+        elsewhere = await host.coordinator.new_transaction(0, 60_000)
         others = [Listener() for _ in range(1000)]
         for listener in others:
-            office.transactions.headers.join(elsewhere, listener)
+            host.transactions.headers.join(elsewhere, listener)
         await wait_all_tasks_blocked()
-        await office.coordinator.end(elsewhere, EndAction.COMMIT)
-        winner, loser = await office.join(ONE), await office.join(ONE)
+        await host.coordinator.end(elsewhere, EndAction.COMMIT)
+        winner, loser = await host.join(ONE), await host.join(ONE)
         listeners = [Listener(), Listener()]
         for txn, listener in zip((winner, loser), listeners, strict=True):
-            office.transactions.headers.join(txn, listener)
-        await office.commit(ONE, winner)
-        await office.join(TWO)
+            host.transactions.headers.join(txn, listener)
+        await host.commit(ONE, winner)
+        await host.join(TWO)
         assert not all(listener.told for listener in others), "it is behind"
         await wait_all_tasks_blocked()
         assert [listener.told for listener in listeners] == [[TxnState.COMMITTED], [TxnState.ABORTED]]
@@ -67,7 +67,7 @@ class SlowStore(MemoryStore):
 async def test_an_end_that_is_overtaken_by_two_batches_is_told_what_was_decided(action: EndAction) -> None:
     """T7, D17: the next batch's record says nothing of who won this one; the header does."""
     store = SlowStore()
-    slow = Office(store)
+    slow = GroupHost(store)
     winner = await slow.join(ONE)
     answers: list[str] = []
 
@@ -85,7 +85,7 @@ async def test_an_end_that_is_overtaken_by_two_batches_is_told_what_was_decided(
         await store.asked.wait()
         held, store.answer = store.answer, trio.Event()
         store.answer.set()
-        quick = Office(store)
+        quick = GroupHost(store)
         await quick.commit(ONE, winner)
         await quick.join(TWO)
         assert await quick.state(winner) is TxnState.COMMITTED
@@ -98,7 +98,7 @@ async def test_a_commit_that_is_asked_for_twice_at_once_is_answered_twice(autoju
     """D17: a driver that lost its connection asks again, perhaps another broker, while the first one still decides."""
     for turns in range(12):
         store = MemoryStore()
-        async with running(Office(store)) as one, running(Office(store)) as other, trio.open_nursery() as asking:
+        async with running(GroupHost(store)) as one, running(GroupHost(store)) as other, trio.open_nursery() as asking:
             winners = [await one.join(ONE) for _ in range(20)]
             asking.start_soon(one.commit, ONE, *winners)
             for _ in range(turns):
@@ -109,8 +109,8 @@ async def test_a_commit_that_is_asked_for_twice_at_once_is_answered_twice(autoju
 async def test_tasks_that_fail_together_abort_at_a_change_set_each(autojump_clock: MockClock) -> None:
     """D17: at two brokers, with a store that takes its time; each abort writes the group's record anew."""
     store = SteeredStore()
-    offices = Office(store), Office(store)
-    members = [await offices[0].join(ONE) for _ in range(60)]
+    hosts = GroupHost(store), GroupHost(store)
+    members = [await hosts[0].join(ONE) for _ in range(60)]
     asked = store.commits
 
     async def sync(ops: Sequence[Op]) -> None:
@@ -119,6 +119,6 @@ async def test_tasks_that_fail_together_abort_at_a_change_set_each(autojump_cloc
     store.before = sync
     async with trio.open_nursery() as tasks:
         for number, txn in enumerate(members):
-            tasks.start_soon(offices[number % 2].coordinator.end, txn, EndAction.ABORT)
-    assert {await offices[0].state(txn) for txn in members} == {TxnState.ABORTED}
+            tasks.start_soon(hosts[number % 2].coordinator.end, txn, EndAction.ABORT)
+    assert {await hosts[0].state(txn) for txn in members} == {TxnState.ABORTED}
     assert store.commits - asked <= 2 * len(members)

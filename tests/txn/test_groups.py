@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import IndexEntry, Op, Put, starting_with
-from tests.support.group_offices import AGE_MS, Office, now_ms, running
+from tests.support.group_hosts import AGE_MS, GroupHost, now_ms, running
 from tests.support.metadata import keys
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore
@@ -32,54 +32,54 @@ ONE, TWO = TransactionGroup("app", 1), TransactionGroup("app", 2)
 
 
 @pytest.fixture
-async def office() -> AsyncIterator[Office]:
-    async with running(Office(MemoryStore())) as made:
+async def host() -> AsyncIterator[GroupHost]:
+    async with running(GroupHost(MemoryStore())) as made:
         yield made
 
 
 async def test_one_compare_and_set_names_the_winners_and_the_others_abort(
-    autojump_clock: MockClock, office: Office
+    autojump_clock: MockClock, host: GroupHost
 ) -> None:
     """D17: of a failed attempt, its repetition and a speculative one, only the winner is committed."""
-    failed, winner, speculative, other = [await office.join(ONE) for _ in range(4)]
+    failed, winner, speculative, other = [await host.join(ONE) for _ in range(4)]
     await wait_all_tasks_blocked()
-    revision = office.metadata.statistics().revision
-    async with office.metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
+    revision = host.metadata.statistics().revision
+    async with host.metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
         await watch.next()
-        await office.commit(ONE, winner, other)
+        await host.commit(ONE, winner, other)
         change = await watch.next()
     assert change.revision == revision + 1, "the decision is the first thing that changes, and one change"
     await wait_all_tasks_blocked()
-    assert await office.states(failed, winner, speculative, other) == "ABORTED COMMITTED ABORTED COMMITTED"
-    assert office.coordinator.statistics().committed == office.coordinator.statistics().aborted == 2
+    assert await host.states(failed, winner, speculative, other) == "ABORTED COMMITTED ABORTED COMMITTED"
+    assert host.coordinator.statistics().committed == host.coordinator.statistics().aborted == 2
 
 
-async def test_a_batch_is_applied_once(autojump_clock: MockClock, office: Office) -> None:
+async def test_a_batch_is_applied_once(autojump_clock: MockClock, host: GroupHost) -> None:
     """D17: asked again, by whomever and however late, a batch that is there stays as it is."""
-    winner = await office.join(ONE)
-    late = await office.join(ONE)
-    await office.commit(ONE, winner)
-    revision = office.metadata.statistics().revision
-    await office.commit(ONE, winner)
-    await office.commit(ONE, late)
+    winner = await host.join(ONE)
+    late = await host.join(ONE)
+    await host.commit(ONE, winner)
+    revision = host.metadata.statistics().revision
+    await host.commit(ONE, winner)
+    await host.commit(ONE, late)
     await wait_all_tasks_blocked()
-    assert await office.states(winner, late) == "COMMITTED ABORTED"
-    assert await office.is_applied(ONE)
-    assert await office.groups.abort(ONE, once=False) == 1
-    assert office.metadata.statistics().revision == revision + 1, "the two headers, in one change set"
+    assert await host.states(winner, late) == "COMMITTED ABORTED"
+    assert await host.is_applied(ONE)
+    assert await host.groups.abort(ONE, once=False) == 1
+    assert host.metadata.statistics().revision == revision + 1, "the two headers, in one change set"
     # A year and many batches later it is known as well, and the headers are long forgotten.
     await trio.sleep(365 * 86_400)
-    await office.commit(TWO, await office.join(TWO))
-    assert await office.is_applied(ONE)
-    assert await office.is_applied(TWO)
-    await office.commit(ONE)
+    await host.commit(TWO, await host.join(TWO))
+    assert await host.is_applied(ONE)
+    assert await host.is_applied(TWO)
+    await host.commit(ONE)
 
 
 async def test_a_batch_of_another_origin_is_not_taken_for_one_that_was_applied(
-    autojump_clock: MockClock, office: Office
+    autojump_clock: MockClock, host: GroupHost
 ) -> None:
     """D17: a query that lost its checkpoint counts anew; its first batch is not what another one's was."""
-    coordinator, groups = office.coordinator, office.groups
+    coordinator, groups = host.coordinator, host.groups
     for batch in (TransactionGroup("app", 0), TransactionGroup("app", 1)):
         txn = await coordinator.new_in_group(0, 60_000, batch, once=False, origin="one")
         assert txn is not None
@@ -102,12 +102,12 @@ async def test_a_batch_of_another_origin_is_not_taken_for_one_that_was_applied(
 
 
 async def test_a_batch_that_holds_something_else_is_not_taken_for_one_that_was_applied(
-    autojump_clock: MockClock, office: Office
+    autojump_clock: MockClock, host: GroupHost
 ) -> None:
     """E19: neither the last one, nor one before it, of which nothing is known any more."""
-    groups = office.groups
-    await groups.commit(ONE, [await office.join(ONE)], once=False, content=Content("plan", "rows"))
-    left_open = await office.join(TWO)
+    groups = host.groups
+    await groups.commit(ONE, [await host.join(ONE)], once=False, content=Content("plan", "rows"))
+    left_open = await host.join(TWO)
     for same in Content("plan", "others"), Content("another", "rows"), Content(None, "rows"), None:
         await groups.commit(ONE, [], once=False, content=same)
     for other in Content("another", "others"), Content(None, "others"), Content("another", None):
@@ -125,124 +125,124 @@ async def test_a_batch_that_holds_something_else_is_not_taken_for_one_that_was_a
     with pytest.raises(AppliedOtherwise, match="Batch 1 of application 'app' was repeated, but batches up to 3"):
         await groups.commit(ONE, [], once=False, content=Content("plan", "rows"))
     await wait_all_tasks_blocked()
-    assert await office.state(left_open) is TxnState.COMMITTED
+    assert await host.state(left_open) is TxnState.COMMITTED
 
 
-async def test_a_batch_without_writers_is_applied_too(autojump_clock: MockClock, office: Office) -> None:
+async def test_a_batch_without_writers_is_applied_too(autojump_clock: MockClock, host: GroupHost) -> None:
     """A micro-batch may have nothing to write."""
-    await office.commit(ONE)
-    assert await office.is_applied(ONE)
-    await office.commit(TWO)
-    assert await office.is_applied(TWO)
-    assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == [group_key("app")]
+    await host.commit(ONE)
+    assert await host.is_applied(ONE)
+    await host.commit(TWO)
+    assert await host.is_applied(TWO)
+    assert await keys(host.metadata, *starting_with(KEY_PREFIX)) == [group_key("app")]
 
 
-async def test_an_aborted_batch_may_be_tried_again(autojump_clock: MockClock, office: Office) -> None:
-    first = [await office.join(ONE) for _ in range(120)]
-    assert await office.groups.abort(ONE, once=False) is None
-    assert await office.states(*first) == " ".join(["ABORTED"] * 120)
+async def test_an_aborted_batch_may_be_tried_again(autojump_clock: MockClock, host: GroupHost) -> None:
+    first = [await host.join(ONE) for _ in range(120)]
+    assert await host.groups.abort(ONE, once=False) is None
+    assert await host.states(*first) == " ".join(["ABORTED"] * 120)
     with pytest.raises(InvalidTxnStatus):
-        await office.commit(ONE, first[0])
-    again = await office.join(ONE)
-    await office.commit(ONE, again)
+        await host.commit(ONE, first[0])
+    again = await host.join(ONE)
+    await host.commit(ONE, again)
     await wait_all_tasks_blocked()
-    assert await office.state(again) is TxnState.COMMITTED
-    assert not await office.is_applied(TWO)
+    assert await host.state(again) is TxnState.COMMITTED
+    assert not await host.is_applied(TWO)
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
 async def test_a_job_that_runs_once_is_aborted_for_good(
-    autojump_clock: MockClock, office: Office, is_begun: bool
+    autojump_clock: MockClock, host: GroupHost, is_begun: bool
 ) -> None:
     """Its driver aborts while tasks are still beginning: nobody would end what they write before its time-out."""
     once = TransactionGroup("once", 0)
-    early = [await office.join(once, once=True) for _ in range(2 * is_begun)]
+    early = [await host.join(once, once=True) for _ in range(2 * is_begun)]
     for _ in range(2):
-        assert await office.groups.abort(once, once=True) is None
+        assert await host.groups.abort(once, once=True) is None
     await wait_all_tasks_blocked()
-    assert all([await office.state(txn) is TxnState.ABORTED for txn in early])
+    assert all([await host.state(txn) is TxnState.ABORTED for txn in early])
     with pytest.raises(GroupAborted, match="nothing more can be written"):
-        await office.join(once, once=True)
+        await host.join(once, once=True)
     with pytest.raises(GroupAborted):
-        await office.groups.commit(once, early, once=True)
+        await host.groups.commit(once, early, once=True)
     await trio.sleep(2 * AGE_MS / 1000)
-    assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == []
+    assert await keys(host.metadata, *starting_with(KEY_PREFIX)) == []
 
 
-async def test_a_job_that_ran_once_and_is_committed_stays_so(autojump_clock: MockClock, office: Office) -> None:
+async def test_a_job_that_ran_once_and_is_committed_stays_so(autojump_clock: MockClock, host: GroupHost) -> None:
     once = TransactionGroup("once", 0)
-    txn = await office.join(once, once=True)
-    await office.groups.commit(once, [txn], once=True)
-    assert await office.groups.abort(once, once=True) == 0
+    txn = await host.join(once, once=True)
+    await host.groups.commit(once, [txn], once=True)
+    assert await host.groups.abort(once, once=True) == 0
     await wait_all_tasks_blocked()
-    assert await office.state(txn) is TxnState.COMMITTED
+    assert await host.state(txn) is TxnState.COMMITTED
 
 
-async def test_a_winner_that_timed_out_lets_nothing_be_committed(autojump_clock: MockClock, office: Office) -> None:
+async def test_a_winner_that_timed_out_lets_nothing_be_committed(autojump_clock: MockClock, host: GroupHost) -> None:
     """A batch is there whole or not at all."""
-    slow = await office.join(ONE)
+    slow = await host.join(ONE)
     await trio.sleep(59)
-    quick = await office.join(ONE)
+    quick = await host.join(ONE)
     await trio.sleep(2)
-    assert await office.states(slow, quick) == "ABORTED OPEN"
+    assert await host.states(slow, quick) == "ABORTED OPEN"
     with pytest.raises(InvalidTxnStatus, match="already ABORTED"):
-        await office.commit(ONE, slow, quick)
-    assert await office.state(quick) is TxnState.OPEN
-    await office.commit(ONE, quick)
+        await host.commit(ONE, slow, quick)
+    assert await host.state(quick) is TxnState.OPEN
+    await host.commit(ONE, quick)
 
 
-async def test_one_transaction_of_a_group_is_not_committed_alone(autojump_clock: MockClock, office: Office) -> None:
+async def test_one_transaction_of_a_group_is_not_committed_alone(autojump_clock: MockClock, host: GroupHost) -> None:
     """It may be aborted alone, and then the group cannot count it."""
-    txn = await office.join(ONE)
+    txn = await host.join(ONE)
     with pytest.raises(GroupDecides, match="name its winners"):
-        await office.coordinator.end(txn, EndAction.COMMIT)
-    await office.coordinator.end(txn, EndAction.ABORT)
-    await office.coordinator.end(txn, EndAction.ABORT)
+        await host.coordinator.end(txn, EndAction.COMMIT)
+    await host.coordinator.end(txn, EndAction.ABORT)
+    await host.coordinator.end(txn, EndAction.ABORT)
     with pytest.raises(InvalidTxnStatus):
-        await office.commit(ONE, txn)
+        await host.commit(ONE, txn)
     with pytest.raises(InvalidTxnStatus):
-        await office.coordinator.end(txn, EndAction.COMMIT)
+        await host.coordinator.end(txn, EndAction.COMMIT)
 
 
-async def test_winners_are_of_the_group(autojump_clock: MockClock, office: Office) -> None:
+async def test_winners_are_of_the_group(autojump_clock: MockClock, host: GroupHost) -> None:
     """Bad input changes nothing."""
-    mine = await office.join(ONE)
-    stranger = await office.coordinator.new_transaction(0, 60_000)
-    elsewhere = await office.join(TransactionGroup("other", 1))
-    revision = office.metadata.statistics().revision
+    mine = await host.join(ONE)
+    stranger = await host.coordinator.new_transaction(0, 60_000)
+    elsewhere = await host.join(TransactionGroup("other", 1))
+    revision = host.metadata.statistics().revision
     for wrong in (stranger, elsewhere, v5_id(0, 999_999)):
         with pytest.raises(TransactionNotFound):
-            await office.commit(ONE, mine, wrong)
+            await host.commit(ONE, mine, wrong)
     with pytest.raises(TooManyWinners):
-        await office.commit(ONE, *[mine] * (WINNERS_MAX + 1))
-    assert office.metadata.statistics().revision == revision
+        await host.commit(ONE, *[mine] * (WINNERS_MAX + 1))
+    assert host.metadata.statistics().revision == revision
 
 
-async def test_names_of_applications_do_not_meet(autojump_clock: MockClock, office: Office) -> None:
+async def test_names_of_applications_do_not_meet(autojump_clock: MockClock, host: GroupHost) -> None:
     """T32: whatever is in a name, it is one name."""
     names = ["a", "a:1", "a%3A1", "a/b", "a\u00e9", "a "]
-    txns = [await office.join(TransactionGroup(name, 1)) for name in names]
-    await office.commit(TransactionGroup("a", 1), txns[0])
+    txns = [await host.join(TransactionGroup(name, 1)) for name in names]
+    await host.commit(TransactionGroup("a", 1), txns[0])
     await wait_all_tasks_blocked()
-    assert await office.states(*txns) == "COMMITTED" + " OPEN" * 5
+    assert await host.states(*txns) == "COMMITTED" + " OPEN" * 5
 
 
 async def test_what_a_later_batch_finds_open_is_ended_as_decided(autojump_clock: MockClock) -> None:
     """Before the record goes on to the next batch, what it decided of the last one stands in the headers."""
-    office = Office(MemoryStore())
-    winner, loser = await office.join(ONE), await office.join(ONE)
-    await office.commit(ONE, winner)
-    assert await office.states(winner, loser) == "OPEN OPEN", "nobody is there to tell them"
-    await office.join(TWO)
-    assert await office.states(winner, loser) == "COMMITTED ABORTED"
+    host = GroupHost(MemoryStore())
+    winner, loser = await host.join(ONE), await host.join(ONE)
+    await host.commit(ONE, winner)
+    assert await host.states(winner, loser) == "OPEN OPEN", "nobody is there to tell them"
+    await host.join(TWO)
+    assert await host.states(winner, loser) == "COMMITTED ABORTED"
 
 
 async def test_tasks_of_a_batch_that_begin_at_once_end_the_last_one_together(autojump_clock: MockClock) -> None:
     """A batch may have a thousand winners, and the next one as many tasks."""
     store = SteeredStore()
-    office = Office(store)
-    winners = [await office.join(ONE) for _ in range(400)]
-    await office.commit(ONE, *winners)
+    host = GroupHost(store)
+    winners = [await host.join(ONE) for _ in range(400)]
+    await host.commit(ONE, *winners)
     asked = store.commits
 
     async def sync(ops: Sequence[Op]) -> None:
@@ -251,118 +251,118 @@ async def test_tasks_of_a_batch_that_begin_at_once_end_the_last_one_together(aut
     store.before = sync
     async with trio.open_nursery() as tasks:
         for _ in range(50):
-            tasks.start_soon(office.join, TWO)
-    assert {await office.state(txn) for txn in winners} == {TxnState.COMMITTED}
+            tasks.start_soon(host.join, TWO)
+    assert {await host.state(txn) for txn in winners} == {TxnState.COMMITTED}
     # Eight change sets, and each task's own: it may find the batch begun by another.
     assert store.commits - asked <= 8 + 2 * 50
 
 
 async def test_a_batch_that_was_given_up_ends_when_a_later_one_is_begun(autojump_clock: MockClock) -> None:
-    office = Office(MemoryStore())
-    given_up = await office.join(ONE)
-    await office.join(TWO)
-    assert await office.state(given_up) is TxnState.ABORTED, "nobody has to wait for its time-out"
+    host = GroupHost(MemoryStore())
+    given_up = await host.join(ONE)
+    await host.join(TWO)
+    assert await host.state(given_up) is TxnState.ABORTED, "nobody has to wait for its time-out"
     with pytest.raises(InvalidTxnStatus):
-        await office.coordinator.end(given_up, EndAction.COMMIT)
+        await host.coordinator.end(given_up, EndAction.COMMIT)
     # It was never applied: asked for again, from an older checkpoint, it is tried again.
-    again = await office.join(ONE)
-    await office.commit(ONE, again)
-    assert await office.is_applied(ONE)
-    assert not await office.is_applied(TWO)
+    again = await host.join(ONE)
+    await host.commit(ONE, again)
+    assert await host.is_applied(ONE)
+    assert not await host.is_applied(TWO)
 
 
 async def test_a_decision_outlives_the_broker_that_took_it(autojump_clock: MockClock) -> None:
     """D17: killed between the decision and the headers, it is told by the next start, and by a deadline as well."""
     metadata = MemoryStore()
-    dead = Office(metadata)
+    dead = GroupHost(metadata)
     winner, loser = await dead.join(ONE), await dead.join(ONE)
     await dead.commit(ONE, winner)
     with pytest.raises(InvalidTxnStatus, match="already COMMITTED"):
-        await Office(metadata).coordinator.end(winner, EndAction.ABORT)
-    async with running(Office(metadata)) as next_one:
+        await GroupHost(metadata).coordinator.end(winner, EndAction.ABORT)
+    async with running(GroupHost(metadata)) as next_one:
         assert await next_one.states(winner, loser) == "COMMITTED ABORTED"
 
 
-async def test_what_a_broker_left_open_ends_at_its_deadline(autojump_clock: MockClock, office: Office) -> None:
+async def test_what_a_broker_left_open_ends_at_its_deadline(autojump_clock: MockClock, host: GroupHost) -> None:
     """T9, T10: another one ends it, which has opened nothing itself and slept already when this was opened."""
     await trio.sleep(10)
-    dead = Office(office.metadata)
+    dead = GroupHost(host.metadata)
     member, alone = await dead.join(ONE), await dead.coordinator.new_transaction(0, 60_000)
     await trio.sleep(59)
-    assert await office.states(member, alone) == "OPEN OPEN"
+    assert await host.states(member, alone) == "OPEN OPEN"
     await trio.sleep(2)
-    assert await office.states(member, alone) == "ABORTED ABORTED"
+    assert await host.states(member, alone) == "ABORTED ABORTED"
 
 
 async def test_a_deadline_that_passes_after_the_decision_changes_nothing(autojump_clock: MockClock) -> None:
     """The time-out proposes an abort; the group has said otherwise."""
-    office = Office(MemoryStore())
-    winner, loser = await office.join(ONE), await office.join(ONE)
-    await office.commit(ONE, winner)
+    host = GroupHost(MemoryStore())
+    winner, loser = await host.join(ONE), await host.join(ONE)
+    await host.commit(ONE, winner)
     await trio.sleep(61)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(office.transactions.timeout_sweep.run)
+        nursery.start_soon(host.transactions.timeout_sweep.run)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert await office.states(winner, loser) == "COMMITTED ABORTED"
+    assert await host.states(winner, loser) == "COMMITTED ABORTED"
 
 
 async def test_members_that_time_out_together_cost_few_change_sets(autojump_clock: MockClock) -> None:
     """T9: each abort writes the group's record anew; two brokers that did so one by one kept each other from it."""
     store = SteeredStore()
-    async with running(Office(store)) as office, running(Office(store)) as other:
-        txns = [await office.join(ONE) for _ in range(200)]
+    async with running(GroupHost(store)) as host, running(GroupHost(store)) as other:
+        txns = [await host.join(ONE) for _ in range(200)]
         later = await other.join(ONE)
         alone = await other.coordinator.new_transaction(0, 60_000)
         commits = store.commits
         await trio.sleep(59)
         kept = await other.join(ONE)
         await trio.sleep(2)
-        assert {await office.state(txn) for txn in (*txns, later, alone)} == {TxnState.ABORTED}
-        assert await office.state(kept) is TxnState.OPEN
+        assert {await host.state(txn) for txn in (*txns, later, alone)} == {TxnState.ABORTED}
+        assert await host.state(kept) is TxnState.OPEN
         assert store.commits - commits <= 20
         await other.commit(ONE, kept)
 
 
-async def test_jobs_that_ran_once_are_forgotten(autojump_clock: MockClock, office: Office) -> None:
+async def test_jobs_that_ran_once_are_forgotten(autojump_clock: MockClock, host: GroupHost) -> None:
     """Records of one-off jobs go when they are old; one whose attempts are still open stays, and so do applications."""
     once = TransactionGroup("once", 0)
-    txn = await office.join(once, once=True)
-    await office.groups.commit(once, [txn], once=True)
-    await office.commit(ONE, await office.join(ONE))
-    await office.groups.commit(TransactionGroup("empty", 0), [], once=True)
+    txn = await host.join(once, once=True)
+    await host.groups.commit(once, [txn], once=True)
+    await host.commit(ONE, await host.join(ONE))
+    await host.groups.commit(TransactionGroup("empty", 0), [], once=True)
     await trio.sleep(AGE_MS / 1000 - 1)
-    assert len(await keys(office.metadata, *starting_with(KEY_PREFIX))) == 3
-    await office.join(TransactionGroup("long", 0), once=True)
+    assert len(await keys(host.metadata, *starting_with(KEY_PREFIX))) == 3
+    await host.join(TransactionGroup("long", 0), once=True)
     await trio.sleep(2)
-    assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == [group_key("app"), group_key("long")]
+    assert await keys(host.metadata, *starting_with(KEY_PREFIX)) == [group_key("app"), group_key("long")]
     await trio.sleep(2 * AGE_MS / 1000)
-    assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == [group_key("app")]
+    assert await keys(host.metadata, *starting_with(KEY_PREFIX)) == [group_key("app")]
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
 async def test_a_long_job_that_ran_once_is_remembered_after_its_end(
-    autojump_clock: MockClock, office: Office, is_committed: bool
+    autojump_clock: MockClock, host: GroupHost, is_committed: bool
 ) -> None:
     """D17: its driver asks again if the answer was lost, and tasks that do not know yet still begin."""
     once = TransactionGroup("once", 0)
-    await office.join(once, once=True)
+    await host.join(once, once=True)
     await trio.sleep(AGE_MS / 1000 - 30)
-    txn = await office.join(once, once=True)
+    txn = await host.join(once, once=True)
     await trio.sleep(29)
     if is_committed:
-        await office.groups.commit(once, [txn], once=True)
+        await host.groups.commit(once, [txn], once=True)
     else:
-        assert await office.groups.abort(once, once=True) is None
+        assert await host.groups.abort(once, once=True) is None
     await trio.sleep(AGE_MS / 1000 - 1)
     if is_committed:
-        await office.groups.commit(once, [txn], once=True)
-        assert await office.is_applied(once)
+        await host.groups.commit(once, [txn], once=True)
+        assert await host.is_applied(once)
     else:
         with pytest.raises(GroupAborted):
-            await office.join(once, once=True)
+            await host.join(once, once=True)
     await trio.sleep(2)
-    assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == []
+    assert await keys(host.metadata, *starting_with(KEY_PREFIX)) == []
 
 
 async def turns_later(turns: int) -> None:
@@ -374,14 +374,14 @@ async def turns_later(turns: int) -> None:
 async def test_a_decision_and_whatever_comes_at_the_same_time(turns: list[int]) -> None:
     """D17: two drivers commit, a winner is aborted, a later batch begins, a broker tells: all of it or nothing."""
     metadata = MemoryStore()
-    one, other = Office(metadata), Office(metadata)
+    one, other = GroupHost(metadata), GroupHost(metadata)
     winners = [await one.join(ONE) for _ in range(3)]
     answers: dict[str, bool] = {}
 
-    async def commit(office: Office, name: str, after: int, *txns: TxnId) -> None:
+    async def commit(host: GroupHost, name: str, after: int, *txns: TxnId) -> None:
         await turns_later(after)
         try:
-            await office.commit(ONE, *txns)
+            await host.commit(ONE, *txns)
         except (InvalidTxnStatus, TransactionNotFound):
             answers[name] = False
         else:
@@ -417,8 +417,8 @@ async def test_a_decision_and_whatever_comes_at_the_same_time(turns: list[int]) 
 async def test_a_decision_meets_a_time_out_of_its_winner(mock_clock: MockClock) -> None:
     """D17, T9: between looking and deciding, the winner is aborted by its deadline; so nothing is decided."""
     store = SteeredStore()
-    office, other = Office(store), Office(store)
-    winner = await office.join(ONE)
+    host, other = GroupHost(store), GroupHost(store)
+    winner = await host.join(ONE)
     mock_clock.jump(60)
 
     async def abort(ops: Sequence[Op]) -> None:
@@ -427,43 +427,43 @@ async def test_a_decision_meets_a_time_out_of_its_winner(mock_clock: MockClock) 
 
     store.before = abort
     with pytest.raises(InvalidTxnStatus):
-        await office.commit(ONE, winner)
-    assert await office.state(winner) is TxnState.ABORTED
-    assert not await office.is_applied(ONE)
+        await host.commit(ONE, winner)
+    assert await host.state(winner) is TxnState.ABORTED
+    assert not await host.is_applied(ONE)
 
 
 async def test_a_large_batch_ends_without_reading_its_members_for_each_part(mock_clock: MockClock) -> None:
     """E7, T9: three looks at them, however many parts there are; by a deadline and by a later batch."""
-    office = Office(MemoryStore())
-    members = [await office.join(ONE) for _ in range(4 * SETTLE_BATCH_MAX)]
+    host = GroupHost(MemoryStore())
+    members = [await host.join(ONE) for _ in range(4 * SETTLE_BATCH_MAX)]
     mock_clock.jump(60)
-    asked = office.transactions.counters.index_queries
-    await office.groups.abort_due(ONE.application, now_ms())
-    assert office.transactions.counters.index_queries - asked == 3
-    assert {await office.state(txn) for txn in members} == {TxnState.ABORTED}
-    members = [await office.join(TWO) for _ in range(4 * SETTLE_BATCH_MAX)]
-    asked = office.transactions.counters.index_queries
-    await office.join(TransactionGroup(ONE.application, 3))
-    assert office.transactions.counters.index_queries - asked == 3
-    assert {await office.state(txn) for txn in members} == {TxnState.ABORTED}
+    asked = host.transactions.counters.index_queries
+    await host.groups.abort_due(ONE.application, now_ms())
+    assert host.transactions.counters.index_queries - asked == 3
+    assert {await host.state(txn) for txn in members} == {TxnState.ABORTED}
+    members = [await host.join(TWO) for _ in range(4 * SETTLE_BATCH_MAX)]
+    asked = host.transactions.counters.index_queries
+    await host.join(TransactionGroup(ONE.application, 3))
+    assert host.transactions.counters.index_queries - asked == 3
+    assert {await host.state(txn) for txn in members} == {TxnState.ABORTED}
 
 
 async def test_a_time_out_stops_at_a_decision_in_its_middle(mock_clock: MockClock) -> None:
     """D17: who is named between two parts of it is committed, whatever their deadline."""
     store = SteeredStore()
-    office, other = Office(store), Office(store)
-    members = [await office.join(ONE) for _ in range(2 * SETTLE_BATCH_MAX)]
+    host, other = GroupHost(store), GroupHost(store)
+    members = [await host.join(ONE) for _ in range(2 * SETTLE_BATCH_MAX)]
     mock_clock.jump(60)
 
     async def decide(_ops: Sequence[Op]) -> None:
         store.after = None
-        left = [txn for txn in members if await office.state(txn) is TxnState.OPEN]
+        left = [txn for txn in members if await host.state(txn) is TxnState.OPEN]
         assert len(left) == SETTLE_BATCH_MAX
         await other.commit(ONE, *left)
 
     store.after = decide
-    await office.groups.abort_due(ONE.application, now_ms())
-    states = [await office.state(txn) for txn in members]
+    await host.groups.abort_due(ONE.application, now_ms())
+    states = [await host.state(txn) for txn in members]
     assert states.count(TxnState.COMMITTED) == states.count(TxnState.ABORTED) == SETTLE_BATCH_MAX
 
 
@@ -480,11 +480,11 @@ async def test_a_damaged_record_stops_no_other_group(autojump_clock: MockClock, 
     """E11: neither at a start nor later, also when its members' deadlines come."""
     metadata = MemoryStore()
     await metadata.commit([damaged])
-    async with running(Office(metadata)) as office:
-        winner, loser = await office.join(TransactionGroup("other", 1)), await office.join(TransactionGroup("other", 1))
-        await office.commit(TransactionGroup("other", 1), winner)
+    async with running(GroupHost(metadata)) as host:
+        winner, loser = await host.join(TransactionGroup("other", 1)), await host.join(TransactionGroup("other", 1))
+        await host.commit(TransactionGroup("other", 1), winner)
         await metadata.put(group_key("app"), b"[]")
         await metadata.put(group_key("app"), b"{}")
-        late = await office.join(TransactionGroup("other", 2))
+        late = await host.join(TransactionGroup("other", 2))
         await trio.sleep(100)
-        assert await office.states(winner, loser, late) == "COMMITTED ABORTED ABORTED"
+        assert await host.states(winner, loser, late) == "COMMITTED ABORTED ABORTED"

@@ -12,10 +12,10 @@ import trio
 
 from storage.entry import TxnId
 from storage.metadata.etcd.store import EtcdStore
-from tests.support import group_offices
+from tests.support import group_hosts
 from tests.support.disk import SimulatedFiles
 from tests.support.etcd import HeldBack, etcd_store, fresh_root
-from tests.support.segments import Office, Segment, office
+from tests.support.segments import Segment, SegmentHost, segment_host
 from tidewire.cli.local_etcd import EtcdProcess
 from txn.errors import InvalidTxnStatus, TransactionEnded, TransactionNotFound
 from txn.headers import Header, TransactionGroup, header_key
@@ -30,12 +30,12 @@ MANY = 130
 class Broker(NamedTuple):
     """One of the two."""
 
-    office: Office
+    host: SegmentHost
     segment: Segment
     store: EtcdStore
 
     async def join(self, group: TransactionGroup) -> TxnId:
-        txn = await self.office.coordinator.new_in_group(0, 60_000, group, once=False)
+        txn = await self.host.coordinator.new_in_group(0, 60_000, group, once=False)
         assert txn is not None, "the group is not applied"
         return txn
 
@@ -48,20 +48,20 @@ class Broker(NamedTuple):
     async def commit(self, group: TransactionGroup, *winners: TxnId) -> bool:
         """Whether it was, or had been before."""
         try:
-            await self.office.coordinator.groups.commit(group, winners, once=False)
+            await self.host.coordinator.groups.commit(group, winners, once=False)
         except (InvalidTxnStatus, TransactionNotFound):
             return False
         return True
 
     async def abort(self, txn: TxnId) -> bool:
         try:
-            await self.office.abort(txn)
+            await self.host.abort(txn)
         except InvalidTxnStatus:
             return False
         return True
 
     async def is_applied(self, group: TransactionGroup) -> bool:
-        return await self.office.coordinator.new_in_group(0, 60_000, group, once=False) is None
+        return await self.host.coordinator.new_in_group(0, 60_000, group, once=False) is None
 
     async def rows(self) -> list[bytes]:
         """What a reader sees who asked where the segment ends before."""
@@ -89,7 +89,7 @@ async def stores(etcd_server: EtcdProcess) -> AsyncIterator[tuple[EtcdStore, Etc
 
 @pytest.fixture
 async def brokers(stores: tuple[EtcdStore, EtcdStore]) -> AsyncIterator[tuple[Broker, Broker]]:
-    async with office(stores[0], SimulatedFiles()) as one, office(stores[1], SimulatedFiles()) as two:
+    async with segment_host(stores[0], SimulatedFiles()) as one, segment_host(stores[1], SimulatedFiles()) as two:
         yield (
             Broker(one, await one.own(LEFT), stores[0]),
             Broker(two, await two.own(RIGHT), stores[1]),
@@ -99,7 +99,7 @@ async def brokers(stores: tuple[EtcdStore, EtcdStore]) -> AsyncIterator[tuple[Br
 async def test_of_two_drivers_one_decides_both_segments(brokers: tuple[Broker, Broker]) -> None:
     """D17: each names its own attempts, at its own broker, at once; both are told that the batch is applied."""
     for each in brokers:
-        await each.office.start_groups()
+        await each.host.start_groups()
     expected: list[list[bytes]] = [[], []]
     for batch in range(ROUNDS):
         group = TransactionGroup("app", batch)
@@ -129,7 +129,7 @@ async def test_an_abort_of_a_winner_and_the_commit_exclude_each_other(brokers: t
     """D17, T8: at two brokers at once; whichever is told that it was done, it was, on both segments."""
     one, two = brokers
     for each in brokers:
-        await each.office.start_groups()
+        await each.host.start_groups()
     shown = []
     for batch in range(ROUNDS):
         group = TransactionGroup("app", batch)
@@ -163,16 +163,16 @@ async def test_a_batch_that_is_there_is_not_written_again(brokers: tuple[Broker,
     """D17: replayed at the other broker, aborted there, committed with other winners; and the next is written."""
     one, two = brokers
     for each in brokers:
-        await each.office.start_groups()
+        await each.host.start_groups()
     first, second = TransactionGroup("app", 1), TransactionGroup("app", 2)
     winner, late = await one.write(first, b"won"), await two.write(first, b"lost")
     assert await one.commit(first, winner)
     assert await two.is_applied(first)
-    assert await two.office.coordinator.groups.abort(first, once=False) == 1
+    assert await two.host.coordinator.groups.abort(first, once=False) == 1
     assert await two.commit(first, late)
     assert [await two.end_of(txn) for txn in (winner, late)] == [TxnState.COMMITTED, TxnState.ABORTED]
     given_up = await one.write(second, b"given up")
-    assert await two.office.coordinator.groups.abort(second, once=False) == 1
+    assert await two.host.coordinator.groups.abort(second, once=False) == 1
     assert await one.end_of(given_up) is TxnState.ABORTED
     assert not await one.commit(second, given_up)
     assert await one.commit(second, await two.write(second, b"next"))
@@ -183,7 +183,7 @@ async def test_a_batch_that_is_there_is_not_written_again(brokers: tuple[Broker,
 async def test_more_members_than_one_transaction_of_etcd_takes(brokers: tuple[Broker, Broker]) -> None:
     """D17, M25: aborted, then tried again and committed, by a broker that opened none of them."""
     one, two = brokers
-    await two.office.start_groups()
+    await two.host.start_groups()
     group = TransactionGroup("app", 1)
     for end in (TxnState.ABORTED, TxnState.COMMITTED):
         members: list[TxnId] = []
@@ -195,7 +195,7 @@ async def test_more_members_than_one_transaction_of_etcd_takes(brokers: tuple[Br
             for _ in range(MANY):
                 nursery.start_soon(join)
         if end is TxnState.ABORTED:
-            await two.office.coordinator.groups.abort(group, once=False)
+            await two.host.coordinator.groups.abort(group, once=False)
         else:
             assert await two.commit(group, *members)
         assert {await one.end_of(txn) for txn in members} == {end}
@@ -204,11 +204,11 @@ async def test_more_members_than_one_transaction_of_etcd_takes(brokers: tuple[Br
 async def test_a_decision_is_told_by_another_broker_than_took_it(stores: tuple[EtcdStore, EtcdStore]) -> None:
     """D17: who took it has died between the record and the headers."""
     group = TransactionGroup("app", 1)
-    async with office(stores[1], SimulatedFiles()) as alive:
+    async with segment_host(stores[1], SimulatedFiles()) as alive:
         await alive.start_groups()
         two = Broker(alive, await alive.own(RIGHT), stores[1])
         winner, loser = await two.write(group, b"won"), await two.write(group, b"lost")
-        async with office(stores[0], SimulatedFiles()) as dying:
+        async with segment_host(stores[0], SimulatedFiles()) as dying:
             await dying.coordinator.groups.commit(group, [winner], once=False)
         assert [await two.end_of(txn) for txn in (winner, loser)] == [TxnState.COMMITTED, TxnState.ABORTED]
         assert await two.rows() == [b"won"]
@@ -217,8 +217,8 @@ async def test_a_decision_is_told_by_another_broker_than_took_it(stores: tuple[E
 async def test_a_member_of_a_broker_that_is_gone_times_out(stores: tuple[EtcdStore, EtcdStore]) -> None:
     """T9, T10, D17: another one ends it, and the batch cannot count it, nor is anything of the batch decided."""
     group = TransactionGroup("app", 1)
-    dead = group_offices.Office(stores[0])
-    async with group_offices.running(group_offices.Office(stores[1])) as alive:
+    dead = group_hosts.GroupHost(stores[0])
+    async with group_hosts.running(group_hosts.GroupHost(stores[1])) as alive:
         slow = await dead.coordinator.new_in_group(0, 1, group, once=False)
         quick = await alive.join(group)
         assert slow is not None

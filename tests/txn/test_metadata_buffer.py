@@ -12,7 +12,7 @@ from storage.metadata.store import Check, Op, PutSequential
 from storage.position import Position
 from storage.signal import Signal
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import Office, append, office
+from tests.support.segments import SegmentHost, append, segment_host
 from tests.support.steered_store import SteeredStore
 from txn.counters import OpCounters
 from txn.errors import TransactionEnded, TransactionNotFound
@@ -31,20 +31,20 @@ def store() -> SteeredStore:
 
 
 @pytest.fixture
-async def desk(store: SteeredStore) -> AsyncIterator[Office]:
-    async with office(store, SimulatedFiles(seed=3)) as made:
+async def host(store: SteeredStore) -> AsyncIterator[SegmentHost]:
+    async with segment_host(store, SimulatedFiles(seed=3)) as made:
         yield made
 
 
 # -- publishing
 
 
-async def test_the_op_record_is_durable_before_the_one_append(desk: Office, store: SteeredStore) -> None:
+async def test_the_op_record_is_durable_before_the_one_append(host: SegmentHost, store: SteeredStore) -> None:
     """T11: and it names the claim, the open header and a true lower bound; later writes put no further record."""
-    segment = await desk.own()
+    segment = await host.own()
     await segment.publish(b"other")
     bound = segment.ledger.next_position
-    txn = await desk.begin()
+    txn = await host.begin()
     conditions: list[Op] = []
 
     async def nothing_appended(ops: Sequence[Op]) -> None:
@@ -57,29 +57,29 @@ async def test_the_op_record_is_durable_before_the_one_append(desk: Office, stor
     second = await segment.publish(b"b", txn)
     assert (first, second) == (bound, Position(bound.ledger, bound.entry + 1))
     assert len(conditions) == 2
-    assert len(await desk.op_keys()) == 1
-    assert desk.counters.op_writes == desk.counters.op_records_outstanding == 1
+    assert len(await host.op_keys()) == 1
+    assert host.counters.op_writes == host.counters.op_records_outstanding == 1
 
 
-async def test_a_transaction_nobody_opened_is_refused(desk: Office) -> None:
+async def test_a_transaction_nobody_opened_is_refused(host: SegmentHost) -> None:
     """T11: nothing is appended, nothing is recorded, nothing is held back."""
-    segment = await desk.own()
+    segment = await host.own()
     position = await segment.publish(b"plain")
     with pytest.raises(TransactionNotFound):
         await segment.publish(b"a", v5_id(0, 77))
     assert segment.ledger.last_position == segment.buffer.readable.value == position
-    assert await desk.op_keys() == []
-    assert desk.headers.transactions_joined == 0
+    assert await host.op_keys() == []
+    assert host.headers.transactions_joined == 0
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
-async def test_a_finished_transaction_takes_no_more(desk: Office, commit: bool) -> None:
+async def test_a_finished_transaction_takes_no_more(host: SegmentHost, commit: bool) -> None:
     """T11, T12: whether it wrote here before or not, and also while its decision is being applied."""
-    segment = await desk.own()
-    wrote, stranger = await desk.begin(), await desk.begin()
+    segment = await host.own()
+    wrote, stranger = await host.begin(), await host.begin()
     last = await segment.publish(b"a", wrote)
     for txn in (wrote, stranger):
-        await (desk.commit if commit else desk.abort)(txn)
+        await (host.commit if commit else host.abort)(txn)
         with pytest.raises(TransactionEnded):
             await segment.publish(b"late", txn)
         await wait_all_tasks_blocked()
@@ -87,41 +87,45 @@ async def test_a_finished_transaction_takes_no_more(desk: Office, commit: bool) 
             await segment.publish(b"later", txn)
     assert segment.ledger.last_position == segment.buffer.readable.value == last
     assert await segment.visible() == ([b"a"] if commit else [])
-    assert await desk.op_keys() == []
+    assert await host.op_keys() == []
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-async def test_an_end_before_the_op_record_refuses_the_publish(desk: Office, store: SteeredStore, commit: bool) -> None:
+async def test_an_end_before_the_op_record_refuses_the_publish(
+    host: SegmentHost, store: SteeredStore, commit: bool
+) -> None:
     """T12: the header was open when it was looked at; the record's condition finds out."""
-    segment = await desk.own()
-    txn = await desk.begin()
+    segment = await host.own()
+    txn = await host.begin()
 
     async def end_first(ops: Sequence[Op]) -> None:
         if puts_an_op(ops):
             store.before = None
-            await (desk.commit if commit else desk.abort)(txn)
+            await (host.commit if commit else host.abort)(txn)
 
     store.before = end_first
     before = segment.ledger.next_position
     with pytest.raises(TransactionEnded):
         await segment.publish(b"late", txn)
     assert segment.ledger.next_position == before
-    assert await desk.op_keys() == await desk.abort_keys() == []
-    assert desk.headers.transactions_joined == 0
+    assert await host.op_keys() == await host.abort_keys() == []
+    assert host.headers.transactions_joined == 0
     position = await segment.publish(b"plain")
     assert segment.buffer.readable.value == position
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-async def test_an_end_behind_the_op_record_refuses_the_publish(desk: Office, store: SteeredStore, commit: bool) -> None:
+async def test_an_end_behind_the_op_record_refuses_the_publish(
+    host: SegmentHost, store: SteeredStore, commit: bool
+) -> None:
     """T12, T18: the record stands, the entry was not appended; nothing is held back and the record goes."""
-    segment = await desk.own()
-    txn = await desk.begin()
+    segment = await host.own()
+    txn = await host.begin()
 
     async def end_now(ops: Sequence[Op]) -> None:
         if puts_an_op(ops):
             store.after = None
-            await (desk.commit if commit else desk.abort)(txn)
+            await (host.commit if commit else host.abort)(txn)
             await wait_all_tasks_blocked()
 
     store.after = end_now
@@ -132,15 +136,15 @@ async def test_an_end_behind_the_op_record_refuses_the_publish(desk: Office, sto
     position = await segment.publish(b"plain")
     assert segment.buffer.readable.value == position
     await wait_all_tasks_blocked()
-    assert await desk.op_keys() == await desk.abort_keys() == []
-    assert desk.counters.op_records_outstanding == 0
+    assert await host.op_keys() == await host.abort_keys() == []
+    assert host.counters.op_records_outstanding == 0
 
 
-async def test_an_entry_is_held_back_from_before_its_op_record_is_put(desk: Office, store: SteeredStore) -> None:
+async def test_an_entry_is_held_back_from_before_its_op_record_is_put(host: SegmentHost, store: SteeredStore) -> None:
     """T13: what others append meanwhile stays unread, so no reader passes the place where the entry may come."""
-    segment = await desk.own()
+    segment = await host.own()
     start = await segment.publish(b"plain")
-    txn = await desk.begin()
+    txn = await host.begin()
     go_on = trio.Event()
 
     async def wait(ops: Sequence[Op]) -> None:
@@ -156,31 +160,31 @@ async def test_an_entry_is_held_back_from_before_its_op_record_is_put(desk: Offi
         go_on.set()
     # The transaction's entry came behind; what stands before it may be read now.
     assert await segment.visible() == [b"plain", b"meanwhile"]
-    await desk.commit(txn)
+    await host.commit(txn)
     await wait_all_tasks_blocked()
     assert await segment.visible() == [b"plain", b"meanwhile", b"held"]
 
 
-async def test_two_first_publishes_share_one_op_record(desk: Office) -> None:
+async def test_two_first_publishes_share_one_op_record(host: SegmentHost) -> None:
     """T11: producers of one transaction on one segment; both entries are in."""
-    segment = await desk.own()
-    txn = await desk.begin()
+    segment = await host.own()
+    txn = await host.begin()
     async with trio.open_nursery() as nursery:
         for payload in (b"a", b"b", b"c"):
             nursery.start_soon(segment.publish, payload, txn)
-    assert len(await desk.op_keys()) == 1
+    assert len(await host.op_keys()) == 1
     assert await segment.visible() == []
-    await desk.commit(txn)
+    await host.commit(txn)
     await wait_all_tasks_blocked()
     assert sorted(await segment.visible()) == [b"a", b"b", b"c"]
 
 
 async def test_a_publish_that_is_cancelled_leaves_a_record_that_goes_with_the_decision(
-    desk: Office, store: SteeredStore
+    host: SegmentHost, store: SteeredStore
 ) -> None:
     """T18: its connection was lost during the put; a repeated publish gives one copy."""
-    segment = await desk.own()
-    txn = await desk.begin()
+    segment = await host.own()
+    txn = await host.begin()
     with trio.CancelScope() as scope:
 
         async def lose(ops: Sequence[Op]) -> None:
@@ -191,44 +195,44 @@ async def test_a_publish_that_is_cancelled_leaves_a_record_that_goes_with_the_de
         await segment.publish(b"once", txn)
     store.before = None
     await segment.publish(b"again", txn)
-    assert len(await desk.op_keys()) == 1
-    await desk.commit(txn)
+    assert len(await host.op_keys()) == 1
+    await host.commit(txn)
     await wait_all_tasks_blocked()
     assert (await segment.visible()).count(b"again") == 1
-    assert await desk.op_keys() == []
+    assert await host.op_keys() == []
 
 
 # -- what may be read
 
 
-async def test_the_readable_position_is_just_below_the_first_open_transaction(desk: Office) -> None:
+async def test_the_readable_position_is_just_below_the_first_open_transaction(host: SegmentHost) -> None:
     """T14, T15: finishing a later one moves nothing, finishing the first moves it to the next."""
-    segment = await desk.own()
+    segment = await host.own()
     plain = await segment.publish(b"plain")
     assert segment.buffer.readable.value == plain
-    first, second, third = [await desk.begin() for _ in range(3)]
+    first, second, third = [await host.begin() for _ in range(3)]
     at_first = await segment.publish(b"1", first)
     at_second = await segment.publish(b"2", second)
     await segment.publish(b"3", third)
     last = await segment.publish(b"plain too")
     assert segment.buffer.readable.value == at_first.before() == plain
-    await desk.commit(third)
+    await host.commit(third)
     await wait_all_tasks_blocked()
     assert segment.buffer.readable.value == at_first.before()
-    await desk.abort(first)
+    await host.abort(first)
     await wait_all_tasks_blocked()
     assert segment.buffer.readable.value == at_second.before()
     assert await segment.visible() == [b"plain"]
-    await desk.commit(second)
+    await host.commit(second)
     await wait_all_tasks_blocked()
     assert segment.buffer.readable.value == last
     assert await segment.visible() == [b"plain", b"2", b"3", b"plain too"]
 
 
-async def test_the_readable_position_waits_for_durability(desk: Office) -> None:
+async def test_the_readable_position_waits_for_durability(host: SegmentHost) -> None:
     """T14: a decision shows nothing that is not confirmed."""
-    segment = await desk.own()
-    txn = await desk.begin()
+    segment = await host.own()
+    txn = await host.begin()
     plain = await segment.publish(b"plain")
     position = await append(segment.buffer, b"a", txn)
     assert segment.ledger.confirmed.value == plain
@@ -238,26 +242,26 @@ async def test_the_readable_position_waits_for_durability(desk: Office) -> None:
     assert segment.buffer.readable.value == position
 
 
-async def test_the_readable_position_stands_at_a_ledgers_end(desk: Office) -> None:
+async def test_the_readable_position_stands_at_a_ledgers_end(host: SegmentHost) -> None:
     """T14: the first entry of a new ledger holds back exactly itself."""
-    segment = await desk.own(ledger_bytes_max=200)
+    segment = await host.own(ledger_bytes_max=200)
     payload = b"x" * 150
     last = await segment.publish(payload)
     await segment.publish(payload)
     await wait_all_tasks_blocked()
-    txn = await desk.begin()
+    txn = await host.begin()
     position = await segment.publish(b"open", txn)
     assert position.entry == 0
     assert position.ledger > last.ledger
     assert await segment.visible() == [payload, payload]
-    await desk.commit(txn)
+    await host.commit(txn)
     await wait_all_tasks_blocked()
     assert await segment.visible() == [payload, payload, b"open"]
 
 
-async def test_a_waiting_dispatcher_is_told_when_the_readable_position_rises(desk: Office) -> None:
+async def test_a_waiting_dispatcher_is_told_when_the_readable_position_rises(host: SegmentHost) -> None:
     """T16: by its signal, once per decision and not before."""
-    segment = await desk.own()
+    segment = await host.own()
     await segment.publish(b"plain")
     signal = Signal()
     segment.buffer.readable.attach(signal)
@@ -271,28 +275,28 @@ async def test_a_waiting_dispatcher_is_told_when_the_readable_position_rises(des
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(dispatcher)
-        txn = await desk.begin()
+        txn = await host.begin()
         await segment.publish(b"a", txn)
         await segment.publish(b"b", txn)
         await wait_all_tasks_blocked()
         assert woken == 0
-        await desk.commit(txn)
+        await host.commit(txn)
         await wait_all_tasks_blocked()
         assert woken == 1
         nursery.cancel_scope.cancel()
 
 
-async def test_position_requests_answer_behind_every_decision(desk: Office) -> None:
+async def test_position_requests_answer_behind_every_decision(host: SegmentHost) -> None:
     """T27: `caught_up` reads the headers itself, so it heals a watch that has not told yet."""
-    segment = await desk.own()
-    txn = await desk.begin()
+    segment = await host.own()
+    txn = await host.begin()
     position = await segment.publish(b"a", txn)
-    told = desk.headers._participants.copy()
-    desk.headers._participants.clear()  # The watch's news reaches nobody.
-    await desk.commit(txn)
+    told = host.headers._participants.copy()
+    host.headers._participants.clear()  # The watch's news reaches nobody.
+    await host.commit(txn)
     await wait_all_tasks_blocked()
     assert segment.buffer.readable.value < position
-    desk.headers._participants.update(told)
+    host.headers._participants.update(told)
     await segment.buffer.caught_up()
     assert segment.buffer.readable.value == position
 
@@ -300,57 +304,57 @@ async def test_position_requests_answer_behind_every_decision(desk: Office) -> N
 # -- aborted transactions
 
 
-async def test_an_aborted_transaction_stays_hidden_when_its_header_is_gone(desk: Office) -> None:
+async def test_an_aborted_transaction_stays_hidden_when_its_header_is_gone(host: SegmentHost) -> None:
     """T17, T19: and a committed one stays visible."""
-    segment = await desk.own()
-    committed, aborted = await desk.begin(), await desk.begin()
+    segment = await host.own()
+    committed, aborted = await host.begin(), await host.begin()
     await segment.publish(b"yes", committed)
     await segment.publish(b"no", aborted)
-    await desk.commit(committed)
-    await desk.abort(aborted)
+    await host.commit(committed)
+    await host.abort(aborted)
     await wait_all_tasks_blocked()
-    await desk.forget_header(committed)
-    await desk.forget_header(aborted)
+    await host.forget_header(committed)
+    await host.forget_header(aborted)
     assert await segment.visible() == [b"yes"]
     segment.scope.cancel()
-    after = await desk.own()
+    after = await host.own()
     assert await after.visible() == [b"yes"]
 
 
-async def test_a_segment_sealed_in_the_middle_of_transactions(desk: Office) -> None:
+async def test_a_segment_sealed_in_the_middle_of_transactions(host: SegmentHost) -> None:
     """T20: both outcomes complete, nothing is appended to what is sealed."""
-    segment = await desk.own()
-    committed, aborted = await desk.begin(), await desk.begin()
+    segment = await host.own()
+    committed, aborted = await host.begin(), await host.begin()
     await segment.publish(b"yes", committed)
     last = await segment.publish(b"no", aborted)
     await segment.ledger.seal()
-    for txn in (None, committed, await desk.begin()):
+    for txn in (None, committed, await host.begin()):
         with pytest.raises(LedgerSealed):
             await append(segment.buffer, b"more", txn)
-    await desk.commit(committed)
-    await desk.abort(aborted)
+    await host.commit(committed)
+    await host.abort(aborted)
     await wait_all_tasks_blocked()
     assert segment.buffer.readable.value == segment.ledger.last_position == last
     assert await segment.visible() == [b"yes"]
     segment.scope.cancel()
-    after = await desk.own()
+    after = await host.own()
     assert await after.visible() == [b"yes"]
 
 
-async def test_the_counters_count(desk: Office) -> None:
+async def test_the_counters_count(host: SegmentHost) -> None:
     """T34: op records written, outstanding, and the index queries of a recovery."""
-    segment = await desk.own()
-    assert desk.counters == OpCounters(index_queries=1, index_query_seconds=desk.counters.index_query_seconds)
-    txns: list[TxnId] = [await desk.begin() for _ in range(3)]
+    segment = await host.own()
+    assert host.counters == OpCounters(index_queries=1, index_query_seconds=host.counters.index_query_seconds)
+    txns: list[TxnId] = [await host.begin() for _ in range(3)]
     for txn in txns:
         await segment.publish(b"a", txn)
-    assert (desk.counters.op_writes, desk.counters.op_records_outstanding) == (3, 3)
-    await desk.commit(txns[0])
+    assert (host.counters.op_writes, host.counters.op_records_outstanding) == (3, 3)
+    await host.commit(txns[0])
     await wait_all_tasks_blocked()
-    assert desk.counters.op_records_outstanding == 2
+    assert host.counters.op_records_outstanding == 2
     segment.scope.cancel()
     await wait_all_tasks_blocked()
-    assert desk.counters.op_records_outstanding == 0
-    await desk.own()
-    assert (desk.counters.op_records_outstanding, desk.counters.index_queries) == (2, 2)
-    assert len(await desk.metadata.query("writes-by-segment", *writes_of_segment(segment.ledger.name))) == 2
+    assert host.counters.op_records_outstanding == 0
+    await host.own()
+    assert (host.counters.op_records_outstanding, host.counters.index_queries) == (2, 2)
+    assert len(await host.metadata.query("writes-by-segment", *writes_of_segment(segment.ledger.name))) == 2

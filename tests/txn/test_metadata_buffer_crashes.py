@@ -21,7 +21,7 @@ from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA
 from tests.support.metadata import keys_left
 from tests.support.schedules import every_schedule
-from tests.support.segments import Office, Segment, office
+from tests.support.segments import Segment, SegmentHost, segment_host
 from txn.errors import OutcomeUnknown, OwnershipLost
 from txn.headers import KEY_PREFIX, Header, header_key, txn_of_key
 from txn.ops import KEY_PREFIX as OPS
@@ -55,9 +55,9 @@ def power_of(*drawn: object) -> int:
     return OPENED + crc32(repr(drawn).encode()) % OPERATIONS
 
 
-async def client(desk: Office, segment: Segment, history: History, number: int, plan: str) -> None:
+async def client(host: SegmentHost, segment: Segment, history: History, number: int, plan: str) -> None:
     """Publish in one transaction or none, and end it as the plan says."""
-    txn = None if plan == "plain" else await desk.begin()
+    txn = None if plan == "plain" else await host.begin()
     for step in range(2):
         payload = f"{number}.{step}".encode()
         history.payloads[payload] = txn
@@ -67,7 +67,7 @@ async def client(desk: Office, segment: Segment, history: History, number: int, 
     if txn is not None and plan in ("commit", "abort"):
         state = TxnState.COMMITTED if plan == "commit" else TxnState.ABORTED
         history.asked[txn] = state
-        await (desk.commit if plan == "commit" else desk.abort)(txn)
+        await (host.commit if plan == "commit" else host.abort)(txn)
         history.decided[txn] = state
 
 
@@ -75,11 +75,11 @@ async def run_until_it_breaks(files: SimulatedFiles, history: History, plans: li
     """Whether the power went before it was over."""
     broke = False
     try:
-        async with EmbeddedStore.open(files, DATA) as metadata, office(metadata, files) as desk:
-            segment = await desk.own()
+        async with EmbeddedStore.open(files, DATA) as metadata, segment_host(metadata, files) as host:
+            segment = await host.own()
             async with trio.open_nursery() as clients:
                 for number, plan in enumerate(plans):
-                    clients.start_soon(client, desk, segment, history, number, plan)
+                    clients.start_soon(client, host, segment, history, number, plan)
             # Materialising goes on by itself.
             await wait_all_tasks_blocked()
             history.readable_max = max(history.readable_max, segment.buffer.readable.value)
@@ -89,11 +89,11 @@ async def run_until_it_breaks(files: SimulatedFiles, history: History, plans: li
 
 
 async def check(files: SimulatedFiles, history: History) -> None:
-    async with EmbeddedStore.open(files, DATA) as metadata, office(metadata, files) as desk:
+    async with EmbeddedStore.open(files, DATA) as metadata, segment_host(metadata, files) as host:
         recorded = {WriteOp.from_record(record).txn for record in await metadata.scan(*starting_with("/txn/op/"))} | {
-            txn_of_key(f"{KEY_PREFIX}{key.rpartition('/')[2]}") for key in await desk.abort_keys()
+            txn_of_key(f"{KEY_PREFIX}{key.rpartition('/')[2]}") for key in await host.abort_keys()
         }
-        segment = await desk.own()
+        segment = await host.own()
         states = {}
         for record in await metadata.scan(*starting_with(KEY_PREFIX)):
             states[txn_of_key(record.key)] = Header.from_value(record.value).state
@@ -119,7 +119,7 @@ async def check(files: SimulatedFiles, history: History) -> None:
             of = history.payloads[payload]
             assert of is None or states[of] is TxnState.COMMITTED
         for txn in open_ones:
-            await desk.abort(txn)
+            await host.abort(txn)
         await wait_all_tasks_blocked()
         expected = {
             payload
@@ -132,7 +132,7 @@ async def check(files: SimulatedFiles, history: History) -> None:
         for txn in states:
             await metadata.delete(header_key(txn))
         segment.scope.cancel()
-        again = await desk.own()
+        again = await host.own()
         assert set(await again.visible()) == expected, "the headers are not needed any more"
 
 
@@ -165,8 +165,8 @@ async def test_a_crash_in_the_middle_of_a_takeover_is_harmless(plans: list[str],
         files = files.crash()
         files.lose_power_after(power_of(seed, plans, turn) // 2)
         try:
-            async with EmbeddedStore.open(files, DATA) as metadata, office(metadata, files) as desk:
-                await desk.own()
+            async with EmbeddedStore.open(files, DATA) as metadata, segment_host(metadata, files) as host:
+                await host.own()
                 await wait_all_tasks_blocked()
         except* (StoreUnavailable, OutcomeUnknown, OwnershipLost, LedgerFailed, LedgerNotMade, OSError):
             crashes += 1

@@ -6,7 +6,7 @@ from storage.metadata.etcd.requests import OPERATIONS_MAX
 from storage.metadata.store import MetadataStore, starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.etcd import etcd_store
-from tests.support.segments import SEGMENT, office
+from tests.support.segments import SEGMENT, segment_host
 from tidewire.cli.local_etcd import EtcdProcess
 from txn.ops import KEY_PREFIX, WriteOp
 from txn.settlement import SETTLE_BATCH_MAX
@@ -26,7 +26,7 @@ async def test_what_takes_several_operations_a_transaction_stays_within_a_change
     transactions = SETTLE_BATCH_MAX
     assert 3 * transactions + 1 > OPERATIONS_MAX
     async with etcd_store(etcd_server.endpoint) as store:
-        async with office(store, files) as first:
+        async with segment_host(store, files) as first:
             segment = await first.own()
             txns = [await first.begin() for _ in range(transactions)]
             for txn in txns:
@@ -36,7 +36,7 @@ async def test_what_takes_several_operations_a_transaction_stays_within_a_change
             await segment.publish(b"plain")
         for txn in txns:
             await first.abort(txn)
-        async with office(store, files.kill()) as second:
+        async with segment_host(store, files.kill()) as second:
             segment = await second.own()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(op_records_removed, store, nursery.cancel_scope)

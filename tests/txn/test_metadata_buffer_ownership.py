@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata.store import Op, PutSequential, StoreUnavailable
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import Office, append, office
+from tests.support.segments import SegmentHost, append, segment_host
 from tests.support.steered_store import LaggingStore, SteeredStore
 from txn.errors import OutcomeUnknown, OwnershipLost, TransactionEnded
 from txn.open_header import OP_PUT_SECONDS_MAX
@@ -24,52 +24,52 @@ def store() -> SteeredStore:
 
 
 @pytest.fixture
-async def desk(store: SteeredStore) -> AsyncIterator[Office]:
-    async with office(store, SimulatedFiles(seed=3)) as made:
+async def host(store: SteeredStore) -> AsyncIterator[SegmentHost]:
+    async with segment_host(store, SimulatedFiles(seed=3)) as made:
         yield made
 
 
-async def test_a_stale_owner_writes_nothing(desk: Office) -> None:
+async def test_a_stale_owner_writes_nothing(host: SegmentHost) -> None:
     """D4: no op record of its own, and its abort record and its removals are refused."""
-    stale = await desk.own()
-    open_one, other = await desk.begin(), await desk.begin()
+    stale = await host.own()
+    open_one, other = await host.begin(), await host.begin()
     await stale.publish(b"a", open_one)
-    kept = await desk.op_keys()
-    await desk.claim()
+    kept = await host.op_keys()
+    await host.claim()
     before = stale.ledger.next_position
     with pytest.raises(OwnershipLost):
         await append(stale.buffer, b"b", other)
     assert stale.ledger.next_position == before
-    await desk.abort(open_one)
+    await host.abort(open_one)
     await wait_all_tasks_blocked()
-    assert await desk.op_keys() == kept
-    assert await desk.abort_keys() == []
+    assert await host.op_keys() == kept
+    assert await host.abort_keys() == []
     assert isinstance(stale.ended, OwnershipLost)
     with pytest.raises(OwnershipLost):
         await stale.buffer.discard()
-    assert await desk.op_keys() == kept
+    assert await host.op_keys() == kept
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_a_stale_owner_that_wrote_nothing_since_settles_nothing(desk: Office, commit: bool) -> None:
+async def test_a_stale_owner_that_wrote_nothing_since_settles_nothing(host: SegmentHost, commit: bool) -> None:
     """D4: it hears of the decision as the new owner does, and its change set is refused as a whole."""
-    stale = await desk.own()
-    txn = await desk.begin()
+    stale = await host.own()
+    txn = await host.begin()
     await stale.publish(b"a", txn)
-    kept = await desk.op_keys()
-    await desk.claim()
-    await (desk.commit(txn) if commit else desk.abort(txn))
+    kept = await host.op_keys()
+    await host.claim()
+    await (host.commit(txn) if commit else host.abort(txn))
     await wait_all_tasks_blocked()
-    assert await desk.op_keys() == kept
-    assert await desk.abort_keys() == []
+    assert await host.op_keys() == kept
+    assert await host.abort_keys() == []
     assert isinstance(stale.ended, OwnershipLost)
 
 
-async def test_an_owner_that_learns_by_a_publish_that_it_is_stale_ends(desk: Office) -> None:
+async def test_an_owner_that_learns_by_a_publish_that_it_is_stale_ends(host: SegmentHost) -> None:
     """D4: whoever runs the buffer closes the segment, so that its clients look for the new owner."""
-    stale = await desk.own()
-    txn = await desk.begin()
-    await desk.claim()
+    stale = await host.own()
+    txn = await host.begin()
+    await host.claim()
     with pytest.raises(OwnershipLost):
         await append(stale.buffer, b"b", txn)
     await wait_all_tasks_blocked()
@@ -77,11 +77,11 @@ async def test_an_owner_that_learns_by_a_publish_that_it_is_stale_ends(desk: Off
 
 
 async def test_a_store_that_does_not_answer_ends_the_ownership(
-    desk: Office, store: SteeredStore, autojump_clock: trio.testing.MockClock
+    host: SegmentHost, store: SteeredStore, autojump_clock: trio.testing.MockClock
 ) -> None:
     """D7: the outcome of the op record is unknown, so nothing is appended and the next owner finds out."""
-    segment = await desk.own()
-    txn = await desk.begin()
+    segment = await host.own()
+    txn = await host.begin()
 
     async def hang(ops: Sequence[Op]) -> None:
         if puts_an_op(ops):
@@ -98,10 +98,10 @@ async def test_a_store_that_does_not_answer_ends_the_ownership(
     assert isinstance(segment.ended, OutcomeUnknown)
 
 
-async def test_an_op_record_of_unknown_outcome_ends_the_ownership(desk: Office, store: SteeredStore) -> None:
+async def test_an_op_record_of_unknown_outcome_ends_the_ownership(host: SegmentHost, store: SteeredStore) -> None:
     """D7, M22: the store says that it does not know, so whoever owns the segment next looks at what is there."""
-    segment = await desk.own()
-    txn = await desk.begin()
+    segment = await host.own()
+    txn = await host.begin()
 
     async def fail(ops: Sequence[Op]) -> None:
         if puts_an_op(ops):
@@ -116,44 +116,44 @@ async def test_an_op_record_of_unknown_outcome_ends_the_ownership(desk: Office, 
     assert isinstance(segment.ended, OutcomeUnknown)
 
 
-async def test_a_deleted_segment_leaves_no_records(desk: Office) -> None:
+async def test_a_deleted_segment_leaves_no_records(host: SegmentHost) -> None:
     """D16: also when a transaction is aborted while its segment is being deleted."""
-    segment = await desk.own()
-    aborted, late = await desk.begin(), await desk.begin()
+    segment = await host.own()
+    aborted, late = await host.begin(), await host.begin()
     await segment.publish(b"a", aborted)
     await segment.publish(b"b", late)
-    await desk.abort(aborted)
+    await host.abort(aborted)
     await wait_all_tasks_blocked()
-    assert len(await desk.abort_keys()) == 1
+    assert len(await host.abort_keys()) == 1
     await segment.buffer.discard()
-    await desk.abort(late)
+    await host.abort(late)
     await wait_all_tasks_blocked()
-    assert await desk.op_keys() == await desk.abort_keys() == []
+    assert await host.op_keys() == await host.abort_keys() == []
 
 
-async def test_what_an_earlier_segment_of_the_name_left_changes_nothing(desk: Office) -> None:
+async def test_what_an_earlier_segment_of_the_name_left_changes_nothing(host: SegmentHost) -> None:
     """D16: its op record goes, the new segment holds nothing for it, and no abort record of it is made."""
-    segment = await desk.own()
-    txn = await desk.begin()
+    segment = await host.own()
+    txn = await host.begin()
     await segment.publish(b"old", txn)
     await segment.ledger.delete()
     segment.scope.cancel()
-    new = await desk.own()
+    new = await host.own()
     position = await new.publish(b"new")
     assert new.buffer.readable.value == position
-    assert await desk.op_keys() == []
-    await desk.abort(txn)
+    assert await host.op_keys() == []
+    await host.abort(txn)
     await wait_all_tasks_blocked()
-    assert await desk.abort_keys() == []
+    assert await host.abort_keys() == []
     assert await new.visible() == [b"new"]
 
 
 async def test_a_record_that_is_answered_after_the_segment_was_closed_is_not_counted(
-    desk: Office, store: SteeredStore
+    host: SegmentHost, store: SteeredStore
 ) -> None:
     """T34: it is the next owner's, who counts it; nobody is told of the decision twice."""
-    segment = await desk.own()
-    txn = await desk.begin()
+    segment = await host.own()
+    txn = await host.begin()
     go_on = trio.Event()
 
     async def hold(ops: Sequence[Op]) -> None:
@@ -167,9 +167,9 @@ async def test_a_record_that_is_answered_after_the_segment_was_closed_is_not_cou
         segment.scope.cancel()
         await wait_all_tasks_blocked()
         go_on.set()
-    assert desk.headers.transactions_joined == desk.counters.op_records_outstanding == 0
-    await desk.own()
-    assert desk.headers.transactions_joined == desk.counters.op_records_outstanding == 1
+    assert host.headers.transactions_joined == host.counters.op_records_outstanding == 0
+    await host.own()
+    assert host.headers.transactions_joined == host.counters.op_records_outstanding == 1
 
 
 # -- a broker whose image is behind
@@ -178,11 +178,11 @@ async def test_a_record_that_is_answered_after_the_segment_was_closed_is_not_cou
 async def test_a_header_that_the_image_lacks_is_looked_for_behind_a_barrier() -> None:
     """D5: created a moment ago at another broker."""
     store = LaggingStore()
-    async with office(store, SimulatedFiles(seed=3)) as desk:
-        segment = await desk.own()
-        txn = await desk.begin()
+    async with segment_host(store, SimulatedFiles(seed=3)) as host:
+        segment = await host.own()
+        txn = await host.begin()
         await segment.publish(b"a", txn)
-        await desk.commit(txn)
+        await host.commit(txn)
         await wait_all_tasks_blocked()
         assert await segment.visible() == [b"a"]
 
@@ -190,16 +190,16 @@ async def test_a_header_that_the_image_lacks_is_looked_for_behind_a_barrier() ->
 async def test_an_image_that_still_says_open_does_not_let_a_write_through() -> None:
     """D5: the first write is caught by the record's condition, a later one by the barrier before the append."""
     store = LaggingStore()
-    async with office(store, SimulatedFiles(seed=3)) as desk:
-        segment = await desk.own()
-        wrote, first = await desk.begin(), await desk.begin()
+    async with segment_host(store, SimulatedFiles(seed=3)) as host:
+        segment = await host.own()
+        wrote, first = await host.begin(), await host.begin()
         await segment.publish(b"a", wrote)
         await store.barrier()
         # The watch is as late as the image.
-        desk.headers._participants.clear()
+        host.headers._participants.clear()
         before = segment.ledger.next_position
         for txn in (wrote, first):
-            await desk.commit(txn)
+            await host.commit(txn)
             with pytest.raises((TransactionEnded, OwnershipLost)):
                 await append(segment.buffer, b"late", txn)
         assert segment.ledger.next_position == before

@@ -7,7 +7,7 @@ from storage.entry import Entry
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, LATEST
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import Segment, office
+from tests.support.segments import Segment, segment_host
 from txn.headers import header_key
 
 
@@ -25,13 +25,13 @@ async def test_what_an_open_transaction_wrote_stays_hidden_after_a_takeover(
     metadata: MemoryStore, files: SimulatedFiles
 ) -> None:
     """D1, T25: the next owner serves only below the open transaction, and shows its entry once it is committed."""
-    async with office(metadata, files) as first:
+    async with segment_host(metadata, files) as first:
         segment = await first.own()
         txn = await first.begin()
         await segment.publish(b"before")
         position = await segment.publish(b"open", txn)
         await segment.publish(b"after")
-    async with office(metadata, files.kill()) as second:
+    async with segment_host(metadata, files.kill()) as second:
         segment = await second.own()
         assert segment.buffer.readable.value == position.before()
         assert await segment.visible() == [b"before"]
@@ -45,19 +45,19 @@ async def test_what_was_recovered_and_aborted_stays_hidden_in_every_ledger(
     metadata: MemoryStore, files: SimulatedFiles
 ) -> None:
     """D1, T19: the next owner knows only where it begins; its entries stand in several ledgers, each with its index."""
-    async with office(metadata, files) as first:
+    async with segment_host(metadata, files) as first:
         segment = await first.own(ledger_bytes_max=1)
         txn = await first.begin()
         for payload in (b"1", b"2", b"3"):
             await segment.publish(payload, txn)
             await wait_all_tasks_blocked()
         assert len({entry.position.ledger for entry in await entries_of(segment)}) == 3
-    async with office(metadata, files.kill()) as second:
+    async with segment_host(metadata, files.kill()) as second:
         segment = await second.own()
         await second.abort(txn)
         await segment.publish(b"after")
         await wait_all_tasks_blocked()
-    async with office(metadata, files.kill()) as third:
+    async with segment_host(metadata, files.kill()) as third:
         segment = await third.own()
         await wait_all_tasks_blocked()
         assert await third.abort_keys() == []
@@ -78,18 +78,18 @@ async def test_a_transaction_whose_header_is_gone_is_aborted_at_the_takeover(
     metadata: MemoryStore, files: SimulatedFiles
 ) -> None:
     """T19, T25: nothing says that it was committed, so nobody sees it; that is remembered without its op record."""
-    async with office(metadata, files) as first:
+    async with segment_host(metadata, files) as first:
         segment = await first.own()
         txn = await first.begin()
         await segment.publish(b"unknown", txn)
         await segment.publish(b"after")
     await metadata.delete(header_key(txn))
-    async with office(metadata, files.kill()) as second:
+    async with segment_host(metadata, files.kill()) as second:
         segment = await second.own()
         await wait_all_tasks_blocked()
         assert await segment.visible() == [b"after"]
         assert await second.op_keys() == []
-    async with office(metadata, files.kill()) as third:
+    async with segment_host(metadata, files.kill()) as third:
         assert await (await third.own()).visible() == [b"after"]
 
 
@@ -97,7 +97,7 @@ async def test_a_header_that_goes_while_its_segment_is_served_lets_the_segment_g
     metadata: MemoryStore, files: SimulatedFiles
 ) -> None:
     """T19: as at a takeover, and nobody waits for one."""
-    async with office(metadata, files) as broker:
+    async with segment_host(metadata, files) as broker:
         segment = await broker.own()
         txn = await broker.begin()
         await segment.publish(b"unknown", txn)

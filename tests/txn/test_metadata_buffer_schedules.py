@@ -9,7 +9,7 @@ from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.schedules import every_schedule
-from tests.support.segments import Office, Segment, office
+from tests.support.segments import Segment, SegmentHost, segment_host
 from txn.errors import InvalidTxnStatus, TxnError
 from txn.states import EndAction, TxnState
 
@@ -19,8 +19,8 @@ ENDS = [EndAction.COMMIT, EndAction.ABORT, None]
 class World:
     """Two transactions and what is written to them; owners may change in the middle."""
 
-    def __init__(self, desk: Office, segment: Segment, ledger_bytes_max: int) -> None:
-        self.desk = desk
+    def __init__(self, host: SegmentHost, segment: Segment, ledger_bytes_max: int) -> None:
+        self.host = host
         self.segment = segment
         self.ledger_bytes_max = ledger_bytes_max
         self.appended: list[tuple[Position, TxnId | None, bytes]] = []
@@ -39,14 +39,14 @@ class World:
 
     async def end(self, txn: TxnId, action: EndAction) -> None:
         try:
-            await self.desk.coordinator.end(txn, action)
+            await self.host.coordinator.end(txn, action)
         except InvalidTxnStatus:
             return
         self.decided[txn] = TxnState.COMMITTED if action is EndAction.COMMIT else TxnState.ABORTED
 
     async def take_over(self) -> None:
         self.segment.scope.cancel()
-        self.segment = await self.desk.own(ledger_bytes_max=self.ledger_bytes_max)
+        self.segment = await self.host.own(ledger_bytes_max=self.ledger_bytes_max)
 
     async def watch(self) -> None:
         """The readable position never goes back, and never passes an entry that is undecided."""
@@ -69,9 +69,9 @@ async def test_what_is_visible_follows_from_the_decisions(
     writes: list[tuple[int | None, bool]], ends: tuple[EndAction | None, ...], takes_over: bool, ledger_bytes_max: int
 ) -> None:
     """T12, T13, T14, T15, T19, T26, D7: every entry of a committed transaction and none of another, for every owner."""
-    async with office(MemoryStore(), SimulatedFiles(seed=2)) as desk:
-        world = World(desk, await desk.own(ledger_bytes_max=ledger_bytes_max), ledger_bytes_max)
-        txns = [await desk.begin(), await desk.begin()]
+    async with segment_host(MemoryStore(), SimulatedFiles(seed=2)) as host:
+        world = World(host, await host.own(ledger_bytes_max=ledger_bytes_max), ledger_bytes_max)
+        txns = [await host.begin(), await host.begin()]
         async with trio.open_nursery() as watching:
             watching.start_soon(world.watch)
             async with trio.open_nursery() as nursery:
@@ -91,11 +91,11 @@ async def test_what_is_visible_follows_from_the_decisions(
             await world.end(txn, EndAction.COMMIT)
         await wait_all_tasks_blocked()
         await check(world, txns)
-        assert await desk.op_keys() == []
-        assert desk.headers.transactions_joined == desk.counters.op_records_outstanding == 0
+        assert await host.op_keys() == []
+        assert host.headers.transactions_joined == host.counters.op_records_outstanding == 0
         # What was aborted stays so, wherever it is remembered by now; the last owner knows nothing but that.
         for txn in txns:
-            await desk.forget_header(txn)
+            await host.forget_header(txn)
         await world.take_over()
         await wait_all_tasks_blocked()
         await check(world, txns)

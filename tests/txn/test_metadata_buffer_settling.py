@@ -8,68 +8,68 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import append, office
+from tests.support.segments import append, segment_host
 
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_an_op_record_stays_until_its_entries_are_durable(commit: bool) -> None:
     """T25, T26: decided while its last entry is on its way to the disk, it is still the next owner's to find."""
     files = SimulatedFiles(seed=3)
-    async with office(MemoryStore(), files) as desk:
-        segment = await desk.own()
-        txn = await desk.begin()
+    async with segment_host(MemoryStore(), files) as host:
+        segment = await host.own()
+        txn = await host.begin()
         await segment.publish(b"a", txn)
         files.stop()
         position = await append(segment.buffer, b"b", txn)
-        await (desk.commit(txn) if commit else desk.abort(txn))
+        await (host.commit(txn) if commit else host.abort(txn))
         await wait_all_tasks_blocked()
         assert segment.ledger.confirmed.value < position
-        assert len(await desk.op_keys()) == 1
-        assert await desk.abort_keys() == []
+        assert len(await host.op_keys()) == 1
+        assert await host.abort_keys() == []
         files.resume()
         await segment.ledger.confirmed.wait_for(position)
         await wait_all_tasks_blocked()
-        assert await desk.op_keys() == []
-        assert len(await desk.abort_keys()) == (not commit)
+        assert await host.op_keys() == []
+        assert len(await host.abort_keys()) == (not commit)
 
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_removing_op_records_takes_no_sync_of_its_own(commit: bool, mock_clock: MockClock) -> None:
     """T26: they go along with whatever is written next; an abort record does not wait. Time stands still."""
     files = SimulatedFiles(seed=3)
-    async with EmbeddedStore.open(files, Path("/data")) as store, office(store, files) as desk:
-        segment = await desk.own()
-        txn = await desk.begin()
+    async with EmbeddedStore.open(files, Path("/data")) as store, segment_host(store, files) as host:
+        segment = await host.own()
+        txn = await host.begin()
         await segment.publish(b"a", txn)
         groups = store.statistics().extra["groups"]
         for _ in range(5):
-            await (desk.commit if commit else desk.abort)(txn)
+            await (host.commit if commit else host.abort)(txn)
             await wait_all_tasks_blocked()
-            assert len(await desk.op_keys()) == (1 if commit else 0)
-            txn = await desk.begin()
+            assert len(await host.op_keys()) == (1 if commit else 0)
+            txn = await host.begin()
             await wait_all_tasks_blocked()
-            assert await desk.op_keys() == []
+            assert await host.op_keys() == []
             await segment.publish(b"a", txn)
         assert store.statistics().extra["groups"] - groups == 5 * (3 if commit else 4)
 
 
 async def test_an_aborted_transaction_is_hidden_in_every_ledger_that_it_wrote_to() -> None:
     """T17, T26: its abort record says where its last entry stands, so each ledger's index names it."""
-    async with office(MemoryStore(), SimulatedFiles(seed=3)) as desk:
-        segment = await desk.own(ledger_bytes_max=100)
-        txn = await desk.begin()
+    async with segment_host(MemoryStore(), SimulatedFiles(seed=3)) as host:
+        segment = await host.own(ledger_bytes_max=100)
+        txn = await host.begin()
         ledgers = {(await segment.publish(bytes(60), txn)).ledger for _ in range(4)}
         assert len(ledgers) > 1
-        await desk.abort(txn)
+        await host.abort(txn)
         shown = 0
-        while await desk.abort_keys():
+        while await host.abort_keys():
             # The record moves once its ledgers are closed, and disk threads decide when that is.
             assert shown < 200
-            following = await desk.begin()
+            following = await host.begin()
             await segment.publish(bytes(100), following)
-            await desk.commit(following)
+            await host.commit(following)
             await wait_all_tasks_blocked(0.01)
             shown += 1
         segment.scope.cancel()
-        segment = await desk.own()
+        segment = await host.own()
         assert await segment.visible() == [bytes(100)] * shown

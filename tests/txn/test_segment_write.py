@@ -8,7 +8,7 @@ from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS
-from tests.support.segments import office
+from tests.support.segments import segment_host
 from txn.aborted_transactions import Span
 from txn.headers import v5_id
 from txn.segment_write import find_span
@@ -17,7 +17,7 @@ from txn.segment_write import find_span
 async def test_a_span_begins_with_the_first_entry_and_ends_with_the_log() -> None:
     """T18, T25: also over ledgers; none of it is below the bound; without an entry there is no span."""
     files, metadata = SimulatedFiles(seed=3), MemoryStore()
-    async with office(metadata, files) as first:
+    async with segment_host(metadata, files) as first:
         segment = await first.own(ledger_bytes_max=1)
         txn, other = await first.begin(), await first.begin()
         places = []
@@ -40,7 +40,7 @@ async def test_a_span_begins_with_the_first_entry_and_ends_with_the_log() -> Non
 async def test_an_entry_that_nobody_can_read_may_be_its_first(damaged: int) -> None:
     """T25, E3: so the readable position stays below, and what is open behind the damage is shown to nobody."""
     files, metadata = SimulatedFiles(seed=3), MemoryStore()
-    async with office(metadata, files) as first:
+    async with segment_host(metadata, files) as first:
         segment = await first.own(ledger_bytes_max=1)
         txn = await first.begin()
         await segment.buffer.join(txn)
@@ -49,9 +49,9 @@ async def test_an_entry_that_nobody_can_read_may_be_its_first(damaged: int) -> N
             places.append(await segment.publish(payload, writer))
             await wait_all_tasks_blocked()
         await segment.ledger.close()
-    async with office(metadata, files := files.kill()):
+    async with segment_host(metadata, files := files.kill()):
         pass  # The journal is in the ledgers now.
     files.flip(LEDGERS / f"{places[damaged].ledger:020d}.ledger", 8 * 60)
-    async with office(metadata, files) as second:
+    async with segment_host(metadata, files) as second:
         segment = await second.own(ledger_bytes_max=1)
         assert segment.buffer.readable.value < places[damaged] <= segment.ledger.confirmed.value

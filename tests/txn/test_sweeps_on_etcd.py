@@ -4,7 +4,7 @@ import trio
 
 from storage.metadata.store import starting_with
 from tests.support.etcd import etcd_store
-from tests.support.group_offices import Office, now_ms
+from tests.support.group_hosts import GroupHost, now_ms
 from tidewire.cli.local_etcd import EtcdProcess
 from txn.counters import OpCounters
 from txn.headers import KEY_PREFIX
@@ -18,10 +18,10 @@ TRANSACTIONS = 200
 async def test_many_headers_are_forgotten_with_few_questions(etcd_server: EtcdProcess) -> None:
     """T28: one question a transaction took longer than the transactions did, so that their headers piled up."""
     async with etcd_store(etcd_server.endpoint) as store, trio.open_nursery() as nursery:
-        office = Office(store)
+        host = GroupHost(store)
 
         async def live() -> None:
-            await office.coordinator.end(await office.coordinator.new_transaction(0, 60_000), EndAction.COMMIT)
+            await host.coordinator.end(await host.coordinator.new_transaction(0, 60_000), EndAction.COMMIT)
 
         async with trio.open_nursery() as lives:
             for _ in range(TRANSACTIONS):

@@ -34,8 +34,8 @@ from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA, LEDGERS, ledger_store
 from tests.support.rooms import now_ms
 from tests.support.schedules import every_schedule
-from tests.support.segments import Office, office
 from tests.support.segments import Segment as OwnedSegment
+from tests.support.segments import SegmentHost, segment_host
 from tests.support.steered_store import SteeredStore
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
@@ -121,10 +121,10 @@ def files() -> SimulatedFiles:
 
 
 @asynccontextmanager
-async def deduplicating(desk: Office, segment: OwnedSegment) -> AsyncIterator[Deduplication]:
+async def deduplicating(host: SegmentHost, segment: OwnedSegment) -> AsyncIterator[Deduplication]:
     """The deduplication of a segment with transactions, taken over and running."""
     memory = Deduplication(
-        segment.ledger, desk.metadata, NO_CLAIM, buffer=segment.buffer, headers=desk.headers, codecs=ENTRY_CODECS
+        segment.ledger, host.metadata, NO_CLAIM, buffer=segment.buffer, headers=host.headers, codecs=ENTRY_CODECS
     )
     await memory.recover()
     async with trio.open_nursery() as nursery:
@@ -364,47 +364,47 @@ def test_the_id_of_a_send() -> None:
 async def test_an_abort_counts_that_stands_in_a_ledgers_index(files: SimulatedFiles) -> None:
     """E6: the snapshot knew the transaction as open; by now its records and header are gone."""
     metadata = MemoryStore()
-    async with office(metadata, files) as desk:
-        segment = await desk.own(ledger_bytes_max=100)
-        aborted, committed = await desk.begin(), await desk.begin()
+    async with segment_host(metadata, files) as host:
+        segment = await host.own(ledger_bytes_max=100)
+        aborted, committed = await host.begin(), await host.begin()
         with patch.object(module, "SNAPSHOT_ENTRIES", 1):
-            async with deduplicating(desk, segment) as memory:
+            async with deduplicating(host, segment) as memory:
                 for number, txn in enumerate((aborted, committed)):
                     made = payload("p", single(number))
                     memory.note("p", single(number), await segment.publish(made, txn), len(made), txn)
                 await wait_all_tasks_blocked()
-        assert desk.headers.transactions_joined == 2, "those of the buffer"
-        await desk.abort(aborted)
-        await desk.commit(committed)
+        assert host.headers.transactions_joined == 2, "those of the buffer"
+        await host.abort(aborted)
+        await host.commit(committed)
         await segment.publish(bytes(200))
         await segment.publish(bytes(200))
         await wait_all_tasks_blocked()
-        assert await desk.abort_keys() == []
+        assert await host.abort_keys() == []
         for txn in (aborted, committed):
-            await desk.forget_header(txn)
+            await host.forget_header(txn)
         segment.scope.cancel()
-        segment = await desk.own()
-        async with deduplicating(desk, segment) as memory:
+        segment = await host.own()
+        async with deduplicating(host, segment) as memory:
             assert await memory.find("p", single(0), None) is None
             assert await memory.find("p", single(1), None) is not None
-        assert desk.headers.transactions_joined == 0
+        assert host.headers.transactions_joined == 0
 
 
 async def test_sends_of_unknown_fate_are_not_remembered(files: SimulatedFiles) -> None:
     """E6: of a ledger with a damaged index nobody is shown a transaction's entries, and the topic is served."""
-    async with office(MemoryStore(), files) as desk:
-        segment = await desk.own(ledger_bytes_max=100)
-        txn = await desk.begin()
+    async with segment_host(MemoryStore(), files) as host:
+        segment = await host.own(ledger_bytes_max=100)
+        txn = await host.begin()
         await segment.publish(payload("p", single(0)), txn)
         await segment.publish(payload("p", single(1)))
-        await desk.abort(txn)
+        await host.abort(txn)
         await segment.publish(bytes(200))
         await segment.publish(bytes(200))
         await wait_all_tasks_blocked()
         segment.scope.cancel()
-        segment = await desk.own()
+        segment = await host.own()
         with patch.object(ManagedLedger, "load_aborted", side_effect=LedgerCorrupt(Path("1.aborted"), 0, "torn")):
-            async with deduplicating(desk, segment) as memory:
+            async with deduplicating(host, segment) as memory:
                 assert await memory.find("p", single(0), None) is None
                 assert await memory.find("p", single(1), None) is not None
 
@@ -431,44 +431,44 @@ async def test_a_topic_without_a_snapshot_is_taken_over_past_damage(files: Simul
 
 async def test_a_take_over_that_fails_follows_nobody(files: SimulatedFiles) -> None:
     """E6: nobody tells it of decisions any more."""
-    async with office(MemoryStore(), files) as desk:
-        segment = await desk.own()
-        txn = await desk.begin()
+    async with segment_host(MemoryStore(), files) as host:
+        segment = await host.own()
+        txn = await host.begin()
         await segment.publish(payload("p", single(0)), txn)
         memory = Deduplication(
-            segment.ledger, desk.metadata, NO_CLAIM, buffer=segment.buffer, headers=desk.headers, codecs=ENTRY_CODECS
+            segment.ledger, host.metadata, NO_CLAIM, buffer=segment.buffer, headers=host.headers, codecs=ENTRY_CODECS
         )
         silent = patch.object(HeaderWatch, "catch_up", side_effect=StoreUnavailable("no answer"))
         with silent, pytest.raises(StoreUnavailable):
             await memory.recover()
         segment.scope.cancel()
         await wait_all_tasks_blocked()
-        assert desk.headers.transactions_joined == 0
+        assert host.headers.transactions_joined == 0
 
 
 async def test_a_decision_counts_before_this_broker_is_told(files: SimulatedFiles) -> None:
     """E6: the client that has decided, and sends again at once, is not refused: the header says what became of it."""
-    async with office(MemoryStore(), files) as desk:
-        segment = await desk.own()
-        aborted, committed = await desk.begin(), await desk.begin()
-        async with deduplicating(desk, segment) as memory:
+    async with segment_host(MemoryStore(), files) as host:
+        segment = await host.own()
+        aborted, committed = await host.begin(), await host.begin()
+        async with deduplicating(host, segment) as memory:
             for number, txn in enumerate((aborted, committed)):
                 made = payload("p", single(number))
                 memory.note("p", single(number), await segment.publish(made, txn), len(made), txn)
             with pytest.raises(SendInDoubt):
                 await memory.find("p", single(0), None)
             # The watch's news reach nobody.
-            told = desk.headers._participants.copy()
-            desk.headers._participants.clear()
-            await desk.abort(aborted)
-            await desk.commit(committed)
+            told = host.headers._participants.copy()
+            host.headers._participants.clear()
+            await host.abort(aborted)
+            await host.commit(committed)
             await wait_all_tasks_blocked()
-            desk.headers._participants.update(told)
+            host.headers._participants.update(told)
             assert await memory.find("p", single(0), None) is None
             assert await memory.find("p", single(1), None) is not None
             await segment.buffer.caught_up()
             await wait_all_tasks_blocked()
-            assert desk.headers.transactions_joined == 0, "nobody waits for them any more"
+            assert host.headers.transactions_joined == 0, "nobody waits for them any more"
 
 
 class Bystander:
@@ -481,18 +481,18 @@ class Bystander:
 @every_schedule(examples_max=40, steps=st.integers(0, 6))
 async def test_a_decision_that_comes_during_a_take_over_is_not_missed(steps: int) -> None:
     """E6: those who wait for it are told one after another, and this one may come too late to be among them."""
-    async with office(MemoryStore(), SimulatedFiles(seed=1)) as desk:
-        segment = await desk.own()
-        txn = await desk.begin()
+    async with segment_host(MemoryStore(), SimulatedFiles(seed=1)) as host:
+        segment = await host.own()
+        txn = await host.begin()
         await segment.publish(payload("p", single(0)), txn)
         others = [Bystander() for _ in range(9)]
         for other in others:
-            desk.headers.join(txn, other)
+            host.headers.join(txn, other)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(desk.abort, txn)
+            nursery.start_soon(host.abort, txn)
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
-            async with deduplicating(desk, segment) as memory:
+            async with deduplicating(host, segment) as memory:
                 await wait_all_tasks_blocked()
                 assert memory.is_new("p", single(0), None)
 

@@ -1,10 +1,10 @@
 """A broker's coordinator with its groups of transactions, and the tasks that a broker runs for them.
 
-    async with running(Office(metadata)) as office:
-        txn = await office.join(TransactionGroup("app", 1))
-        await office.commit(TransactionGroup("app", 1), txn)
+    async with running(GroupHost(metadata)) as host:
+        txn = await host.join(TransactionGroup("app", 1))
+        await host.commit(TransactionGroup("app", 1), txn)
 
-Several may share a store, as brokers do, or have a store each on one etcd. An office that does not run is a broker
+Several may share a store, as brokers do, or have a store each on one etcd. A host that does not run is a broker
 that has died: what it has begun stands in the store.
 """
 
@@ -27,7 +27,7 @@ def now_ms() -> int:
     return round(trio.current_time() * 1000)
 
 
-class Office:
+class GroupHost:
     """A broker's coordinator, over a store that it may share with others."""
 
     def __init__(self, metadata: MetadataStore) -> None:
@@ -59,11 +59,11 @@ class Office:
 
 
 @asynccontextmanager
-async def running(office: Office) -> AsyncIterator[Office]:
+async def running(host: GroupHost) -> AsyncIterator[GroupHost]:
     """With the tasks that a broker runs."""
     async with trio.open_nursery() as nursery:
-        await office.transactions.start(nursery)
-        nursery.start_soon(office.transactions.timeout_sweep.run)
-        nursery.start_soon(office.transactions.group_sweep.run)
-        yield office
+        await host.transactions.start(nursery)
+        nursery.start_soon(host.transactions.timeout_sweep.run)
+        nursery.start_soon(host.transactions.group_sweep.run)
+        yield host
         nursery.cancel_scope.cancel()

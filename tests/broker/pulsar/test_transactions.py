@@ -111,4 +111,4 @@ async def test_a_send_in_a_transaction_nobody_knows_is_refused_for_good(broker: 
     await client.publish(1, 4, b"a", (0, (1 << 62) | 4711))
     refused = (await client.receive()).send_error
     assert (refused.sequence_id, refused.error) == (4, pb.NotAllowedError)
-    assert "not known" in refused.message
+    assert "does not exist" in refused.message

@@ -80,7 +80,7 @@ class Dispatcher:
         self._turn = 0
         self._is_closed = False
         self._seen_in_front: Position | None = None
-        """The first unacknowledged entry of a sealed source, once it is known to be visible."""
+        """The first unacknowledged entry of a sealed source, once it is known to wait for a consumer."""
         self._stalled: tuple[int, Position, LedgerCorrupt] | None = None
         """The generation, entry and damage at which reading new entries stopped; None without damage."""
         self._messages_per_entry = 1.0

@@ -1,7 +1,7 @@
 """The fence of a journal: it makes sure that the old writer confirms nothing after a new writer has begun.
 
 Fences are files `fence-<epoch>` in the journal's folder. A writer takes the next free epoch by creating its file,
-durably. Only then it reads what the writer before it left. After every sync, before it confirms, a writer checks
+durably. Only then does it read what the writer before it left. After every sync, before it confirms, a writer checks
 whether the next epoch's file exists. If so, a new writer has begun to read and may have missed what was just written,
 so the old writer does not confirm it.
 

@@ -253,7 +253,7 @@ class Journal:
         self._shortage = f"the disk is full: {full.filename} of {self._file_bytes} bytes cannot be made"
         self._room.unpark_all()
         assert self._file is not None, "begin() comes before make_files()"
-        # Not if the writer has just left the last file, because the number of the next one is not certain yet.
+        # Not if the writer has just left the last existing file, because no file follows it yet.
         if self._retired and self._retired[-1] != self._file.path:
             self._hand_back()
         await trio.sleep(SPACE_RETRY_SECONDS)
@@ -377,6 +377,6 @@ class Journal:
                 raise
             return file
         except OSError:
-            # A new writer removes our files. Then the fence is the cause, not the disk.
+            # A new writer may have removed our files. Then the fence is the cause, not the disk.
             self._fence.check()
             raise

@@ -127,7 +127,7 @@ class LedgerChain:
         await self._remove_trimmed()
 
     async def begin(self) -> bool:
-        """Have a ledger that accepts entries, unless the managed ledger is sealed.
+        """Have a ledger that accepts entries, unless entries are refused for good.
 
         False if there is no space for one.
         """

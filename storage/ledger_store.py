@@ -5,9 +5,9 @@ conditional writes could keep the same promises. `tests/storage/ledger_conforman
 
 - After any crash, every entry that an `OpenLedger` confirmed is there, at the position it was given. Nothing else is
   there.
-- `fence` first makes sure that a writer gets nothing more confirmed, and only then `recover` reads. The caller records
-  the recovered end by a compare-and-set. Entries behind that end are never read, and appending continues in a new
-  ledger.
+- `fence` first makes sure that a writer gets nothing more confirmed, and only then does `recover` read. The caller
+  records the recovered end by a compare-and-set. Entries behind that end are never read, and appending continues in a
+  new ledger.
 - A created ledger has a file until it is deleted. So "no file" means damage, never an empty ledger (E2, E3).
 - Ledgers that share one `confirmed` watermark confirm in the order of their appends, across all of them.
 
@@ -207,7 +207,7 @@ class LedgerStore(Protocol):
         ...
 
     async def missing(self, ledgers: Sequence[int]) -> list[int]:
-        """The ones of these ledgers that have no file."""
+        """Those of these ledgers that have no file."""
         ...
 
     async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:

@@ -1,7 +1,7 @@
 """What the previous owner of a managed ledger left: the ends that its record does not have yet.
 
 A ledger that is open in the record has no known end. The record names its writer. That writer is fenced first, and only
-then the ledger is read. Ledgers that this process itself has open are read from memory, because a full disk may keep
+then is the ledger read. Ledgers that this process itself has open are read from memory, because a full disk may keep
 their files from being completed.
 """
 

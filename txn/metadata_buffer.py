@@ -5,12 +5,12 @@ things must happen in one order:
 
 1. Before its first write here, a transaction holds back the readable position.
 2. The buffer writes an op record, on the condition that the header is open and the owner's claim holds.
-3. Only when the op record is durable, the buffer appends the entry. Once the transaction is decided, it accepts nothing
+3. Once the op record is durable, the buffer appends the entry. Once the transaction is decided, it accepts nothing
    more.
 
 When a header changes, `decided` is called. The buffer releases the position, so that the watermark rises and
 dispatchers wake. After an abort, it first remembers the abort. Then its `run` task removes the op record, in one change
-set with the abort record. Only then the header may be deleted. Every step can be repeated after a crash (T25, T26).
+set with the abort record. Only then may the header be deleted. Every step can be repeated after a crash (T25, T26).
 """
 
 from collections.abc import Sequence

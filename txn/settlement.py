@@ -2,7 +2,7 @@
 
 Decisions are applied in memory first (`metadata_buffer.py`). This task then removes the records, of many transactions
 at a time. Op records go in one change set with the abort record. Abort records go once the aborted-transaction index of
-their ledger covers them. Only then the header may be deleted. Every step can be repeated after a crash (T25, T26).
+their ledger covers them. Only then may the header be deleted. Every step can be repeated after a crash (T25, T26).
 """
 
 from collections.abc import Callable

@@ -232,7 +232,7 @@ class HeaderSweep:
             self._timer.at_latest(finalized_ms)
 
     async def _with_ops(self, txns: Iterable[TxnId]) -> set[TxnId]:
-        """The ones of these finished transactions that have op records.
+        """Those of these finished transactions that have op records.
 
         No new ones follow, because those need an open header.
         """

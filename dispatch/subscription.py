@@ -307,7 +307,10 @@ class Subscription:
         return disconnected
 
     def let_go(self) -> None:
-        """Forget who withholds, once `run` has ended. The two hold each other, until a collection."""
+        """Release `withheld`, once `run` has ended.
+
+        The two refer to each other, which would keep both until a collection.
+        """
         self._withheld = self._dispatcher.withheld = NothingWithheld()
 
     @property

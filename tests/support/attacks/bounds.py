@@ -12,7 +12,7 @@ from broker.pulsar.sizes import (
     METADATA_BYTES_MAX,
 )
 from broker.schemas.schema import SCHEMA_BYTES_MAX
-from tests.support.attacks.enemy import Enemy, EnemyClient
+from tests.support.attacks.attacker import Attacker, AttackerClient
 from tests.support.attacks.siege import Attack
 from tests.support.wire import message
 from tidewire.wire.pulsar import commands
@@ -30,20 +30,22 @@ ID_BYTES_MIN: Final = 4
 """And no less."""
 
 
-async def _ask(enemy: Enemy, client: EnemyClient, what: str, command: pb.BaseCommand, *served: int) -> None:
+async def _ask(attacker: Attacker, client: AttackerClient, what: str, command: pb.BaseCommand, *served: int) -> None:
     """Ask; the answer must be of one of these types."""
     answer = await client.ask(command)
-    enemy.counts["inputs"] += 1
+    attacker.counts["inputs"] += 1
     if answer.type not in served:
-        enemy.complaints.append(f"{what} was answered by {Type.Name(answer.type)}: {str(answer)[:200]}")
+        attacker.complaints.append(f"{what} was answered by {Type.Name(answer.type)}: {str(answer)[:200]}")
 
 
-async def _send(enemy: Enemy, client: EnemyClient, what: str, number: int, payload: bytes, *, is_legal: bool) -> None:
+async def _send(
+    attacker: Attacker, client: AttackerClient, what: str, number: int, payload: bytes, *, is_legal: bool
+) -> None:
     await client.send_payload(commands.send(1, number), payload)
     answer = await client.receive()
-    enemy.counts["inputs"] += 1
+    attacker.counts["inputs"] += 1
     if (answer.type == Type.SEND_RECEIPT) != is_legal:
-        enemy.complaints.append(f"{what} was answered by {Type.Name(answer.type)}: {str(answer)[:200]}")
+        attacker.complaints.append(f"{what} was answered by {Type.Name(answer.type)}: {str(answer)[:200]}")
 
 
 def _metadata(size: int) -> bytes:
@@ -55,55 +57,55 @@ def _metadata(size: int) -> bytes:
     return build_payload(metadata, b"value")
 
 
-async def names(enemy: Enemy) -> None:
+async def names(attacker: Attacker) -> None:
     """Names at their bound and one byte above."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
+    async def once(attacker: Attacker, chance: Random) -> None:
         letter = chance.choice("abcdefgh")
-        async with enemy.client() as client:
+        async with attacker.client() as client:
             longest = PREFIX + letter * (NAME_BYTES_MAX - len(PREFIX))
-            await _ask(enemy, client, "the longest topic", commands.partitioned_metadata(longest, 1, auto_create=False),
+            await _ask(attacker, client, "the longest topic", commands.partitioned_metadata(longest, 1, auto_create=False),
                        Type.PARTITIONED_METADATA_RESPONSE)  # fmt: skip
-            await _ask(enemy, client, "a longer topic", commands.producer(longest + "a", 1, 2), Type.ERROR)
+            await _ask(attacker, client, "a longer topic", commands.producer(longest + "a", 1, 2), Type.ERROR)
             asked = commands.subscribe(PLAIN, letter * 100_000, 1, 3)
-            await _ask(enemy, client, "a subscription of 100,000 letters", asked, Type.ERROR)
+            await _ask(attacker, client, "a subscription of 100,000 letters", asked, Type.ERROR)
 
-    await enemy.in_parallel(2, once)
+    await attacker.in_parallel(2, once)
 
 
-async def messages(enemy: Enemy) -> None:
+async def messages(attacker: Attacker) -> None:
     """Messages, metadata and schemas at their bounds and above."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.client() as client:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.client() as client:
             await client.produce(1, PLAIN)
-            await _send(enemy, client, "a large message", 0, message(bytes(MAX_MESSAGE_SIZE - 1000)), is_legal=True)
-            await _send(enemy, client, "large metadata", 1, _metadata(METADATA_BYTES_MAX - 8), is_legal=True)
-            await _send(enemy, client, "larger metadata", 2, _metadata(METADATA_BYTES_MAX + 64), is_legal=False)
-        async with enemy.client() as client:
+            await _send(attacker, client, "a large message", 0, message(bytes(MAX_MESSAGE_SIZE - 1000)), is_legal=True)
+            await _send(attacker, client, "large metadata", 1, _metadata(METADATA_BYTES_MAX - 8), is_legal=True)
+            await _send(attacker, client, "larger metadata", 2, _metadata(METADATA_BYTES_MAX + 64), is_legal=False)
+        async with attacker.client() as client:
             schema = pb.Schema(name="s", schema_data=b"x" * (SCHEMA_BYTES_MAX + 1), type=pb.Schema.Type.Avro)
             asked = commands.get_or_create_schema(1, PLAIN, schema)
-            await _ask(enemy, client, "a larger schema", asked, Type.GET_OR_CREATE_SCHEMA_RESPONSE, Type.ERROR)
+            await _ask(attacker, client, "a larger schema", asked, Type.GET_OR_CREATE_SCHEMA_RESPONSE, Type.ERROR)
 
-    await enemy.in_parallel(1, once)
+    await attacker.in_parallel(1, once)
 
 
-async def acknowledgements(enemy: Enemy) -> None:
+async def acknowledgements(attacker: Attacker) -> None:
     """ACKs with as many ids, and sets as long, as they may have."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.client() as client:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.client() as client:
             asked = commands.subscribe(PLAIN, f"s{chance.randrange(4)}", 1, 1, sub_type=pb.CommandSubscribe.Shared)
             await client.ask(asked)
             ids = [message_id(number % 50, number) for number in range(IDS_BYTES_MAX // ID_BYTES)]
-            await _ask(enemy, client, "many ids", commands.ack(1, ids, request_id=2), Type.ACK_RESPONSE)
+            await _ask(attacker, client, "many ids", commands.ack(1, ids, request_id=2), Type.ACK_RESPONSE)
             words = [message_id(1, 1, ack_set=[-1] * (ACK_SET_WORDS_MAX // 16))]
-            await _ask(enemy, client, "a long set", commands.ack(1, words, request_id=3), Type.ACK_RESPONSE)
+            await _ask(attacker, client, "a long set", commands.ack(1, words, request_id=3), Type.ACK_RESPONSE)
 
-    await enemy.in_parallel(2, once)
+    await attacker.in_parallel(2, once)
 
 
-async def larger_commands(enemy: Enemy) -> None:
+async def larger_commands(attacker: Attacker) -> None:
     """Commands above their bound, which end the connection."""
     ids = [message_id(number, number) for number in range(IDS_BYTES_MAX // ID_BYTES_MIN)]
     schema = pb.Schema(name="s", schema_data=b"x" * DECLARING_BYTES_MAX, type=pb.Schema.Type.Avro)
@@ -117,13 +119,13 @@ async def larger_commands(enemy: Enemy) -> None:
         )
     ]
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.client() as client:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.client() as client:
             await client.stream.send_all(chance.choice(larger))
-            enemy.counts["inputs"] += 1
-            await enemy.ends(client.stream)
+            attacker.counts["inputs"] += 1
+            await attacker.ends(client.stream)
 
-    await enemy.in_parallel(4, once)
+    await attacker.in_parallel(4, once)
 
 
 ATTACKS: Final = (

@@ -17,7 +17,7 @@ from broker.pulsar.producing import PRODUCERS_MAX
 from dispatch.permits import UNACKED_MESSAGES_PER_CONSUMER_MAX
 from storage.cursor_record import STORED_MAX
 from tests.support.admin import Admin
-from tests.support.attacks.enemy import Enemy, EnemyClient
+from tests.support.attacks.attacker import Attacker, AttackerClient
 from tests.support.attacks.siege import Attack
 from tests.support.wire import message
 from tidewire.wire.pulsar import commands
@@ -38,46 +38,46 @@ TOPICS: Final = 1_000
 SEEKERS: Final = 500
 
 
-async def producers(enemy: Enemy) -> None:
+async def producers(attacker: Attacker) -> None:
     """As many producers as one connection may have, and more. Each stores a message, which deduplication remembers."""
 
-    async def once(enemy: Enemy, _chance: Random) -> None:
-        async with enemy.client() as client:
+    async def once(attacker: Attacker, _chance: Random) -> None:
+        async with attacker.client() as client:
             for first in range(0, PRODUCERS_MAX + AT_ONCE, AT_ONCE):
                 numbers = range(first, first + AT_ONCE)
                 answers = await _ask_all(client, [commands.producer(OWN, number, number) for number in numbers])
-                _judge(enemy, "producers", numbers, answers, Type.PRODUCER_SUCCESS, PRODUCERS_MAX)
+                _judge(attacker, "producers", numbers, answers, Type.PRODUCER_SUCCESS, PRODUCERS_MAX)
                 if first < PRODUCERS_MAX:
                     for number in numbers:
                         await client.send_payload(commands.send(number, 0), message())
                     for _ in numbers:
                         await client.receive()
 
-    await enemy.in_parallel(1, once)
+    await attacker.in_parallel(1, once)
 
 
-async def consumers(enemy: Enemy) -> None:
+async def consumers(attacker: Attacker) -> None:
     """As many consumers as one connection may have, and more."""
 
-    async def once(enemy: Enemy, _chance: Random) -> None:
+    async def once(attacker: Attacker, _chance: Random) -> None:
         ask = partial(commands.subscribe, OWN, "crowd", sub_type=pb.CommandSubscribe.Shared)
-        async with enemy.client() as client:
+        async with attacker.client() as client:
             for first in range(0, CONSUMERS_MAX + AT_ONCE, AT_ONCE):
                 numbers = range(first, first + AT_ONCE)
                 answers = await _ask_all(client, [ask(number, number) for number in numbers])
-                _judge(enemy, "consumers", numbers, answers, Type.SUCCESS, CONSUMERS_MAX)
+                _judge(attacker, "consumers", numbers, answers, Type.SUCCESS, CONSUMERS_MAX)
 
-    await enemy.in_parallel(1, once)
+    await attacker.in_parallel(1, once)
 
 
-async def unacknowledged(enemy: Enemy) -> None:
+async def unacknowledged(attacker: Attacker) -> None:
     """A consumer that takes all it can get and acknowledges nothing."""
     topic = f"{OWN}-unacknowledged"
 
-    async def once(enemy: Enemy, chance: Random) -> None:
+    async def once(attacker: Attacker, chance: Random) -> None:
         asked = commands.subscribe(topic, f"s{chance.getrandbits(30)}", 1, 1, sub_type=pb.CommandSubscribe.Shared)
         batch = message(batch_of=BATCH)
-        async with enemy.client() as sending, enemy.client() as taking:
+        async with attacker.client() as sending, attacker.client() as taking:
             await taking.ask(asked)
             await taking.send(commands.flow(1, 2**31 - 1))
             await sending.produce(1, topic)
@@ -89,20 +89,20 @@ async def unacknowledged(enemy: Enemy) -> None:
             taken = 0
             while (await taking.receive()).type == Type.MESSAGE:
                 taken += BATCH
-            enemy.counts["messages taken"] += taken
+            attacker.counts["messages taken"] += taken
             if taken > UNACKED_MESSAGES_PER_CONSUMER_MAX + BATCH:
-                enemy.complaints.append(f"{taken:,} messages were sent to a consumer that acknowledges none")
+                attacker.complaints.append(f"{taken:,} messages were sent to a consumer that acknowledges none")
 
-    await enemy.in_parallel(1, once)
+    await attacker.in_parallel(1, once)
 
 
-async def aborted(enemy: Enemy) -> None:
+async def aborted(attacker: Attacker) -> None:
     """Transactions that write a message and are aborted, by the thousand."""
     with suppress(OSError):
-        await trio.to_thread.run_sync(Admin(f"http://{enemy.http}").create, SCALABLE)
+        await trio.to_thread.run_sync(Admin(f"http://{attacker.http}").create, SCALABLE)
 
-    async def once(enemy: Enemy, _chance: Random) -> None:
-        async with enemy.client() as client:
+    async def once(attacker: Attacker, _chance: Random) -> None:
+        async with attacker.client() as client:
             await client.produce(1, SEGMENT)
             for number in count(1):
                 begun = (await client.ask(commands.new_txn(3 * number, 0, 60_000))).new_txn_response
@@ -110,98 +110,100 @@ async def aborted(enemy: Enemy) -> None:
                 await client.send_payload(commands.send(1, number, txn=txn), message())
                 await client.receive()
                 await client.ask(commands.end_txn(3 * number + 1, txn, commit=False))
-                enemy.counts["transactions aborted"] += 1
+                attacker.counts["transactions aborted"] += 1
 
-    await enemy.in_parallel(20, once)
+    await attacker.in_parallel(20, once)
 
 
-async def gaps(enemy: Enemy) -> None:
+async def gaps(attacker: Attacker) -> None:
     """A producer that leaves a gap between each two of its sequence ids, which deduplication has to remember."""
 
-    async def once(enemy: Enemy, _chance: Random) -> None:
-        async with enemy.client() as client:
+    async def once(attacker: Attacker, _chance: Random) -> None:
+        async with attacker.client() as client:
             await client.produce(1, f"{OWN}-gaps")
             for first in count(0, AT_ONCE):
                 for number in range(first, first + AT_ONCE):
                     await client.send_payload(commands.send(1, 2 * number), message())
                 for _ in range(AT_ONCE):
                     await client.receive()
-                enemy.counts["gaps"] += AT_ONCE
+                attacker.counts["gaps"] += AT_ONCE
 
-    await enemy.in_parallel(4, once)
+    await attacker.in_parallel(4, once)
 
 
-async def holes(enemy: Enemy) -> None:
+async def holes(attacker: Attacker) -> None:
     """A consumer that acknowledges every second message, so that the cursor has to remember each."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
+    async def once(attacker: Attacker, chance: Random) -> None:
         asked = commands.subscribe(f"{OWN}-holes", f"s{chance.getrandbits(30)}", 1, 1)
-        async with enemy.client() as client:
+        async with attacker.client() as client:
             await client.ask(asked)
             await client.produce(1, f"{OWN}-holes")
             for made in count(AT_ONCE, AT_ONCE):
                 for number in range(2 * AT_ONCE):
                     await client.send_payload(commands.send(1, 2 * made + number), message())
                 stored = [(await client.receive()).send_receipt.message_id for _ in range(2 * AT_ONCE)]
-                enemy.counts["holes"] += AT_ONCE
+                attacker.counts["holes"] += AT_ONCE
                 if made > STORED_MAX + AT_ONCE:
                     # Without an answer they are kept in memory, as far as there is room.
                     await client.send(commands.ack(1, stored[1::2]))
                     continue
                 answer = (await client.ask(commands.ack(1, stored[1::2], request_id=2))).ack_response
                 if answer.HasField("error") != (made > STORED_MAX):
-                    enemy.complaints.append(f"{made:,} holes were answered by {answer.message or 'yes'}")
+                    attacker.complaints.append(f"{made:,} holes were answered by {answer.message or 'yes'}")
 
-    await enemy.in_parallel(1, once)
+    await attacker.in_parallel(1, once)
 
 
-async def seekers(enemy: Enemy) -> None:
+async def seekers(attacker: Attacker) -> None:
     """Readers that seek and lose their connection: the broker remembers where they were for their return."""
     ask = partial(commands.subscribe, f"{OWN}-sought", durable=False, start=message_id(0, 0))
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.client() as client:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.client() as client:
             client.ignored.add(Type.CLOSE_CONSUMER)
             for number in range(1, SEEKERS):
                 name = f"r{chance.getrandbits(60)}"
                 await client.ask(ask(name, number, 2 * number))
                 await client.ask(commands.seek(number, 2 * number + 1, to=message_id(-1, -1)))
-                enemy.counts["seeks"] += 1
+                attacker.counts["seeks"] += 1
 
-    await enemy.in_parallel(2, once)
+    await attacker.in_parallel(2, once)
 
 
-async def topics(enemy: Enemy) -> None:
+async def topics(attacker: Attacker) -> None:
     """A new topic for each producer, and a subscription on it that nobody deletes."""
     numbers = count()
 
-    async def once(enemy: Enemy, _chance: Random) -> None:
-        async with enemy.client() as client:
+    async def once(attacker: Attacker, _chance: Random) -> None:
+        async with attacker.client() as client:
             for request in count(0, 2):
                 number = next(numbers)
                 if number >= TOPICS:
-                    await trio.sleep_until(enemy.until)
+                    await trio.sleep_until(attacker.until)
                     return
                 await client.ask(commands.producer(f"{OWN}-{number}", request, request))
                 await client.ask(commands.subscribe(f"{OWN}-{number}", "s", request, request + 1))
-                enemy.counts["topics"] += 1
+                attacker.counts["topics"] += 1
 
-    await enemy.in_parallel(4, once)
+    await attacker.in_parallel(4, once)
 
 
-async def _ask_all(client: EnemyClient, asked: list[pb.BaseCommand]) -> list[pb.BaseCommand]:
+async def _ask_all(client: AttackerClient, asked: list[pb.BaseCommand]) -> list[pb.BaseCommand]:
     await client.send(*asked)
     return [await client.receive() for _ in asked]
 
 
-def _judge(enemy: Enemy, what: str, numbers: range, answers: list[pb.BaseCommand], served: int, bound: int) -> None:
+def _judge(
+    attacker: Attacker, what: str, numbers: range, answers: list[pb.BaseCommand], served: int, bound: int
+) -> None:
     """Below the bound all are served, and from there on none is."""
-    enemy.counts[what] += len(numbers)
+    attacker.counts[what] += len(numbers)
     due = max(0, min(bound - numbers.start, len(numbers)))
     found = sum(answer.type == served for answer in answers)
     if found != due:
         refused = next((answer.error.message for answer in answers if answer.type != served), "")
-        enemy.complaints.append(f"of {what} {numbers} {found} were served, and {due} are due: {refused}")
+        attacker.complaints.append(f"of {what} {numbers} {found} were served, and {due} are due: {refused}")
 
 
 ATTACKS: Final = (

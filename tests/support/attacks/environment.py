@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from tests.support.attacks import wire
-from tests.support.attacks.enemy import Enemy
+from tests.support.attacks.attacker import Attacker
 from tests.support.attacks.outside_witness import OutsideWitness
 from tests.support.attacks.siege import FLAGS, AnyWitness, Attack, Verdict, besiege, judge_after_kill
 from tests.support.attacks.witness import Witness
@@ -57,10 +57,10 @@ async def _kill_and_judge(
     await witness.prepare()
     async with witness.at_work(), outside.at_work():
         for number in range(KILLS):
-            enemy = Enemy(broker.pulsar, broker.http, Random(f"{seed}/{number}"), seconds / KILLS)
+            attacker = Attacker(broker.pulsar, broker.http, Random(f"{seed}/{number}"), seconds / KILLS)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(wire.flooding_producers, enemy)
-                await trio.sleep(enemy.chance.uniform(0.2, 1) * seconds / KILLS)
+                nursery.start_soon(wire.flooding_producers, attacker)
+                await trio.sleep(attacker.chance.uniform(0.2, 1) * seconds / KILLS)
                 await trio.to_thread.run_sync(broker.restart)
                 nursery.cancel_scope.cancel()
     for judging in witnesses:
@@ -73,12 +73,12 @@ async def _kill_and_judge(
 def stopped(folder: Path, seed: int, seconds: float) -> Verdict:
     """SIGSTOP and SIGCONT in turn, while clients storm."""
 
-    async def run(broker: RunningBroker, enemy: Enemy) -> None:
+    async def run(broker: RunningBroker, attacker: Attacker) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(wire.storm, enemy)
-            while enemy.goes_on():
+            nursery.start_soon(wire.storm, attacker)
+            while attacker.goes_on():
                 await _stand_still(broker.pid, STOPPED_SECONDS)
-                enemy.counts["stops"] += 1
+                attacker.counts["stops"] += 1
                 await trio.sleep(STOPPED_SECONDS / 4)
 
     with running_broker(folder / "data", *FLAGS) as broker:
@@ -88,10 +88,10 @@ def stopped(folder: Path, seed: int, seconds: float) -> Verdict:
 def descriptors(folder: Path, seed: int, seconds: float) -> Verdict:
     """Few descriptors, and more clients than that."""
 
-    async def run(enemy: Enemy) -> None:
+    async def run(attacker: Attacker) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(wire.half_open, enemy)
-            nursery.start_soon(wire.storm, enemy)
+            nursery.start_soon(wire.half_open, attacker)
+            nursery.start_soon(wire.storm, attacker)
 
     command = ("prlimit", f"--nofile={DESCRIPTORS}", *BROKER_COMMAND)
     with running_broker(folder / "data", *FLAGS, command=command) as broker:
@@ -101,24 +101,24 @@ def descriptors(folder: Path, seed: int, seconds: float) -> Verdict:
 def full_disk(folder: Path, seed: int, seconds: float) -> Verdict:
     """A disk that is full and has space again in turn, while clients storm, and send what nobody keeps."""
 
-    async def send(enemy: Enemy, _chance: Random) -> None:
-        async with enemy.client() as client:
+    async def send(attacker: Attacker, _chance: Random) -> None:
+        async with attacker.client() as client:
             await client.produce(1, "persistent://public/default/nobody-reads")
             for number in count():
                 # So much that the journal needs its next file while the disk is full.
                 await client.send_payload(commands.send(1, number), message(bytes(LARGE_BYTES)))
                 if (await client.receive()).type != pb.BaseCommand.SEND_RECEIPT:
-                    enemy.counts["sends refused"] += 1
+                    attacker.counts["sends refused"] += 1
                     return
 
-    async def run(disk: Path, enemy: Enemy) -> None:
+    async def run(disk: Path, attacker: Attacker) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(wire.storm, enemy)
-            nursery.start_soon(enemy.in_parallel, 2, send)
-            while enemy.goes_on():
+            nursery.start_soon(wire.storm, attacker)
+            nursery.start_soon(attacker.in_parallel, 2, send)
+            while attacker.goes_on():
                 with space_taken(disk):
                     await trio.sleep(FULL_SECONDS)
-                enemy.counts["times full"] += 1
+                attacker.counts["times full"] += 1
                 await trio.sleep(FULL_SECONDS / 2)
             # What was sent may fill it for good: then the witnesses wait, and a new process rightly does not start.
             enlarge(disk, 3 * DISK_BYTES)
@@ -131,12 +131,12 @@ def full_disk(folder: Path, seed: int, seconds: float) -> Verdict:
 def no_etcd(folder: Path, seed: int, seconds: float) -> Verdict:
     """An etcd that stops for longer than the broker's session lasts, while clients storm."""
 
-    async def run(etcd: EtcdProcess, enemy: Enemy) -> None:
+    async def run(etcd: EtcdProcess, attacker: Attacker) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(wire.storm, enemy)
-            while enemy.goes_on():
+            nursery.start_soon(wire.storm, attacker)
+            while attacker.goes_on():
                 await _stand_still(etcd.pid, AWAY_SECONDS)
-                enemy.counts["times away"] += 1
+                attacker.counts["times away"] += 1
                 await trio.sleep(AWAY_SECONDS)
 
     with (

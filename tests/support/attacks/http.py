@@ -9,7 +9,7 @@ import h11
 import trio
 
 from broker.addresses import Address
-from tests.support.attacks.enemy import LOST, Enemy
+from tests.support.attacks.attacker import LOST, Attacker
 from tests.support.attacks.siege import Attack
 from tests.support.attacks.witness import within
 from tests.support.http import HEALTH, request
@@ -55,7 +55,7 @@ BODIES: Final = (
 )
 
 
-async def malformed(enemy: Enemy) -> None:
+async def malformed(attacker: Attacker) -> None:
     """Requests that are none, or two things at a time."""
     heads = (
         b"GET\r\n\r\n",
@@ -82,24 +82,24 @@ async def malformed(enemy: Enemy) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
     )
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.stream(enemy.http) as stream:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.stream(attacker.http) as stream:
             sent = bytearray(chance.choice(heads))
             if chance.random() < 0.3:
                 for _ in range(chance.randrange(1, 4)):
                     sent[chance.randrange(len(sent))] = chance.randrange(256)
             await stream.send_all(sent)
             await stream.send_eof()
-            enemy.counts["requests"] += 1
-            await enemy.ends(stream)
+            attacker.counts["requests"] += 1
+            await attacker.ends(stream)
 
-    await _beside_a_polite_client(enemy, 8, once)
+    await _beside_a_polite_client(attacker, 8, once)
 
 
-async def junk(enemy: Enemy) -> None:
+async def junk(attacker: Attacker) -> None:
     """Every method on every path, with names, parameters and bodies that nobody means. None may be our failure."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
+    async def once(attacker: Attacker, chance: Random) -> None:
         path = chance.choice(PATHS)
         path = path.format(*(chance.choice(NAMES).replace(" ", "%20") for _ in range(path.count("{}"))))
         if chance.random() < 0.7:
@@ -108,40 +108,40 @@ async def junk(enemy: Enemy) -> None:
         method, body = chance.choice(METHODS), chance.choice(BODIES)
         if "/watch" in path or method in {"HEAD", "CONNECT"}:
             body = b""
-        async with enemy.stream(enemy.http) as stream:
+        async with attacker.stream(attacker.http) as stream:
             head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             await stream.send_all(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            enemy.counts["requests"] += 1
+            attacker.counts["requests"] += 1
             status = (await stream.receive_some(4096))[:13]
             if status.startswith(b"HTTP/1.1 500"):
-                enemy.complaints.append(f"{method} {path} with {bytes(body[:50])!r} was answered {bytes(status)!r}")
+                attacker.complaints.append(f"{method} {path} with {bytes(body[:50])!r} was answered {bytes(status)!r}")
 
-    await _beside_a_polite_client(enemy, 8, once)
+    await _beside_a_polite_client(attacker, 8, once)
 
 
-async def dribbling(enemy: Enemy) -> None:
+async def dribbling(attacker: Attacker) -> None:
     """Hundreds of clients that send a byte now and then, of a head or of a body."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
+    async def once(attacker: Attacker, chance: Random) -> None:
         head = b"POST /admin/v2/scalable/public/default/a/autoScalePolicy HTTP/1.1\r\nHost: localhost\r\n"
         if chance.random() < 0.5:
             head += b"Content-Length: 1000000\r\n\r\n"
-        async with enemy.stream(enemy.http) as stream:
+        async with attacker.stream(attacker.http) as stream:
             await stream.send_all(head)
             while True:
                 await stream.send_all(b"x")
                 await trio.sleep(chance.uniform(0.1, 1))
 
-    await _beside_a_polite_client(enemy, DRIBBLING, once)
+    await _beside_a_polite_client(attacker, DRIBBLING, once)
 
 
-async def large_bodies(enemy: Enemy) -> None:
+async def large_bodies(attacker: Attacker) -> None:
     """Bodies above what any path takes, announced and in chunks."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
+    async def once(attacker: Attacker, chance: Random) -> None:
         path = chance.choice(PATHS).replace("{}", "attacked")
         start = f"{chance.choice(('PUT', 'POST', 'GET', 'DELETE'))} {path} HTTP/1.1\r\nHost: localhost\r\n"
-        async with enemy.stream(enemy.http) as stream, trio.open_nursery() as reading:
+        async with attacker.stream(attacker.http) as stream, trio.open_nursery() as reading:
             reading.start_soon(_read, stream)
             if chance.random() < 0.5:
                 await stream.send_all(start.encode() + f"Content-Length: {BODY_BYTES}\r\n\r\n".encode())
@@ -150,30 +150,30 @@ async def large_bodies(enemy: Enemy) -> None:
                 await stream.send_all(start.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
                 for _ in range(BODY_BYTES // 65536):
                     await stream.send_all(b"10000\r\n" + b"[" * 65536 + b"\r\n")
-            enemy.counts["bodies"] += 1
+            attacker.counts["bodies"] += 1
             reading.cancel_scope.cancel()
 
-    await _beside_a_polite_client(enemy, 8, once)
+    await _beside_a_polite_client(attacker, 8, once)
 
 
-async def pipelining(enemy: Enemy) -> None:
+async def pipelining(attacker: Attacker) -> None:
     """Many requests at once on one connection, whose answers are read late or never."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
+    async def once(attacker: Attacker, chance: Random) -> None:
         path = chance.choice(
             ("/metrics", HEALTH, "/admin/v2/metadata/records?prefix=/", "/admin/v2/metadata/watch?prefix=/")
         )
         one = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-        async with enemy.stream(enemy.http) as stream:
+        async with attacker.stream(attacker.http) as stream:
             for _ in range(20):
                 await stream.send_all(one * 50)
-                enemy.counts["requests"] += 50
+                attacker.counts["requests"] += 50
             if chance.random() < 0.5:
-                await trio.sleep_until(enemy.until)
+                await trio.sleep_until(attacker.until)
             with trio.move_on_after(1):
                 await _read(stream)
 
-    await _beside_a_polite_client(enemy, 20, once)
+    await _beside_a_polite_client(attacker, 20, once)
 
 
 async def _read(stream: trio.SocketStream) -> None:
@@ -182,7 +182,9 @@ async def _read(stream: trio.SocketStream) -> None:
             pass
 
 
-async def _beside_a_polite_client(enemy: Enemy, tasks: int, attack: Callable[[Enemy, Random], Awaitable[None]]) -> None:
+async def _beside_a_polite_client(
+    attacker: Attacker, tasks: int, attack: Callable[[Attacker, Random], Awaitable[None]]
+) -> None:
     """Attack in parallel until the time is over and somebody was told of the broker's health meanwhile.
 
     A connection may be closed before its request is read, in favour of one of hundreds of newer ones. So the polite
@@ -193,21 +195,21 @@ async def _beside_a_polite_client(enemy: Enemy, tasks: int, attack: Callable[[En
     async def ask() -> None:
         while True:
             try:
-                answer = await request(Address(*enemy.http), "GET", HEALTH)
+                answer = await request(Address(*attacker.http), "GET", HEALTH)
             except (AssertionError, h11.RemoteProtocolError, *LOST):
-                enemy.counts["questions about health dropped"] += 1
+                attacker.counts["questions about health dropped"] += 1
             else:
-                enemy.counts["answers about health"] += 1
+                attacker.counts["answers about health"] += 1
                 if answer.status != 200:
-                    enemy.complaints.append(f"the broker's health was told as {answer.status} {answer.body!r}")
+                    attacker.complaints.append(f"the broker's health was told as {answer.status} {answer.body!r}")
                 told.set()
             await trio.sleep(HEALTH_SECONDS)
 
     async def attack_until_told() -> None:
-        await enemy.in_parallel(tasks, attack)
+        await attacker.in_parallel(tasks, attack)
         while not told.is_set():
-            enemy.until = trio.current_time() + 1
-            await enemy.in_parallel(tasks, attack)
+            attacker.until = trio.current_time() + 1
+            await attacker.in_parallel(tasks, attack)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)

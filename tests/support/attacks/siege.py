@@ -10,7 +10,7 @@ import trio
 from broker.config import BrokerSettings
 from broker.layouts.autoscale_policy import AutoScalePolicy
 from broker.topics import IDLE_SECONDS_MAX
-from tests.support.attacks.enemy import Enemy
+from tests.support.attacks.attacker import Attacker
 from tests.support.attacks.gauges import CLIENTS, TOPICS, gauges, settled
 from tests.support.attacks.measures import Held
 from tests.support.attacks.outside_witness import OutsideWitness
@@ -38,8 +38,8 @@ FLAGS: Final = (
 
 assert {"client_memory_bytes_max", "deduplication"} <= BrokerSettings.model_fields.keys()
 
-Siege = Callable[[Enemy], Awaitable[None]]
-"""An attack from outside; goes on until the enemy's time is over, and closes what it opened."""
+Siege = Callable[[Attacker], Awaitable[None]]
+"""An attack from outside; goes on until the attacker's time is over, and closes what it opened."""
 
 
 AnyWitness = Witness | OutsideWitness
@@ -59,10 +59,10 @@ class Attack(NamedTuple):
 def together(family: str, attacks: Sequence[Attack]) -> Attack:
     """All of them at a time."""
 
-    async def run(enemy: Enemy) -> None:
+    async def run(attacker: Attacker) -> None:
         async with trio.open_nursery() as nursery:
             for attack in attacks:
-                nursery.start_soon(attack.run, enemy)
+                nursery.start_soon(attack.run, attacker)
 
     return Attack(f"{family}.together", run)
 
@@ -100,11 +100,11 @@ async def besiege(
     held = Held(broker)
     held.begin()
     before = await gauges(broker.http_url)
-    enemy = Enemy(broker.pulsar, broker.http, Random(f"{seed}/{attack.name}"), 0)
+    attacker = Attacker(broker.pulsar, broker.http, Random(f"{seed}/{attack.name}"), 0)
     try:
         async with witness.at_work(), outside.at_work():
-            enemy.until = trio.current_time() + seconds
-            await attack.run(enemy)
+            attacker.until = trio.current_time() + seconds
+            await attack.run(attacker)
     except* Unanswered as hanging:
         verdict.complaints += map(str, hanging.exceptions)
     if held.is_alive():
@@ -128,8 +128,8 @@ async def besiege(
         verdict.complaints.append(f"{len(lines)} lines were logged")
     if defects := held.defects(besides=attack.said):
         verdict.complaints.append(f"{len(defects)} defects were logged, such as {defects[0][:300]!r}")
-    verdict.complaints += enemy.complaints + witness.complaints + outside.complaints
-    verdict.did = ", ".join(f"{count:,} {what}" for what, count in sorted(enemy.counts.items()))
+    verdict.complaints += attacker.complaints + witness.complaints + outside.complaints
+    verdict.did = ", ".join(f"{count:,} {what}" for what, count in sorted(attacker.counts.items()))
     verdict.notes.append(
         f"{len(lines)} log lines, the witnesses were owed {witness.steps} and {outside.steps}, "
         f"the first waited {witness.longest_wait_seconds:.2f} s"

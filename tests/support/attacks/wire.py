@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from tests.support.admin import Admin
-from tests.support.attacks.enemy import LOST, READ_BYTES, Enemy
+from tests.support.attacks.attacker import LOST, READ_BYTES, Attacker
 from tests.support.attacks.siege import Attack
 from tests.support.drawn_commands import PLAIN, SEGMENT, TOPIC, drawn_frame
 from tests.support.wire import message
@@ -30,44 +30,44 @@ LARGEST: Final = message(bytes(MAX_MESSAGE_SIZE - 1024))
 BAD_PATTERNS: Final = ("(a+)+$", "[", "(" * 500 + ")" * 500, ".*" * 500 + "x", "\\", "(?P<a", "x{1,60000}{1,60000}")
 
 
-async def random_bytes(enemy: Enemy) -> None:
+async def random_bytes(attacker: Attacker) -> None:
     """Bytes of no protocol, before and after CONNECT."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.stream() as stream:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.stream() as stream:
             if chance.random() < 0.5:
                 await stream.send_all(CONNECT)
             await stream.send_all(chance.randbytes(chance.choice((1, 7, 100, 5_000, 100_000))))
             await stream.send_eof()
-            await enemy.ends(stream)
+            await attacker.ends(stream)
 
-    await enemy.in_parallel(8, once)
+    await attacker.in_parallel(8, once)
 
 
-async def false_sizes(enemy: Enemy) -> None:
+async def false_sizes(attacker: Attacker) -> None:
     """Frames that announce what they do not hold. What cannot be a frame ends the connection."""
     sizes = (0, 1, 3, 4, 5, 100, 131_073, 1 << 20, MAX_MESSAGE_SIZE + 10_241, 2**31 - 1, 2**31, 2**32 - 1)
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.client() as client:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.client() as client:
             size, command_size = chance.choice(sizes), chance.choice(sizes)
             await client.stream.send_all(
                 struct.pack(">II", size, command_size) + chance.randbytes(chance.randrange(50))
             )
             if size > MAX_MESSAGE_SIZE + 10_240 or command_size > max(0, size - 4):
-                await enemy.ends(client.stream)
-                enemy.counts["refused frames"] += 1
+                await attacker.ends(client.stream)
+                attacker.counts["refused frames"] += 1
 
-    await enemy.in_parallel(8, once)
+    await attacker.in_parallel(8, once)
 
 
-async def mutated_sessions(enemy: Enemy) -> None:
+async def mutated_sessions(attacker: Attacker) -> None:
     """Drawn commands in any order, some of them damaged after they were encoded."""
     with suppress(OSError):
-        await trio.to_thread.run_sync(Admin(f"http://{enemy.http}").create, TOPIC, 2)
+        await trio.to_thread.run_sync(Admin(f"http://{attacker.http}").create, TOPIC, 2)
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.client() as client, trio.open_nursery() as reading:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.client() as client, trio.open_nursery() as reading:
             reading.start_soon(read, client.stream)
             with suppress(*LOST):
                 await client.send(commands.producer(chance.choice((SEGMENT, PLAIN)), 1, 1))
@@ -75,20 +75,20 @@ async def mutated_sessions(enemy: Enemy) -> None:
                 await client.send(commands.flow(1, 1_000))
                 for _ in range(100):
                     frame = bytearray(drawn_frame(chance))
-                    enemy.counts["commands"] += 1
+                    attacker.counts["commands"] += 1
                     if chance.random() < 0.02:
                         frame[chance.randrange(8, len(frame))] ^= 1 << chance.randrange(8)
                     await client.stream.send_all(frame)
             reading.cancel_scope.cancel()
 
-    await enemy.in_parallel(4, once)
+    await attacker.in_parallel(4, once)
 
 
-async def wrong_checksums(enemy: Enemy) -> None:
+async def wrong_checksums(attacker: Attacker) -> None:
     """Messages that fail their checksum: refused one by one, and the good ones between them are stored."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.client() as client:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.client() as client:
             topic = f"persistent://public/default/checksums-{chance.randrange(4)}"
             await client.produce(1, topic)
             for number in range(20):
@@ -98,35 +98,35 @@ async def wrong_checksums(enemy: Enemy) -> None:
                     payload[chance.randrange(6, len(payload))] ^= 0xFF
                 await client.send_payload(commands.send(1, number), bytes(payload))
                 answer = await client.receive()
-                enemy.counts["messages"] += 1
+                attacker.counts["messages"] += 1
                 if is_damaged != (answer.type == Type.SEND_ERROR):
-                    enemy.complaints.append(f"a message was answered wrongly (damaged: {is_damaged}): {answer}")
+                    attacker.complaints.append(f"a message was answered wrongly (damaged: {is_damaged}): {answer}")
                 if is_damaged:
                     return  # Clients reconnect after it, and the broker may insist on that.
 
-    await enemy.in_parallel(4, once)
+    await attacker.in_parallel(4, once)
 
 
-async def half_open(enemy: Enemy) -> None:
+async def half_open(attacker: Attacker) -> None:
     """Connections that say nothing, or a part of CONNECT, and stay."""
-    await _hold(enemy, HALF_OPEN, lambda stream, chance: stream.send_all(CONNECT[: chance.randrange(len(CONNECT))]))
+    await _hold(attacker, HALF_OPEN, lambda stream, chance: stream.send_all(CONNECT[: chance.randrange(len(CONNECT))]))
 
 
-async def stopped_frames(enemy: Enemy) -> None:
+async def stopped_frames(attacker: Attacker) -> None:
     """Producers that stop in the middle of a message of 5 MB."""
 
     async def stop(stream: trio.SocketStream, chance: Random) -> None:
         await stream.send_all(CONNECT + encode_command(commands.producer(_own(chance), 1, 1)))
         frame = encode_payload_command(commands.send(1, 0), LARGEST)
         await stream.send_all(frame[: chance.randrange(len(frame))])
-        enemy.counts["stopped frames"] += 1
+        attacker.counts["stopped frames"] += 1
 
-    await _hold(enemy, FLOODING, stop)
+    await _hold(attacker, FLOODING, stop)
 
 
-async def never_read(enemy: Enemy) -> None:
+async def never_read(attacker: Attacker) -> None:
     """Consumers with many permits and requests without end, and nobody takes what is answered."""
-    async with enemy.client() as client:
+    async with attacker.client() as client:
         await client.produce(1, "persistent://public/default/unread")
         for number in range(40):
             await client.send_payload(commands.send(1, number), message(bytes(500_000)))
@@ -140,12 +140,12 @@ async def never_read(enemy: Enemy) -> None:
         for number in count():
             asked = [commands.lookup(topic, 2 * number), commands.partitioned_metadata(topic, 2 * number + 1)]
             await stream.send_all(b"".join(map(encode_command, asked)) * 100)
-            enemy.counts["unread requests"] += 200
+            attacker.counts["unread requests"] += 200
 
-    await _hold(enemy, 50, fall_silent)
+    await _hold(attacker, 50, fall_silent)
 
 
-async def flooding_producers(enemy: Enemy) -> None:
+async def flooding_producers(attacker: Attacker) -> None:
     """Hundreds of producers that send as fast as the broker takes it, and read no receipt."""
 
     async def flood(stream: trio.SocketStream, chance: Random) -> None:
@@ -153,17 +153,17 @@ async def flooding_producers(enemy: Enemy) -> None:
         payload = message(bytes(chance.choice((100, 10_000, 1_000_000, 5_000_000))))
         for number in count():
             await stream.send_all(encode_payload_command(commands.send(1, number), payload))
-            enemy.counts["MB sent"] += len(payload) // 1_000_000
-            enemy.counts["messages sent"] += 1
+            attacker.counts["MB sent"] += len(payload) // 1_000_000
+            attacker.counts["messages sent"] += 1
 
-    await _hold(enemy, FLOODING, flood)
+    await _hold(attacker, FLOODING, flood)
 
 
-async def storm(enemy: Enemy) -> None:
+async def storm(attacker: Attacker) -> None:
     """Connections that come and go, some of them without a word."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.stream() as stream:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.stream() as stream:
             speaks = chance.random() < 0.7
             if speaks:
                 await stream.send_all(CONNECT)
@@ -176,10 +176,10 @@ async def storm(enemy: Enemy) -> None:
                 # Closed with a reset.
                 stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    await enemy.in_parallel(20, once)
+    await attacker.in_parallel(20, once)
 
 
-async def small_commands(enemy: Enemy) -> None:
+async def small_commands(attacker: Attacker) -> None:
     """Pipelines of the smallest commands, whose answers are read."""
     topic = "persistent://public/default/small"
 
@@ -195,25 +195,25 @@ async def small_commands(enemy: Enemy) -> None:
         )
         return chance.choice(kinds)()
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.client() as client, trio.open_nursery() as reading:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.client() as client, trio.open_nursery() as reading:
             await client.ask(
                 commands.subscribe(topic, f"s{chance.randrange(20)}", 1, 1, sub_type=pb.CommandSubscribe.Shared)
             )
             reading.start_soon(read, client.stream)
             for first in range(10, 10_000, 1000):
                 await client.send(*(drawn(chance, first + number) for number in range(1000)))
-                enemy.counts["commands"] += 1000
+                attacker.counts["commands"] += 1000
             reading.cancel_scope.cancel()
 
-    await enemy.in_parallel(4, once)
+    await attacker.in_parallel(4, once)
 
 
-async def watchers(enemy: Enemy) -> None:
+async def watchers(attacker: Attacker) -> None:
     """Watches of layouts and namespaces by the thousand, with patterns that no matcher should run."""
 
-    async def once(enemy: Enemy, chance: Random) -> None:
-        async with enemy.client() as client, trio.open_nursery() as reading:
+    async def once(attacker: Attacker, chance: Random) -> None:
+        async with attacker.client() as client, trio.open_nursery() as reading:
             reading.start_soon(read, client.stream)
             for first in range(1, 3000, 100):
                 asked = []
@@ -231,10 +231,10 @@ async def watchers(enemy: Enemy) -> None:
                         )
                     )
                 await client.send(*asked)
-                enemy.counts["watches"] += 100
+                attacker.counts["watches"] += 100
             reading.cancel_scope.cancel()
 
-    await enemy.in_parallel(4, once)
+    await attacker.in_parallel(4, once)
 
 
 async def read(stream: trio.abc.Stream) -> None:
@@ -244,16 +244,18 @@ async def read(stream: trio.abc.Stream) -> None:
             pass
 
 
-async def _hold(enemy: Enemy, connections: int, begin: Callable[[trio.SocketStream, Random], Awaitable[None]]) -> None:
+async def _hold(
+    attacker: Attacker, connections: int, begin: Callable[[trio.SocketStream, Random], Awaitable[None]]
+) -> None:
     """So many connections, each begun in its way and then kept until the time is over."""
 
-    async def one(enemy: Enemy, chance: Random) -> None:
-        async with enemy.stream() as stream:
+    async def one(attacker: Attacker, chance: Random) -> None:
+        async with attacker.stream() as stream:
             with suppress(*LOST):
                 await begin(stream, chance)
-            await trio.sleep_until(enemy.until)
+            await trio.sleep_until(attacker.until)
 
-    await enemy.in_parallel(connections, one)
+    await attacker.in_parallel(connections, one)
 
 
 def _own(chance: Random) -> str:

@@ -19,7 +19,7 @@ LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 """What a connection ends with when the broker has closed it, or takes no more of them."""
 
 
-class Enemy:
+class Attacker:
     """One attack's means: addresses, chance, time, and what came of it."""
 
     def __init__(self, pulsar: Address, http: Address, chance: Random, seconds: float) -> None:
@@ -35,7 +35,7 @@ class Enemy:
         """Whether its time is not over."""
         return trio.current_time() < self.until
 
-    async def in_parallel(self, tasks: int, attack: Callable[["Enemy", Random], Awaitable[None]]) -> None:
+    async def in_parallel(self, tasks: int, attack: Callable[["Attacker", Random], Awaitable[None]]) -> None:
         """Several at a time, each again and again with chances of its own until the time is over.
 
         Beyond that time an attacker who waits for the broker is cancelled.
@@ -62,10 +62,10 @@ class Enemy:
             yield stream
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator["EnemyClient"]:
+    async def client(self) -> AsyncIterator["AttackerClient"]:
         """A connection that has said CONNECT and was answered."""
         async with self.stream() as stream:
-            client = EnemyClient(stream)
+            client = AttackerClient(stream)
             await client.ask(commands.connect("attack"))
             yield client
 
@@ -80,7 +80,7 @@ class Enemy:
         await within(read(), "a connection that broke the protocol was not closed")
 
 
-class EnemyClient(WireClient):
+class AttackerClient(WireClient):
     """A connection of which it is no surprise that the broker closes it."""
 
     async def receive(self) -> pb.BaseCommand:

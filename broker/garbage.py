@@ -33,7 +33,7 @@ LOOK_AT_ALL_MIN: Final = 250_000
 """A full collection needs at least this many objects frozen since the last one: about 30 MiB of memory."""
 
 
-class GarbageDuty:
+class GarbageCollector:
     """Freezes objects that survive, and runs full collections when they are due. There is one per process."""
 
     def __init__(self) -> None:

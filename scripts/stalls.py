@@ -26,7 +26,7 @@ import trio
 from broker.addresses import Address
 from broker.config import load_settings
 from broker.front_ends import Ready
-from broker.garbage import GarbageDuty
+from broker.garbage import GarbageCollector
 from broker.loop_monitor import LongStep, LoopMonitor
 from broker.main import serve
 from tests.support.floods import FLOODS, Stage
@@ -70,7 +70,7 @@ async def run(folder: str, only: Sequence[str]) -> list[tuple[str, LongStep]]:
     found: list[tuple[str, LongStep]] = []
     async with trio.open_nursery() as nursery:
         ready: Ready = await nursery.start(partial(serve, load_settings(flags, None), "stalls", stop, loop=monitor))
-        garbage = GarbageDuty()
+        garbage = GarbageCollector()
         garbage.look_at_all()
         nursery.start_soon(garbage.run)
         gc.callbacks.append(pauses)

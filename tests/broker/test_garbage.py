@@ -1,4 +1,4 @@
-"""The garbage collector's duty: what is garbage goes in the end, and nothing looks at everything at a bad moment."""
+"""The garbage collector: what is garbage goes in the end, and nothing looks at everything at a bad moment."""
 
 import gc
 import weakref
@@ -9,7 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker import garbage
-from broker.garbage import NEVER, YOUNG_LOOKS, YOUNG_MAX, GarbageDuty
+from broker.garbage import NEVER, YOUNG_LOOKS, YOUNG_MAX, GarbageCollector
 
 
 class Cycle:
@@ -28,8 +28,8 @@ def _put_back() -> Iterator[None]:
 
 
 @pytest.fixture
-async def duty() -> AsyncIterator[GarbageDuty]:
-    made = GarbageDuty()
+async def collector() -> AsyncIterator[GarbageCollector]:
+    made = GarbageCollector()
     made.look_at_all()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
@@ -39,7 +39,7 @@ async def duty() -> AsyncIterator[GarbageDuty]:
     assert made.collected not in gc.callbacks
 
 
-async def test_no_full_collection_comes_by_itself(duty: GarbageDuty) -> None:
+async def test_no_full_collection_comes_by_itself(collector: GarbageCollector) -> None:
     """E7: and the process's own settings come back (see the fixture)."""
     assert gc.get_threshold() == (YOUNG_MAX, YOUNG_LOOKS, NEVER)
     before = gc.get_stats()[2]["collections"]
@@ -48,7 +48,7 @@ async def test_no_full_collection_comes_by_itself(duty: GarbageDuty) -> None:
     assert gc.get_stats()[2]["collections"] == before
 
 
-async def test_young_garbage_goes(duty: GarbageDuty) -> None:
+async def test_young_garbage_goes(collector: GarbageCollector) -> None:
     """E16: a cycle is found among the newest objects."""
     gone = weakref.ref(Cycle())
     kept: list[list[int]] = []
@@ -57,7 +57,7 @@ async def test_young_garbage_goes(duty: GarbageDuty) -> None:
         kept.append([0])
 
 
-async def test_what_survived_is_not_visited_again(duty: GarbageDuty) -> None:
+async def test_what_survived_is_not_visited_again(collector: GarbageCollector) -> None:
     """E7: a look's time does not depend on what the process holds."""
     kept = [Cycle() for _ in range(20 * YOUNG_MAX)]
     still_visited = {id(found) for found in gc.get_objects()}
@@ -65,20 +65,20 @@ async def test_what_survived_is_not_visited_again(duty: GarbageDuty) -> None:
 
 
 async def test_what_was_set_aside_goes_once_as_much_has_come_as_was_alive(
-    monkeypatch: pytest.MonkeyPatch, duty: GarbageDuty
+    monkeypatch: pytest.MonkeyPatch, collector: GarbageCollector
 ) -> None:
     """E16: memory is bounded by what is live, and looks at everything are rare."""
     monkeypatch.setattr(garbage, "LOOK_AT_ALL_MIN", 100_000)
     looks: list[int] = []
-    look = duty.look_at_all
+    look = collector.look_at_all
     kept: list[list[int]] = []
 
     def noted() -> None:
         looks.append(len(kept))
         look()
 
-    monkeypatch.setattr(duty, "look_at_all", noted)
-    enough = max(duty._alive, 100_000)
+    monkeypatch.setattr(collector, "look_at_all", noted)
+    enough = max(collector._alive, 100_000)
     cycle = Cycle()
     gone = weakref.ref(cycle)
     kept += [[number] for number in range(5 * YOUNG_MAX)]
@@ -92,12 +92,12 @@ async def test_what_was_set_aside_goes_once_as_much_has_come_as_was_alive(
 
 
 async def test_a_collection_in_another_thread_wakes_the_duty(
-    monkeypatch: pytest.MonkeyPatch, duty: GarbageDuty
+    monkeypatch: pytest.MonkeyPatch, collector: GarbageCollector
 ) -> None:
     """E16: Python collects in whatever thread makes objects, and the disk's threads do."""
     looked = trio.Event()
     monkeypatch.setattr(garbage, "LOOK_AT_ALL_MIN", 1)
-    monkeypatch.setattr(duty, "look_at_all", looked.set)
-    monkeypatch.setattr(duty, "_alive", -(2**40))
+    monkeypatch.setattr(collector, "look_at_all", looked.set)
+    monkeypatch.setattr(collector, "_alive", -(2**40))
     await trio.to_thread.run_sync(gc.collect, 1)
     await looked.wait()

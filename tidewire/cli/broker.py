@@ -121,7 +121,7 @@ def command(
 
     from broker.allocator import keep_memory_together
     from broker.front_ends import Ready
-    from broker.garbage import GarbageDuty
+    from broker.garbage import GarbageCollector
     from broker.log_limit import LogLimit
     from broker.loop_monitor import LoopMonitor
     from broker.main import serve
@@ -150,7 +150,7 @@ def command(
                 loop = LoopMonitor()
                 running = partial(serve, settings, version("tidewire"), stop, loop=loop)
                 reached = await nursery.start(running)
-                garbage = GarbageDuty()
+                garbage = GarbageCollector()
                 garbage.look_at_all()
                 say_ready(reached)
                 ready.set()

@@ -64,8 +64,8 @@ async def names(attacker: Attacker) -> None:
         letter = chance.choice("abcdefgh")
         async with attacker.client() as client:
             longest = PREFIX + letter * (NAME_BYTES_MAX - len(PREFIX))
-            await _ask(attacker, client, "the longest topic", commands.partitioned_metadata(longest, 1, auto_create=False),
-                       Type.PARTITIONED_METADATA_RESPONSE)  # fmt: skip
+            asked = commands.partitioned_metadata(longest, 1, auto_create=False)
+            await _ask(attacker, client, "the longest topic", asked, Type.PARTITIONED_METADATA_RESPONSE)
             await _ask(attacker, client, "a longer topic", commands.producer(longest + "a", 1, 2), Type.ERROR)
             asked = commands.subscribe(PLAIN, letter * 100_000, 1, 3)
             await _ask(attacker, client, "a subscription of 100,000 letters", asked, Type.ERROR)

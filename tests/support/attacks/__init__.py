@@ -5,7 +5,7 @@ witness.py    a well-behaved client: messages, transactions, acknowledgements, a
 outside_witness.py      the same with somebody else's client, without transactions
 measures.py   what the broker's process holds: memory, sockets, files, log lines
 gauges.py     what the broker says that it holds for clients
-attacker.py      the attackers' connections
+attacker.py   the attackers' connections
 wire.py, bounds.py, crowds.py, http.py, environment.py, files.py   the attacks, a table in each
-    table.py      all of them by name
+table.py      all of them by name
 """

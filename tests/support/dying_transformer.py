@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tidewire.spark.coordinating import TransactionId
+from tidewire.protocol.coordination import TransactionId
 from tidewire.spark.job_progress import Batch
 from tidewire.spark.transforming import ConsumeTransformProduce
 

@@ -17,9 +17,8 @@ import trio
 
 from tests.support.happenings import Happenings
 from tests.support.history import Fate
-from tidewire.client.errors import OutcomeUnknown
 from tidewire.client.transactions import Transaction as ClientTransaction
-from tidewire.protocol.errors import TidewireError
+from tidewire.protocol.errors import OutcomeUnknown, TidewireError
 from tidewire.protocol.refusals import TransactionConflict, TransactionNotFound
 
 TIMEOUT_SECONDS: Final = 120.0

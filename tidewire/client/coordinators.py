@@ -12,19 +12,17 @@ from typing import Final
 import anyio
 
 from tidewire.client.connection import Connection
-from tidewire.client.errors import OutcomeUnknown
 from tidewire.client.network import Network
 from tidewire.client.waking import Changes, Signal
+from tidewire.protocol.coordination import Ending, leaders_of, transaction_of
 from tidewire.protocol.errors import (
     ConnectFailed,
-    OperationTimedOut,
-    ProtocolViolation,
     TidewireError,
     UnsupportedBroker,
     fresh,
 )
 from tidewire.protocol.listeners import Kind
-from tidewire.protocol.refusals import TRANSIENT, BrokerBusy, Refused, TransactionNotFound, refusal
+from tidewire.protocol.refusals import TRANSIENT, BrokerBusy, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -64,10 +62,7 @@ class Coordinators:
         answer = await connection.request(
             partial(commands.new_txn, tc_id=coordinator, timeout_ms=timeout_ms), pb.CommandNewTxnResponse
         )
-        if answer.txnid_most_bits != coordinator:
-            # Later requests go to the coordinator that the id names.
-            raise ProtocolViolation(f"coordinator {coordinator} gave out an id of {answer.txnid_most_bits}")
-        return answer.txnid_most_bits, answer.txnid_least_bits
+        return transaction_of(answer, coordinator)
 
     async def include(self, transaction_id: tuple[int, int], topic: str) -> None:
         """Announce that the transaction is going to write to the topic or segment.
@@ -110,46 +105,25 @@ class Coordinators:
             OutcomeUnknown: it was asked and not answered in time.
             OperationTimedOut: it could not even be asked in time, so it did not happen.
         """
-        verb = "committing" if commit else "aborting"
+        ending = Ending(transaction_id, commit=commit)
         seconds = self._network.settings.operation_timeout_seconds
         backoff = self._network.backoff()
-        asked = False
-        last: TidewireError | None = None
         try:
             with anyio.fail_after(seconds):
                 while True:
                     try:
                         connection = await self._connection(transaction_id[0])
-                        first, asked = not asked, True
-                        await connection.request(
-                            partial(commands.end_txn, txn=transaction_id, commit=commit), pb.CommandEndTxnResponse
-                        )
-                    except TRANSIENT as error:
-                        last = error
+                        await connection.request(ending.ask, pb.CommandEndTxnResponse)
+                    except TidewireError as error:
+                        ending.failed(error)
                         if isinstance(error, BrokerBusy):
                             # Perhaps it is no longer led there.
                             self._introduced.pop(transaction_id[0], None)
-                    except TransactionNotFound as error:
-                        if first:
-                            raise
-                        # What was asked before may have ended it, and its traces may be gone.
-                        raise OutcomeUnknown(
-                            f"{verb} {transaction_id} was not answered, so its outcome is unknown"
-                        ) from error
-                    except Refused as error:
-                        # What was asked before may be under way still: Pulsar fails one of the two by this code.
-                        if first or error.code != pb.ServerError.UnknownError:
-                            raise
-                        last = error
                     else:
                         return
                     await backoff.wait()
-        except (TimeoutError, OperationTimedOut) as error:
-            if asked:
-                raise OutcomeUnknown(f"{verb} {transaction_id} was not answered within {seconds} s") from (
-                    last or error
-                )
-            raise OperationTimedOut(f"{verb} {transaction_id}: no coordinator within {seconds} s") from (last or error)
+        except TimeoutError as error:
+            raise ending.out_of_time(seconds) from (ending.last or error)
 
     # ------------------------------------------------------------------------------------------- finding the leaders
 
@@ -220,11 +194,7 @@ class Coordinators:
             self._finish(refusal(update.error, update.message))
         elif update.HasField("snapshot"):
             self._backoff.reset()
-            self._leaders = {
-                assignment.tc_id: assignment.broker_service_url
-                for assignment in update.snapshot.assignments
-                if assignment.broker_service_url
-            }
+            self._leaders = leaders_of(update)
             self._changed.notify()
 
     def connection_lost(self, error: TidewireError) -> None:

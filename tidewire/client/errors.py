@@ -7,8 +7,7 @@ TidewireError
 ├── MessageTooLarge         (a ValueError as well)
 ├── MessageCorrupted        a message arrived that cannot be read; it carries its id
 ├── DataDamaged             the broker cannot read stored messages that would come next
-├── TransactionEnded        the transaction is over or ending: nothing may be added to it
-└── OutcomeUnknown          a commit or abort stayed unanswered: it may have happened
+└── TransactionEnded        the transaction is over or ending: nothing may be added to it
 """
 
 from typing import TYPE_CHECKING
@@ -61,10 +60,3 @@ class DataDamaged(TidewireError):
 
 class TransactionEnded(TidewireError):
     """The transaction was committed or aborted, or is being ended: it takes no more work."""
-
-
-class OutcomeUnknown(TidewireError):
-    """The end of a transaction was asked for and never answered, so that only the broker knows its outcome.
-
-    Whatever it is, it is one: all of the transaction or nothing of it is visible, now or once its time-out has passed.
-    """

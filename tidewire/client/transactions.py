@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import anyio
 
-from tidewire.client.errors import OutcomeUnknown, TransactionEnded
+from tidewire.client.errors import TransactionEnded
 from tidewire.client.waking import Changes
-from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.errors import OutcomeUnknown, TidewireError, fresh
 from tidewire.protocol.refusals import TransactionConflict
 
 if TYPE_CHECKING:

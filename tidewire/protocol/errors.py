@@ -10,6 +10,7 @@ transaction; `Client.run_transaction` does exactly that.
     ├── OperationTimedOut       the broker is connected and silent, or no broker could be reached for as long
     ├── ProtocolViolation       the peer says what the protocol does not allow
     ├── UnsupportedBroker       the broker lacks what this client needs
+    ├── OutcomeUnknown          a commit or abort stayed unanswered: it may have happened
     ├── InvalidName             a text is no topic's name, or no broker's address (a ValueError as well)
     ├── MessageTooLarge         a message is above what the broker takes (a ValueError as well)
     └── Refused                 the broker's own answer, with its code (refusals.py)
@@ -53,6 +54,13 @@ class ProtocolViolation(TidewireError):
 
 class UnsupportedBroker(TidewireError):
     """The broker did not announce a feature that the call needs."""
+
+
+class OutcomeUnknown(TidewireError):
+    """The end of a transaction was asked for and never answered, so that only the broker knows its outcome.
+
+    Whatever it is, it is one: all of the transaction or nothing of it is visible, now or once its time-out has passed.
+    """
 
 
 class InvalidName(TidewireError, ValueError):

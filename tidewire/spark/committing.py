@@ -9,11 +9,12 @@ import logging
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from tidewire.protocol.coordination import TransactionId
 from tidewire.protocol.errors import TidewireError
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.checkpoints import plan_of
-from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.errors import CommitFailed
 from tidewire.spark.persisting import persistently
 from tidewire.spark.write_options import WriteOptions

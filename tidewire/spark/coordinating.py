@@ -7,6 +7,7 @@ import random
 from functools import partial
 from typing import Final
 
+from tidewire.protocol.coordination import TransactionId, leaders_of, transaction_of
 from tidewire.protocol.errors import ConnectFailed, ProtocolViolation, UnsupportedBroker
 from tidewire.protocol.refusals import refusal
 from tidewire.spark.brokers import Brokers
@@ -15,8 +16,6 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 _WATCH_ID: Final = 1
-
-TransactionId = tuple[int, int]
 
 
 class Coordinator:
@@ -48,7 +47,7 @@ class Coordinator:
         self._require_groups(answer.HasField("group_state"))
         if answer.group_state == pb.APPLIED:
             return None
-        return answer.txnid_most_bits, answer.txnid_least_bits
+        return transaction_of(answer, self._number)
 
     def include(self, transaction: TransactionId, segment: str) -> None:
         """Announce that the transaction is going to write to a segment.
@@ -119,7 +118,7 @@ def _leader(service: BlockingConnection, number: int | None) -> tuple[int, str]:
     if update.HasField("error"):
         raise refusal(update.error, f"{service.address} does not tell who coordinates transactions: {update.message}")
     service.send(commands.watch_tc_assignments_close(_WATCH_ID))
-    leaders = {assigned.tc_id: assigned.broker_service_url for assigned in update.snapshot.assignments}
+    leaders = leaders_of(update)
     if number is None and leaders:
         number = random.choice(sorted(leaders))  # noqa: S311 - it spreads load and nothing else
     if number is None or number not in leaders:

@@ -12,13 +12,13 @@ from functools import partial
 from itertools import count
 from typing import Final, TypeVar
 
+from tidewire.protocol.coordination import TransactionId
 from tidewire.protocol.errors import ConnectionLost, ProtocolViolation
 from tidewire.protocol.layout import Segment
 from tidewire.protocol.positions import EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers, Connect, Contact
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.coordinating import TransactionId
 from tidewire.spark.measuring import ask_end
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame

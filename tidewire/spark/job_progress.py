@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from tidewire.protocol.coordination import TransactionId
 from tidewire.protocol.errors import ProtocolViolation, TidewireError
 from tidewire.protocol.layout import Segment
 from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
@@ -14,7 +15,7 @@ from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.committing import CommitGroup, abort
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.errors import DataLost, SubscriptionTaken, no_topic
 from tidewire.spark.following import Follower
 from tidewire.spark.held_subscription import BUSY, HeldSubscription

@@ -23,13 +23,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from tidewire.protocol.coordination import TransactionId
 from tidewire.protocol.errors import ProtocolViolation
 from tidewire.spark import encoding
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.checkpoints import query_of
 from tidewire.spark.columns import FrameColumns, column, find_columns
 from tidewire.spark.committing import CommitGroup, abort, abort_one, commit
-from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.encoding import Rows
 from tidewire.spark.errors import UnwritableRow
 from tidewire.spark.fingerprint import NOTHING, Fingerprint, fingerprint

@@ -33,11 +33,11 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidewire.protocol.coordination import TransactionId
 from tidewire.protocol.errors import TidewireError
 from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.protocol.topic_names import SCALABLE
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.coordinating import TransactionId
 from tidewire.spark.errors import InvalidOption, SubscriptionTaken
 from tidewire.spark.job_progress import Batch, JobProgress
 from tidewire.spark.options import READ_NAMES, ReadOptions, Use, by_name

@@ -22,6 +22,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
+from tidewire.protocol.coordination import TransactionId
 from tidewire.protocol.errors import ProtocolViolation, TidewireError
 from tidewire.protocol.layout import Succession
 from tidewire.protocol.refusals import Refused, refusal
@@ -29,7 +30,7 @@ from tidewire.protocol.unanswered import SEALING, End, Fate, fate
 from tidewire.spark.batching import Producing, SentFrame, encode_frame
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.encoding import Rows
 from tidewire.spark.errors import WriteFailed
 from tidewire.spark.layouts import layout_of, open_layout
@@ -151,7 +152,11 @@ class Attempt:
             TidewireError: it could not be opened.
         """
         if segment.phase is Phase.UNTOUCHED:
-            self._coordinator.include(self._transaction, segment.part.wire_name)
+            persistently(
+                partial(self._coordinator.include, self._transaction, segment.part.wire_name),
+                self._brokers.timeout_seconds,
+                _is_refused_for_now,
+            )
             segment.included()
         else:
             # Its broker has closed it: it is at another one by now, or the topic was deleted, which nobody pushes.

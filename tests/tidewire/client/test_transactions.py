@@ -8,10 +8,10 @@ from tests.support.backends import on_both_backends, on_trio
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import ADDRESS, Peer, ScriptedBroker, T, scripted_broker, send_refusal
 from tidewire.client.client import Client
-from tidewire.client.errors import OutcomeUnknown, SendUnanswered, TransactionEnded
+from tidewire.client.errors import SendUnanswered, TransactionEnded
 from tidewire.client.producer import Producer
 from tidewire.client.transactions import Transaction, TransactionState
-from tidewire.protocol.errors import OperationTimedOut, ProtocolViolation, UnsupportedBroker
+from tidewire.protocol.errors import OperationTimedOut, OutcomeUnknown, ProtocolViolation, UnsupportedBroker
 from tidewire.protocol.refusals import BrokerBusy, NotAllowed, Refused, TransactionConflict, TransactionNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame

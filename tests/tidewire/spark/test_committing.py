@@ -18,13 +18,14 @@ from tests.support.blocking_peer import BlockingPeer
 from tests.support.processes import RunningBroker, running_broker
 from tests.tidewire.spark.test_writing import stored
 from tidewire.protocol.addresses import BrokerAddress
-from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, ProtocolViolation
+from tidewire.protocol.coordination import TransactionId
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation
 from tidewire.protocol.refusals import refusal
 from tidewire.spark import committing
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.committing import CommitGroup, abort, commit
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.errors import CommitFailed, UnwritableRow
 from tidewire.spark.options import Use
 from tidewire.spark.sink import RowWriting, TidewireStreamWriter, TidewireWriter, Written, group_of_task
@@ -390,13 +391,14 @@ def test_outside_of_a_streams_task_there_is_no_group() -> None:
 
 
 def scripted(answer: Callable[[pb.BaseCommand], pb.BaseCommand]) -> Brokers:
-    """Brokers of which the only one leads coordinator 0 and answers NEW_TXN and END_TXN like this."""
+    """Brokers of which the only one leads coordinator 0 of 2, and answers NEW_TXN and END_TXN like this."""
 
     def assignments(command: pb.BaseCommand) -> list[bytes]:
         leader = pb.TcAssignment(tc_id=0, broker_service_url="pulsar://scripted:6650")
-        return [
-            encode_command(commands.watch_tc_assignments_update(command.watch_tc_assignments.watch_id, 1, [leader]))
-        ]
+        update = commands.watch_tc_assignments_update(
+            command.watch_tc_assignments.watch_id, 2, [leader, pb.TcAssignment(tc_id=1)]
+        )
+        return [encode_command(update)]
 
     peer = BlockingPeer(
         {
@@ -427,9 +429,20 @@ def test_a_broker_that_knows_no_groups_is_told_apart() -> None:
         coordinator.abort_group(wire)
 
 
-def test_a_coordinator_that_nobody_leads_is_asked_for_again() -> None:
-    with pytest.raises(Exception, match="scripted:6650 says that nobody coordinates transactions at the moment"):
-        Coordinator(scripted(lambda command: command), number=7)
+@pytest.mark.parametrize("number", [1, 7])
+def test_a_coordinator_that_nobody_leads_is_asked_for_again(number: int) -> None:
+    with pytest.raises(ConnectFailed, match="scripted:6650 says that nobody coordinates transactions at the moment"):
+        Coordinator(scripted(lambda command: command), number=number)
+
+
+def test_an_id_of_another_coordinator_is_no_transaction_of_this_one() -> None:
+    """It would be included here, and aborted there."""
+
+    def answer(command: pb.BaseCommand) -> pb.BaseCommand:
+        return commands.new_txn_response(command.new_txn.request_id, (1, 5), group_state=pb.UNDECIDED)
+
+    with pytest.raises(ProtocolViolation, match="coordinator 0 gave out an id of coordinator 1"):
+        Coordinator(scripted(answer), number=0).new_transaction(CommitGroup("a", 0).on_the_wire, 1000)
 
 
 def test_a_refusal_of_another_kind_is_told_in_the_brokers_words(

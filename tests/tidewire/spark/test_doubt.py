@@ -3,14 +3,14 @@
 A broker cannot be brought to most of this on purpose, so it is a scripted one; test_writing.py has the real one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 
 import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import TOPIC, segment
-from tests.tidewire.spark.writable import T, Writable, rows
+from tests.tidewire.spark.writable import TRANSACTION, T, Writable, rows
 from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import OperationTimedOut, ProtocolViolation
 from tidewire.protocol.refusals import Refused
@@ -260,6 +260,29 @@ def test_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "TOPICS_MAX", 0)
     with pytest.raises(WriteFailed, match="a task writes to more than 0 topics; repartition by topic"):
         Writable().attempt().write(TOPIC, rows((0, 1)))
+
+
+def test_a_coordinator_that_is_busy_is_asked_again() -> None:
+    """Nothing is in doubt by that, so the task need not run again."""
+    world = Writable()
+    usual = world.answers[T.ADD_PARTITION_TO_TXN]
+    left = [pb.TooManyRequests, pb.MetadataError]
+
+    def busy(peer: BlockingPeer) -> Answer:
+        def answer(command: pb.BaseCommand) -> Iterable[bytes]:
+            if not left:
+                return usual(peer)(command)
+            request_id = command.add_partition_to_txn.request_id
+            refused = commands.add_partition_to_txn_response(request_id, TRANSACTION, error=left.pop(0), message="no")
+            return [encode_command(refused)]
+
+        return answer
+
+    world.answers[T.ADD_PARTITION_TO_TXN] = busy
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    attempt.finish()
+    assert world.stored == {ALL: [1]}
 
 
 def after_two_splits() -> Writable:

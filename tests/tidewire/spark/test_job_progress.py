@@ -13,12 +13,13 @@ import trio
 
 import tidewire
 from tests.support.processes import RunningBroker, running_broker
+from tidewire.protocol.coordination import TransactionId
 from tidewire.protocol.errors import ProtocolViolation
 from tidewire.protocol.layout import Segment
 from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.errors import DataLost, SubscriptionTaken
 from tidewire.spark.job_progress import Batch, JobProgress, SegmentRange
 from tidewire.spark.options import ReadOptions, Use

@@ -1,16 +1,16 @@
-"""Attack a broker, started as a user starts it, while a well-behaved client holds it to its word.
+"""Attack a broker that runs as users start it, while a well-behaved client checks its promises.
 
     .venv/bin/python scripts/attack.py [--minutes 2] [--seed 1] [--only NAME ...] [--list]
 
-Runs each attack of the table (tests/support/attacks) for an equal share of the time, one after another, and prints a
-line with a verdict for each; docs/attacks.md says what a verdict is about. Beside each runs a witness
-(tests/support/attacks/witness.py). In the end the broker is killed (kill -9), started again, and asked for everything
-that it ever promised the witnesses.
+The attacks in the table (tests/support/attacks) run one after another, each for an equal share of the time. The script
+prints a line with a verdict for each; docs/attacks.md explains the verdicts. A witness runs beside each attack
+(tests/support/attacks/witness.py). At the end the broker is killed (kill -9) and started again, and must still have
+everything that it promised the witnesses.
 
-The seed decides what is sent, in which order of draws; what meets what is up to the machine. An attack alone, by its
-name or its family: `--only wire.storm --only files --seed 7`.
+The seed decides what is sent. The timing depends on the machine. To run single attacks or families, name them:
+`--only wire.storm --only files --seed 7`.
 
-Exits with 0 when every verdict is "ok", else with 1.
+The exit status is 0 if every verdict is "ok", else 1.
 """
 
 import argparse
@@ -25,19 +25,19 @@ from tests.support.attacks.table import NAMES, run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(description="Attack a broker and hold it to its word.")
-    parser.add_argument("--minutes", type=float, default=2, help="for all attacks together (default: 2)")
+    """Run the attacks. Return 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(description="Attack a broker and check its promises.")
+    parser.add_argument("--minutes", type=float, default=2, help="time for all attacks together (default: 2)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="append", metavar="NAME", help="an attack or a family, see --list")
-    parser.add_argument("--list", action="store_true", help="name the attacks and do nothing")
+    parser.add_argument("--only", action="append", metavar="NAME", help="run this attack or family; see --list")
+    parser.add_argument("--list", action="store_true", help="list the attacks and exit")
     options = parser.parse_args(arguments)
     if options.list:
         print("\n".join(NAMES))
         return 0
     names = [name for name in NAMES if not options.only or {name, name.partition(".")[0]} & set(options.only)]
     if not names:
-        parser.error("no attack has such a name; --list names them")
+        parser.error("there is no attack of that name; --list shows the names")
     print(f"attack: seed {options.seed}, {len(names)} attacks in {options.minutes:g} minutes", flush=True)
     failed = []
     with tempfile.TemporaryDirectory(prefix="tidewire-attack-") as folder:

@@ -1,10 +1,10 @@
-"""How long a commit takes, by the number of segments in the transaction, and how soon a parked consumer has it.
+"""Measures how long a commit takes, by the number of segments in the transaction, until a waiting consumer has it.
 
     .venv/bin/python scripts/bench_commit.py [--rounds 300] [--plot docs/performance/commit.png]
 
-Starts a broker as a user would, on the same disk as the raw figure beside it (append 200 bytes, fdatasync), and drives
-it with the Python client over the socket. Sizes take turns, so that whatever else the machine does hits all of them
-alike. Prints figures and ratios with their targets; it judges nothing.
+It starts a broker as a user would, and drives it with the Python client over the socket. Beside it, it measures the raw
+disk (append 200 bytes, fdatasync). The sizes take turns, so that other load on the machine affects all of them alike.
+It prints figures and ratios with their targets, but does not judge them.
 """
 
 import argparse
@@ -35,13 +35,13 @@ RAW_BYTES: Final = 200
 
 
 class Samples:
-    """Measured seconds of one kind."""
+    """Measured times of one kind, in seconds."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
     def p(self, percent: int) -> float:
-        """A percentile in milliseconds."""
+        """Return a percentile in milliseconds."""
         return statistics.quantiles(self.seconds, n=100)[percent - 1] * 1000
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Samples:
 
 
 def keys_by_segment(segments: int) -> list[str]:
-    """One key for each of the topic's segments, which divide the hash space evenly."""
+    """Return one key for each of the topic's segments, which divide the hash space evenly."""
     width = HASH_SPACE_SIZE // segments
     found: dict[int, str] = {}
     number = 0
@@ -61,7 +61,7 @@ def keys_by_segment(segments: int) -> list[str]:
 
 
 def raw_sync(folder: Path) -> Callable[[], float]:
-    """What the disk takes for one small durable append: a function that measures it once."""
+    """Return a function that measures one small durable append."""
     descriptor = os.open(folder / "raw", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     data = b"x" * RAW_BYTES
 
@@ -77,7 +77,7 @@ def raw_sync(folder: Path) -> Callable[[], float]:
 async def measure(
     broker: RunningBroker, folder: Path, rounds: int
 ) -> tuple[dict[int, Samples], dict[int, Samples], Samples]:
-    """Commit and delivery by size, and the raw append."""
+    """Measure commit and delivery by size, and the raw append."""
     keys = keys_by_segment(max(SIZES))
     commits = {size: Samples() for size in SIZES}
     deliveries = {size: Samples() for size in SIZES}
@@ -89,7 +89,7 @@ async def measure(
     ):
         order = random.Random(1)  # noqa: S311 - an order, not a secret
         for number in range(WARM_UP_ROUNDS + rounds):
-            # Shuffled, so that no size always follows the one whose records are still being removed.
+            # Shuffled, so that no size always follows one whose records are still being removed.
             for size in order.sample(SIZES, len(SIZES)):
                 transaction = await client.new_transaction()
                 for key in keys[:size]:
@@ -118,7 +118,7 @@ async def measure(
 
 
 def plot(path: Path, commits: dict[int, Samples], deliveries: dict[int, Samples], raw: Samples) -> None:
-    """Both curves over the size, with the raw append as a line."""
+    """Plot both curves over the size, with the raw append as a line."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -141,7 +141,7 @@ def plot(path: Path, commits: dict[int, Samples], deliveries: dict[int, Samples]
 
 
 def report(commits: dict[int, Samples], deliveries: dict[int, Samples], raw: Samples) -> None:
-    """The figures and how they stand to their targets."""
+    """Print the figures beside their targets."""
     print(f"{len(commits[1].seconds)} rounds of each size; milliseconds p50 and p99")
     print("segments      commit          delivered")
     for size in SIZES:

@@ -1,9 +1,10 @@
-"""What waiting costs: the broker's CPU time while consumers are parked and a transaction is open.
+"""Measures the broker's CPU time while consumers wait and a transaction is open.
 
     .venv/bin/python scripts/bench_idle.py [--consumers 200] [--seconds 30]
 
-Starts a broker as a user would, parks consumers on one scalable topic each with one message behind them and one held
-back by an open transaction, and then does nothing. The CPU time is the kernel's figure for the broker's process.
+It starts a broker as a user would. Each consumer waits on its own scalable topic, after one delivered message and
+before one that an open transaction holds back. Then nothing happens. The CPU time is the kernel's figure for the
+broker's process.
 """
 
 import argparse
@@ -25,13 +26,13 @@ from tests.support.processes import RunningBroker, running_broker
 
 TOPIC: Final = "topic://public/default/bench-idle"
 SETTLE_SECONDS: Final = 65
-"""Time for what the set-up started to end before the clock is read: acknowledgements, connections, and the samples of
-the last minute's load, by which a broker decides whether to split or merge."""
+"""Time for the work that the set-up started to end before the measurement: acknowledgements, connections, and the
+samples of the last minute's load."""
 TARGET_SECONDS: Final = 0.05
 
 
 async def park(broker: RunningBroker, consumers: int, seconds: float) -> None:
-    """Set up, wait, and print what the broker used meanwhile."""
+    """Set up, wait, and print the resources that the broker used meanwhile."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(tidewire.connect(broker.service_url))
         producer = await stack.enter_async_context(client.producer(TOPIC))

@@ -1,10 +1,10 @@
-"""What one of each thing takes of the broker's memory, in bytes.
+"""Measures the broker's memory per message, transaction, subscription, topic and client, in bytes.
 
     .venv/bin/python scripts/bench_memory.py [--only NAME]
 
-For each kind of thing a broker starts as a user would start it. Some of the things are made first, so that the broker's
-first allocations do not count. Then many more are made, and the growth of the resident memory is divided by their
-number. A transaction's figure includes its one small message, whose own cost stands first.
+For each kind of object it starts a broker as a user would. It first creates some objects, so that the broker's first
+allocations do not count. Then it creates many more, and divides the growth of the resident memory by their number. A
+transaction's figure includes its one small message, whose own cost comes first in the list.
 """
 
 import argparse
@@ -28,15 +28,15 @@ from tests.support.processes import running_broker
 TOPIC: Final = "persistent://public/default/memory"
 SCALABLE: Final = "topic://public/default/memory"
 BROKER_FLAGS: Final = ("--txn-retention-seconds", "3600", "--auto-scale", "false")
-"""No transaction is forgotten while they are counted."""
+"""With these flags, no transaction is forgotten during the measurement."""
 AT_ONCE: Final = 16
 
 Make = Callable[[AsyncExitStack, tidewire.Client, str, range], Awaitable[None]]
-"""Makes the things of these numbers. What has to stay open is entered into the stack."""
+"""Creates the objects with these numbers. Objects that must stay open are entered into the stack."""
 
 
 async def send(stack: AsyncExitStack, client: tidewire.Client, url: str, numbers: range) -> None:
-    """A message of its own batch, which the broker keeps in memory for readers."""
+    """Send each message in its own batch, which the broker keeps in memory for readers."""
     async with client.producer(SCALABLE, batching=False) as producer:
         for number in numbers:
             await producer.enqueue(b"%d" % number, key="key")
@@ -44,7 +44,7 @@ async def send(stack: AsyncExitStack, client: tidewire.Client, url: str, numbers
 
 
 async def transact(stack: AsyncExitStack, client: tidewire.Client, url: str, numbers: range, *, commit: bool) -> None:
-    """A transaction with one message, decided and not forgotten yet."""
+    """Run a transaction with one message, which has ended but is not forgotten yet."""
     limit = trio.CapacityLimiter(AT_ONCE)
 
     async def one(number: int) -> None:
@@ -59,27 +59,27 @@ async def transact(stack: AsyncExitStack, client: tidewire.Client, url: str, num
 
 
 async def subscribe(stack: AsyncExitStack, client: tidewire.Client, url: str, numbers: range) -> None:
-    """A durable subscription of one segment whose consumer has gone."""
+    """Create a durable subscription of one segment, whose consumer has left."""
     for number in numbers:
         async with client.queue_consumer(SCALABLE, f"subscription-{number}"):
             pass
 
 
 async def consume(stack: AsyncExitStack, client: tidewire.Client, url: str, numbers: range) -> None:
-    """The same with its consumer, on a connection with the others."""
+    """Create a durable subscription with a connected consumer; all share a connection."""
     for number in numbers:
         await stack.enter_async_context(client.queue_consumer(SCALABLE, f"subscription-{number}"))
 
 
 async def use_topics(stack: AsyncExitStack, client: tidewire.Client, url: str, numbers: range) -> None:
-    """A loaded topic with one message and a producer."""
+    """Load a topic with one message and a producer."""
     for number in numbers:
         producer = await stack.enter_async_context(client.producer(f"{TOPIC}-{number}"))
         await producer.send(b"one")
 
 
 async def connect(stack: AsyncExitStack, client: tidewire.Client, url: str, numbers: range) -> None:
-    """A client of its own, with its connections to one broker and a producer."""
+    """Connect a separate client, with its connections to one broker and a producer."""
     for number in numbers:
         other = await stack.enter_async_context(tidewire.connect(url))
         producer = await stack.enter_async_context(other.producer(SCALABLE, name=f"producer-{number}"))
@@ -87,12 +87,12 @@ async def connect(stack: AsyncExitStack, client: tidewire.Client, url: str, numb
 
 
 class Kind(NamedTuple):
-    """A kind of thing."""
+    """A kind of object."""
 
     make: Make
     number: int
     goal: int
-    """Bytes, with its message."""
+    """The most bytes that one should take, with its message."""
 
 
 KINDS: Final[dict[str, Kind]] = {
@@ -107,7 +107,7 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 async def measure(kind: Kind, url: str, pid: int) -> float:
-    """Bytes of resident memory that one takes."""
+    """Return the bytes of resident memory that one object takes."""
     async with tidewire.connect(url) as client, AsyncExitStack() as stack:
         first = kind.number // 4
         await kind.make(stack, client, url, range(first))
@@ -118,8 +118,8 @@ async def measure(kind: Kind, url: str, pid: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure each kind on a broker of its own."""
-    parser = argparse.ArgumentParser(description="What one of each thing takes of the broker's memory.")
+    """Measure each kind on a new broker."""
+    parser = argparse.ArgumentParser(description="The broker's memory per message, topic, client and so on.")
     parser.add_argument("--only", choices=KINDS)
     options = parser.parse_args(arguments)
     for name, kind in KINDS.items():

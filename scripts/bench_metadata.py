@@ -1,12 +1,11 @@
-"""What the metadata store takes: for one write, for many, for telling a watch, for opening, for a snapshot.
+"""Measures the metadata store: single writes, many writes, delivery to a watch, opening, and snapshots.
 
     .venv/bin/python scripts/bench_metadata.py [--rounds 5] [--keys 1000000] [--plot docs/performance/metadata.png]
 
-The raw figure beside a put (append 200 bytes, crc32c, fdatasync, on the same disk) is taken in turns with the puts, so
-whatever else the machine does hits both alike. Opening and snapshots run in processes of their own, so that memory is
-that of the store alone. The same writing is done on etcd, one member on this machine, if it is installed
-(`scripts/need.py etcd`). Prints the median over the rounds, with the lowest and highest, beside the target; it judges
-nothing.
+The puts take turns with a raw append on the same disk (200 bytes, crc32c, fdatasync), so that other load on the machine
+affects both alike. Opening and snapshots run in separate processes, so that the memory is that of the store alone. If
+etcd is installed (`scripts/need.py etcd`), the same writes are measured on etcd with one member on this machine. It
+prints the median, lowest and highest of the rounds beside the target, but does not judge them.
 """
 
 import argparse
@@ -38,19 +37,19 @@ from scripts.metadata_measurements import (
 
 
 class Table:
-    """Lines of the report: what, measured, target."""
+    """Prints the lines of the report: name, figures, target."""
 
     def __init__(self, subject: str) -> None:
         print(f"\n{subject:44}{'median':>9}{'lowest':>9}{'highest':>9}  target")
 
     def line(self, what: str, rounds: Sequence[float], target: str = "", *, digits: int = 2) -> None:
-        """The median of the rounds, and between what they lie."""
+        """Print the median, lowest and highest of the rounds."""
         figures = (statistics.median(rounds), min(rounds), max(rounds))
         print(f"{what:44}" + "".join(f"{figure:9,.{digits}f}" for figure in figures) + f"  {target}", flush=True)
 
 
 def report_writing(name: str, rounds: Sequence[Writing]) -> None:
-    """What the rounds of writing took."""
+    """Report the rounds of writing."""
     median = statistics.median
     is_embedded = name == "embedded"
     table = Table(f"writing, {name}")
@@ -76,7 +75,7 @@ def report_writing(name: str, rounds: Sequence[Writing]) -> None:
 
 
 def report_opening(what: str, openings: Sequence[Opening]) -> None:
-    """What the openings took."""
+    """Report the openings."""
     table = Table(what)
     table.line("until it answers: s", [each.seconds for each in openings], "under 6")
     table.line("  CPU: s", [each.cpu_seconds for each in openings])
@@ -85,7 +84,7 @@ def report_opening(what: str, openings: Sequence[Opening]) -> None:
 
 
 def report_snapshots(what: str, taken: Sequence[Snapshot]) -> None:
-    """What the snapshots did to who wrote beside them."""
+    """Report the snapshots, and their effect on a concurrent writer."""
     table = Table(what)
     table.line("until it is durable: s", [each.seconds for each in taken])
     table.line("longest put meanwhile: ms", [1000 * max(each.puts) for each in taken], "at most 20")
@@ -96,7 +95,7 @@ def report_snapshots(what: str, taken: Sequence[Snapshot]) -> None:
 
 
 def plot(path: Path, writing: Sequence[Writing], taken: Sequence[Snapshot]) -> None:
-    """How the times of single writes are distributed."""
+    """Plot the distribution of the times of single writes."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -123,7 +122,7 @@ def plot(path: Path, writing: Sequence[Writing], taken: Sequence[Snapshot]) -> N
 
 
 def measure_large(folder: Path, keys: int, rounds: int, *, indexed: bool) -> list[Snapshot]:
-    """Open a store of many keys, from its log and from its snapshot, and take that snapshot; print what it took."""
+    """Open a store of many keys from its log and from its snapshot, and write that snapshot. Print the figures."""
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         filled = folder / f"filled-{indexed}"
         pool.submit(fill, filled, keys, indexed=indexed).result()
@@ -134,7 +133,7 @@ def measure_large(folder: Path, keys: int, rounds: int, *, indexed: bool) -> lis
         for number in range(rounds):
             copy = folder / f"copy-{indexed}-{number}"
             shutil.copytree(filled, copy)
-            # What the copy left to be written must not be waited for by what is measured.
+            # The measurement must not wait for writes that the copy left behind.
             os.sync()
             taken.append(pool.submit(snapshot, copy).result())
             openings.append(pool.submit(recover, copy).result())
@@ -147,9 +146,9 @@ def measure_large(folder: Path, keys: int, rounds: int, *, indexed: bool) -> lis
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description="What the metadata store takes.")
+    parser = argparse.ArgumentParser(description="Measure the metadata store.")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--large-rounds", type=int, default=3, help="rounds of those with many keys")
+    parser.add_argument("--large-rounds", type=int, default=3, help="rounds with many keys")
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args(arguments)

@@ -1,11 +1,11 @@
-"""What one broker process takes, beside Apache Kafka 4.3.0 and Apache Pulsar 5.0.0-M1 in the same minutes.
+"""Measures one broker process beside Apache Kafka 4.3.0 and Apache Pulsar 5.0.0-M1, at the same time.
 
     .venv/bin/python scripts/bench_process.py [--repeats 3] [--only transactions,produce,fetch] [--json FILE]
 
-All three brokers run all the while and take turns, phase by phase. Ours syncs its files before it answers; Kafka and
-Pulsar do not, as they come or by their setting. Each system is driven by its own client, warm: ours and Pulsar by the
-Java v5 client and the C++ client, Kafka by its Java client. CPU is the broker's process alone. Every figure is the
-median of the repeats, with the lowest and highest behind it.
+All three brokers run the whole time and take turns, phase by phase. Tidewire syncs its files before it answers. Kafka
+does not by default, and Pulsar is set not to. Each system has its own, warmed-up clients: Tidewire and Pulsar the Java
+v5 client and the C++ client, Kafka its Java client. CPU is that of the broker's process alone. Every figure is the
+median of the repeats, followed by the lowest and highest.
 """
 
 import argparse
@@ -48,7 +48,7 @@ PARTICIPANTS: Final = (1, 4, 16, 64)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One system that is measured."""
+    """One of the systems."""
 
     pid: int
     java: Sequence[str]
@@ -59,24 +59,24 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one program printed, and what the broker took meanwhile."""
+    """The output of one program, and the resources that the broker used meanwhile."""
 
     result: Any
     cpu_seconds: float
 
     @property
     def rate(self) -> float:
-        """Of messages or transactions a second."""
+        """Messages or transactions per second."""
         return float(self.result["done"] / self.result["seconds"])
 
     @property
     def cpu_each(self) -> float:
-        """The broker's seconds of CPU for one message or transaction."""
+        """The broker's CPU seconds for one message or transaction."""
         return float(self.cpu_seconds / self.result["done"])
 
 
 def run(pid: int, command: Sequence[str], *arguments: object) -> Measured:
-    """Run one phase. Its CPU is that between the lines `measuring` and `measured`."""
+    """Run one phase. Its CPU time is counted between the lines `measuring` and `measured`."""
     with subprocess.Popen(
         [*command, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -97,7 +97,7 @@ def run(pid: int, command: Sequence[str], *arguments: object) -> Measured:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """The median, and the lowest and highest."""
+    """Format the median, lowest and highest."""
     return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
 
 
@@ -109,32 +109,32 @@ class Report:
         self._forms: dict[str, str] = {}
 
     def add(self, row: str, system: str, value: float, form: str) -> None:
-        """One figure of one repeat."""
+        """Add one figure of one repeat."""
         self._rows[row][system].append(value)
         self._forms[row] = form
 
     def median(self, row: str, system: str) -> float:
-        """Over the repeats."""
+        """Return the median over the repeats."""
         return statistics.median(self._rows[row][system])
 
     def has(self, row: str, *systems: str) -> bool:
-        """Whether it was measured."""
+        """Return whether the row was measured for all these systems."""
         return row in self._rows and all(self._rows[row][system] for system in systems)
 
     def print(self) -> None:
-        """One line a row."""
+        """Print one line for each row."""
         print(f"\n{'':44}" + "".join(f"{system:>24}" for system in SYSTEMS))
         for row, by_system in self._rows.items():
             cells = (spread(by_system[s], self._forms[row]) if by_system[s] else "-" for s in SYSTEMS)
             print(f"{row:44}" + "".join(f"{cell:>24}" for cell in cells))
 
     def figures(self) -> Mapping[str, Mapping[str, Sequence[float]]]:
-        """All of them."""
+        """Return all figures."""
         return {row: dict(by_system) for row, by_system in self._rows.items()}
 
 
 def transactions(subjects: Mapping[str, Subject], report: Report) -> None:
-    """Whole transactions one after another, and many at once on one segment."""
+    """Measure whole transactions one after another, and many at once on one segment."""
     for system, subject in subjects.items():
         measured = run(subject.pid, subject.java, "whole", ROUNDS)
         for participants in PARTICIPANTS:
@@ -154,7 +154,7 @@ def transactions(subjects: Mapping[str, Subject], report: Report) -> None:
 
 
 def produce(subjects: Mapping[str, Subject], report: Report) -> None:
-    """Messages of several sizes to one segment."""
+    """Measure sends of several sizes to one segment."""
     for size in (100, 1_024, 10_240, 102_400):
         for system, subject in subjects.items():
             measured = run(subject.pid, subject.java, "produce", size, WARM_UP_SECONDS, SECONDS)
@@ -172,7 +172,7 @@ def produce(subjects: Mapping[str, Subject], report: Report) -> None:
 
 
 def fetch(subjects: Mapping[str, Subject], report: Report) -> None:
-    """Messages that stand in one segment already."""
+    """Measure reads of messages that one segment already holds."""
     for size in (100, 1_024, 10_240):
         messages = min(FETCHED_MESSAGES_MAX, FETCHED_BYTES // size)
         for system, subject in subjects.items():
@@ -222,11 +222,11 @@ def judge(report: Report) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description="What one broker process takes, beside Kafka and Pulsar.")
+    parser = argparse.ArgumentParser(description="Measure one broker process beside Kafka and Pulsar.")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help="systems, separated by commas")
-    parser.add_argument("--json", type=Path, help="a file for every figure")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts to measure, separated by commas")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="systems to measure, separated by commas")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
     options = parser.parse_args(arguments)
     for need in ("pulsar-java-client", KAFKA, PULSAR):
         install(need)

@@ -1,17 +1,17 @@
-"""What Spark takes to read and write Tidewire's topics, beside Apache Kafka's, in the same session and minutes.
+"""Measures how Spark reads and writes topics of Tidewire and of Apache Kafka, in the same session.
 
     .venv/bin/python scripts/bench_spark.py [--rounds 5] [--save docs/performance] [--quick]
 
-Three subjects take turns: format "tidewire" on a broker as its users start it; format "kafka" on a real Kafka 4.3.0,
-one node, as it comes; and the ceiling, a Python data source that hands one record batch on from memory, time and again.
-Both topics have two parts. The rows that are read are those that the formats' own sinks wrote. Beside what a reader
-sees (rows a second, milliseconds) stands what the processes used: CPU time is less at the mercy of what else runs on a
-machine than time is. Prints medians with the lowest and highest, and judges nothing.
+Three subjects take turns: format "tidewire" on a broker as its users start it; format "kafka" on a real Kafka 4.3.0
+with one node and default settings; and the ceiling, a Python data source that returns the same record batch from
+memory. Both topics have two partitions or segments. Each format reads the rows that its own sink wrote. Besides rows
+per second and milliseconds, it prints the CPU time of the processes, because other load on the machine affects CPU time
+less. It prints medians, lowest and highest figures, but does not judge them.
 
-Tidewire's sink writes each batch once whatever fails, and its broker syncs to disk before it answers; Kafka's sink
-writes again what was tried again, and its broker does not sync.
+Tidewire's sink writes each batch exactly once, and its broker syncs to disk before it answers. Kafka's sink writes
+retried rows again, and its broker does not sync.
 
-`--quick` shows that this program works, in half a minute, WITHOUT KAFKA; its figures say nothing.
+`--quick` only shows that this program works, in half a minute, WITHOUT KAFKA. Its figures mean nothing.
 """
 
 import argparse
@@ -50,7 +50,7 @@ from scripts.spark_subjects import (
 from tests.support.processes import running_broker
 
 Results = dict[str, dict[str, list[float]]]
-"""By what was measured, by whom: one figure a round."""
+"""Figures by measurement and subject, one for each round."""
 
 
 class Load(NamedTuple):
@@ -74,7 +74,7 @@ _One = TypeVar("_One")
 
 
 def rows_of(spark: SparkSession, load: Load) -> DataFrame:
-    """Keys of 8 bytes, of which there are a thousand, and values that differ in their first 8 bytes."""
+    """Make rows with a thousand keys of 8 bytes, and values that differ in their first 8 bytes."""
     number = F.col("id")
     return spark.range(load.rows, numPartitions=PARTITIONS).select(
         F.concat(F.lit("key-"), F.lpad((number % 1000).cast("string"), 4, "0")).alias("key"),
@@ -83,12 +83,12 @@ def rows_of(spark: SparkSession, load: Load) -> DataFrame:
 
 
 def in_turns(subjects: Sequence[_One], number: int) -> Sequence[_One]:
-    """Who goes first in one round goes last in the next: what a broker still does then costs whoever comes after it."""
+    """Return the order of the subjects in a round. It alternates, because a subject's late work slows the next one."""
     return subjects if number % 2 else subjects[::-1]
 
 
 def note(results: Results, what: str, who: str, rows: int, seconds: float, used: Mapping[str, float]) -> None:
-    """Keep a round's figures, and show them."""
+    """Store a round's figures, and print them."""
     results[f"{what}: rows/s"][who].append(rows / seconds)
     a_million = {process: cpu_seconds / rows * MILLION for process, cpu_seconds in used.items()}
     a_million["all"] = sum(a_million.values())
@@ -102,7 +102,7 @@ def note(results: Results, what: str, who: str, rows: int, seconds: float, used:
 
 
 def write_and_read(spark: SparkSession, subjects: Sequence[Subject], load: Load, rounds: int, results: Results) -> None:
-    """Rounds in turns; the first of each is for warming up and is not kept."""
+    """Run the rounds in turns. The first round is for warming up and is not kept."""
     size = f"{load.value_bytes} B"
     topics = {}
     for number in range(rounds + 1):
@@ -118,7 +118,7 @@ def write_and_read(spark: SparkSession, subjects: Sequence[Subject], load: Load,
         for subject in in_turns(subjects, number):
             frame = subject.read(spark, topics[subject.name])
             if number == 0 and (count := frame.count()) != load.rows:
-                raise SystemExit(f"{subject.name}: {load.rows} rows were written, {count} are read")
+                raise SystemExit(f"{subject.name}: {load.rows} rows were written, but {count} were read")
             cpu = Cpu(spark, subject.pid)
             note(kept, f"read {size}", subject.name, load.rows, timed_write_to_nothing(frame), cpu.used())
             if isinstance(subject, Tidewire):
@@ -135,7 +135,7 @@ def write_and_read(spark: SparkSession, subjects: Sequence[Subject], load: Load,
 def measure_latency(
     spark: SparkSession, subjects: Sequence[Tidewire | Kafka], rounds: int, events: int, folder: Path
 ) -> Results:
-    """Milliseconds of each event, by round; the first is for warming up and is not kept."""
+    """Measure the latency of each event in milliseconds, by round. The first round is for warming up, and not kept."""
     taken: Results = _nowhere()
     for number in range(rounds + 1):
         kept = taken if number else _nowhere()
@@ -151,12 +151,12 @@ def measure_latency(
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The value at or below which so many percent are, at least."""
+    """Return the value at or below which at least `percent` percent of the values are."""
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
 
 
 def report(results: Results) -> None:
-    """For everything that was measured: median (lowest to highest) of each, and how it stands to Kafka's."""
+    """Print the median (lowest to highest) of each measurement, and its ratio to Kafka's."""
     for what, by_whom in results.items():
         print(f"\n{what}")
         theirs = statistics.median(by_whom.get("kafka", [0.0]))
@@ -173,7 +173,7 @@ def _spread(figures: Sequence[float], digits: int) -> str:
 
 
 def with_percentiles(taken: Results) -> Results:
-    """P50 and p95 of each round, in one figure a round as everything else."""
+    """Return p50 and p95 of each round as figures of their own."""
     made: Results = defaultdict(lambda: defaultdict(list))
     for by_whom in taken.values():
         for who, milliseconds in by_whom.items():
@@ -183,7 +183,7 @@ def with_percentiles(taken: Results) -> Results:
 
 
 def plot(path: Path, results: Results, taken: Results) -> None:
-    """Rows a second, and how latencies are distributed."""
+    """Plot rows per second, and the distribution of latencies."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -221,7 +221,7 @@ def _nowhere() -> Results:
 
 @contextmanager
 def compared(folder: Path, *, with_kafka: bool) -> Iterator[tuple[SparkSession, list[Any]]]:
-    """Spark, and who takes turns in it."""
+    """Yield Spark and the subjects that take turns."""
     with ExitStack() as stack:
         subjects: list[Tidewire | Kafka] = [Tidewire(stack.enter_context(running_broker(folder / "data")))]
         if with_kafka:
@@ -232,14 +232,14 @@ def compared(folder: Path, *, with_kafka: bool) -> Iterator[tuple[SparkSession, 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description="Spark's reading and writing, beside Kafka.")
+    parser = argparse.ArgumentParser(description="Measure Spark's reading and writing beside Kafka.")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--save", type=Path, help="a folder for the figures and the plot")
-    parser.add_argument("--quick", action="store_true", help="show that it works, without Kafka")
+    parser.add_argument("--save", type=Path, help="write the figures and the plot to this folder")
+    parser.add_argument("--quick", action="store_true", help="only show that the program works, without Kafka")
     options = parser.parse_args(arguments)
     loads, rounds, events = (QUICK, 1, QUICK_EVENTS) if options.quick else (FULL, options.rounds, EVENTS)
     if options.quick:
-        print("QUICK: WITHOUT KAFKA, few rows, one round; the figures below say nothing.")
+        print("QUICK: WITHOUT KAFKA, few rows, one round; the figures below mean nothing.")
     else:
         for need in (reference_kafka.ARTIFACT, CONNECTOR, CONNECTOR_NEEDS):
             install(need)

@@ -1,10 +1,11 @@
-"""What transactions take, beside Apache Pulsar 5.0.0-M1, with the same Java v5 client in the same minutes.
+"""Measures transactions beside Apache Pulsar 5.0.0-M1, with the same Java v5 client at the same time.
 
     .venv/bin/python scripts/bench_transactions.py [--rounds 200] [--history 100000] [--plot docs/performance]
 
-Both brokers run all the while, each as its users start it, and take turns phase by phase. Pulsar is a standalone with
-RocksDB metadata and one bookie that syncs its journal, as it does by default and as we do; `--reference-without-fsync`
-lets it off. How long a segment takes to open behind its past transactions is measured on a broker of ours alone.
+Both brokers run the whole time, each as its users start it, and take turns phase by phase. Pulsar is a standalone
+broker with RocksDB metadata and one bookie. Like Tidewire, the bookie syncs its journal by default;
+`--reference-without-fsync` switches that off. The time to open a segment after many past transactions is measured only
+on Tidewire.
 """
 
 import argparse
@@ -40,13 +41,13 @@ RATE_WINDOWS: Final = 6
 PARKED_CONSUMERS: Final = 200
 OPEN_TRANSACTIONS: Final = 1_000
 OPENINGS: Final = 5
-"""How often a broker is killed and its segment opened again; the median counts."""
+"""How often a broker is killed and its segment opened again. The median counts."""
 FORGET_SECONDS: Final = 90
-"""Until headers of ended transactions are gone; a broker killed before would be removing them while it is measured."""
+"""Time until headers of ended transactions are removed. Otherwise the broker would remove them during a measurement."""
 
 
 def java(subject: Subject, *arguments: object) -> "subprocess.Popen[str]":
-    """The Java program, started."""
+    """Start the Java program."""
     target = place("pulsar-java-client")
     return subprocess.Popen(
         [
@@ -70,7 +71,7 @@ def phase(subject: Subject, *arguments: object) -> Any:  # noqa: ANN401 - each p
 
 
 class Parked:
-    """While open: so many consumers parked and transactions open."""
+    """Within the block, this many consumers wait and this many transactions are open."""
 
     def __init__(self, subject: Subject, consumers: int, transactions: int) -> None:
         self._program = java(subject, "park", consumers, transactions)
@@ -79,7 +80,7 @@ class Parked:
         output = self._program.stdout
         assert output is not None
         if output.readline() != "parked\n":
-            raise SystemExit("the program that parks consumers failed")
+            raise SystemExit("the program with the waiting consumers failed")
         time.sleep(SETTLE_SECONDS)  # noqa: TID251 - waiting is what is measured
 
     def __exit__(self, *_exception: object) -> None:
@@ -87,16 +88,16 @@ class Parked:
 
 
 def percentiles(milliseconds: Sequence[float]) -> tuple[float, float]:
-    """P50 and p99."""
+    """Return p50 and p99."""
     ordered = sorted(milliseconds)
     return statistics.median(ordered), ordered[min(len(ordered) - 1, round(len(ordered) * 0.99))]
 
 
 def compare(ours: RunningBroker, theirs: RunningPulsar, rounds: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Print what both take; the commits' times and the rates, for the plot."""
+    """Print the figures of both. Return the commits' times and the rates, for the plot."""
     subjects: Mapping[str, Subject] = {"tidewire": ours, "pulsar": theirs}
 
-    # First, since what the other phases leave behind is tidied up for a minute after them.
+    # This phase is first, because the other phases leave work for a minute after them.
     print("waiting: one parked consumer, one open transaction, 20 s")
     for name, subject in subjects.items():
         with Parked(subject, 1, 1):
@@ -141,13 +142,13 @@ def _row(what: str, row: Mapping[str, tuple[float, float]], remark: str = "") ->
 
 
 def remember(folder: Path) -> None:
-    """Print what a broker of ours keeps in memory for who waits."""
+    """Print Tidewire's memory per waiting consumer and per open transaction."""
     for what, consumers, transactions in (
         ("a parked consumer", PARKED_CONSUMERS, 0),
         ("an open transaction", 0, OPEN_TRANSACTIONS),
     ):
         with running_broker(folder / f"{consumers} parked") as broker:
-            # What the first ones bring with them is not theirs.
+            # The first ones are not counted, because they include one-time allocations.
             with Parked(broker, min(consumers, 10), min(transactions, 10)):
                 before_mib = resident_mib(broker.pid)
             with Parked(broker, consumers, transactions):
@@ -156,7 +157,7 @@ def remember(folder: Path) -> None:
 
 
 def reopen(folder: Path, messages: int, *, in_transactions: bool) -> float:
-    """Seconds from a restarted broker's ready line until a message to the segment is durable; prints them."""
+    """Measure and print the seconds from a restarted broker's ready line until a message to the segment is durable."""
     kind = "transactions" if in_transactions else "plain"
     taken = []
     with running_broker(folder / kind) as broker:
@@ -170,7 +171,7 @@ def reopen(folder: Path, messages: int, *, in_transactions: bool) -> float:
             ready = time.perf_counter()
             trio.run(_send_one, broker.service_url)
             taken.append((ready - start, time.perf_counter() - ready))
-            # The first takeover moves what the metadata store remembers of aborts into the ledger's index.
+            # The first takeover moves the records of aborts from the metadata store into the ledger's index.
             time.sleep(SETTLE_SECONDS)  # noqa: TID251 - and is given the time for it
     ready_seconds = statistics.median(ready for ready, _ in taken)
     open_seconds = statistics.median(opened for _, opened in taken)
@@ -190,7 +191,7 @@ async def _send_one(service_url: str) -> None:
 def plot(
     path: Path, commits: Mapping[str, Mapping[str, Sequence[float]]], rates: Mapping[str, Sequence[float]]
 ) -> None:
-    """Commit over the number of segments, and the rate over time."""
+    """Plot the commit over the number of segments, and the rate over time."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -221,13 +222,13 @@ def plot(
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description="What transactions take, beside Pulsar.")
+    parser = argparse.ArgumentParser(description="Measure transactions beside Pulsar.")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument(
-        "--history", type=int, default=100_000, help="past transactions of a segment; 0: leave that out"
+        "--history", type=int, default=100_000, help="past transactions of a segment; 0 skips this measurement"
     )
     parser.add_argument("--reference-without-fsync", action="store_true")
-    parser.add_argument("--plot", type=Path, help="a folder for the plot")
+    parser.add_argument("--plot", type=Path, help="write the plot to this folder")
     options = parser.parse_args(arguments)
     install("pulsar-java-client")
     install(ARTIFACT)

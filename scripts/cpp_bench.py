@@ -1,9 +1,9 @@
-"""The C++ client's side of `scripts/bench_process.py`, by way of its Python binding `pulsar-client`.
+"""The C++ client's part of `scripts/bench_process.py`, through its Python binding `pulsar-client`.
 
     .venv/bin/python scripts/cpp_bench.py SERVICE_URL produce BYTES BATCHED WARM_UP_SECONDS SECONDS
     .venv/bin/python scripts/cpp_bench.py SERVICE_URL fetch BYTES MESSAGES
 
-The program prints `measuring` and `measured` around what counts, and one JSON object on its last line.
+The program prints `measuring` and `measured` around the measured part, and one JSON object on its last line.
 """
 
 import os
@@ -23,7 +23,7 @@ RECEIVE_MILLISECONDS_MAX: Final = 30_000
 
 
 class Sends:
-    """Sends that are on their way, and those that the broker has confirmed."""
+    """Counts sends in flight, and sends that the broker has confirmed."""
 
     def __init__(self, in_flight_max: int) -> None:
         self._room = threading.Semaphore(in_flight_max)
@@ -32,7 +32,7 @@ class Sends:
         self._failure: object = None
 
     def send(self, producer: pulsar.Producer, value: bytes) -> None:
-        """Send one message when there is room for it."""
+        """Send one message, once there is room for it."""
         self._room.acquire()
         producer.send_async(value, self._answered)
 
@@ -43,7 +43,7 @@ class Sends:
         self._room.release()
 
     def finish(self) -> None:
-        """Wait for the last answer; a failed send ends the program."""
+        """Wait for the last receipt. A failed send ends the program."""
         for _ in range(self._in_flight_max):
             self._room.acquire()
         if self._failure is not None:
@@ -51,7 +51,7 @@ class Sends:
 
 
 def produce(client: pulsar.Client, size: int, batched: int, warm_up_seconds: int, seconds: int) -> Mapping[str, float]:
-    """Send messages of `size` bytes to one topic for a while, as many as the client takes."""
+    """Send messages of `size` bytes to one topic for `seconds`, as many as the client takes."""
     producer = _producer(client, f"produce-{uuid.uuid4()}", batched=bool(batched))
     value = os.urandom(size)
     sends = Sends(_in_flight(size))
@@ -74,7 +74,7 @@ def fetch(client: pulsar.Client, size: int, messages: int) -> Mapping[str, float
     for _ in range(messages):
         sends.send(producer, value)
     sends.finish()
-    # The first subscription finds every message; it is made before what counts.
+    # The subscription is created before the measured part.
     consumer = client.subscribe(topic, "fetch", initial_position=pulsar.InitialPosition.Earliest)
     consumer.receive(RECEIVE_MILLISECONDS_MAX)
     _say("measuring")
@@ -101,7 +101,7 @@ def _producer(client: pulsar.Client, topic: str, *, batched: bool) -> pulsar.Pro
     return client.create_producer(
         topic,
         batching_enabled=batched,
-        # As Kafka's and the Java client's in this comparison.
+        # The same delay as for the other clients in this comparison.
         batching_max_publish_delay_ms=1,
         max_pending_messages=SENDS_IN_FLIGHT,
         block_if_queue_full=True,

@@ -25,11 +25,11 @@ _OUTSIDE_DOCS: Final = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "S
 _EXAMPLES: Final = "examples/flights"
 _LINK: Final = re.compile(r"(?P<before>\]\()(?P<target>[^)#\s:]+)(?P<after>#[^)]*)?\)")
 _RELEASES: Final = "<!-- towncrier release notes start -->\n"
-"""Where towncrier puts a release into CHANGELOG.md."""
+"""The line of CHANGELOG.md below which towncrier inserts a release."""
 
 
 def site_paths(root: Path = ROOT) -> dict[str, str]:
-    """Where each file of the repository that the site shows stands on the site."""
+    """Return the site's path for each file of the repository that the site shows."""
     paths = {"README.md": "index.md", **{name: name for name in _OUTSIDE_DOCS}}
     for path in sorted((root / "docs").rglob("*")):
         name = path.relative_to(root / "docs").as_posix()
@@ -43,7 +43,7 @@ def site_paths(root: Path = ROOT) -> dict[str, str]:
 
 
 def relink(text: str, source: str, paths: Mapping[str, str]) -> str:
-    """The text of the page `source` with its links to other pages as the site needs them."""
+    """Return the text of the page `source`, with its links to other pages rewritten for the site."""
     here = PurePosixPath(paths[source]).parent
 
     def place(match: re.Match[str]) -> str:
@@ -60,7 +60,7 @@ def relink(text: str, source: str, paths: Mapping[str, str]) -> str:
 
 
 def stage() -> None:
-    """Write build/docs anew."""
+    """Write build/docs from scratch."""
     shutil.rmtree(STAGE, ignore_errors=True)
     paths = site_paths()
     for source, place in paths.items():
@@ -79,13 +79,13 @@ def stage() -> None:
 
 
 def _requirements(text: str) -> str:
-    """The page's introduction, and a table in place of its lines."""
+    """Return the page with its introduction, and a table instead of its lines."""
     _title, *lines = as_markdown(read_coverage(ROOT))
     return "\n".join([text.partition("\n## ")[0], *lines, ""])
 
 
 def _changelog(text: str) -> str:
-    """The changelog with the news that no release has yet."""
+    """Return the changelog with the news that no release has yet."""
     before, mark, after = text.partition(_RELEASES)
     if not mark:
         raise ValueError(f"CHANGELOG.md lacks the line {_RELEASES.strip()}. Put it above the newest release.")
@@ -93,7 +93,7 @@ def _changelog(text: str) -> str:
 
 
 def _output(module: str, *arguments: str) -> str:
-    """What a Python tool prints."""
+    """Return the output of a Python tool."""
     ended = subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True)
     if ended.returncode:
         raise SystemExit(f"`{module} {' '.join(arguments)}` failed:\n{ended.stderr}")

@@ -1,10 +1,10 @@
-"""Generates the Python classes of messages from our descriptions of them: Pulsar's, etcd's, and what we keep in etcd.
+"""Generates the Python classes of protobuf messages: Pulsar's, etcd's, and the records that Tidewire keeps in etcd.
 
     python scripts/generate.py            write the folders `generated` beside the sources
-    python scripts/generate.py --check    write nothing; exit with 1 when a file there is not what would be written
+    python scripts/generate.py --check    write nothing; exit with 1 if a file is stale
 
-The output is checked in, so that running Tidewire needs no compiler, and CI runs the check, so that it cannot drift
-from its source. It depends on nothing but the sources and the version of grpcio-tools, which requirements.lock pins.
+The output is checked in, so that running Tidewire needs no compiler. CI runs the check, so that the output matches its
+source. It depends only on the sources and the version of grpcio-tools, which requirements.lock pins.
 """
 
 import argparse
@@ -22,16 +22,16 @@ SOURCES = (
     "storage/metadata/etcd/stored.proto",
 )
 
-# Constructors accept a mapping in place of a message; the compiler leaves its types out, which strict mypy refuses.
+# Constructors accept a mapping instead of a message. The compiler leaves its types out, which strict mypy refuses.
 _BARE_MAPPING = "_Mapping]"
 _MAPPING = "_Mapping[str, object]]"
 
 
 def generate(root: Path) -> dict[str, str]:
-    """The generated files' text by path below the root.
+    """Return the generated files' texts by their paths below the root.
 
     Raises:
-        SystemExit: the compiler refused a source; it has printed why.
+        SystemExit: the compiler refused a source; it has printed the reason.
     """
     texts: dict[str, str] = {}
     for source in SOURCES:
@@ -52,8 +52,8 @@ def _generate(root: Path, source: str) -> dict[str, str]:
     module = f"{stem}_pb2.py"
     stub = f"{stem}_pb2.pyi"
     assert texts.keys() == {module, stub}, f"unexpected output: {', '.join(texts)}"
-    # The compiler names modules after the place of the source. The output lies one folder below it, and pickling and
-    # error messages go by the name under which a class can be imported.
+    # The compiler names modules after the folder of the source, but the output is one folder below it. Pickling and
+    # error messages need the name under which a class can be imported.
     folder = Path(source).parent
     package = ".".join(folder.parts)
     compiled_module = f"'{package}.{stem}_pb2'"
@@ -65,7 +65,7 @@ def _generate(root: Path, source: str) -> dict[str, str]:
 
 
 def stale_files(root: Path, texts: dict[str, str]) -> list[str]:
-    """Paths of the files whose checked-in text is missing or differs."""
+    """Return the paths of checked-in files that are missing or differ."""
     return [
         path
         for path, text in texts.items()
@@ -75,13 +75,13 @@ def stale_files(root: Path, texts: dict[str, str]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is stale")
     options = parser.parse_args(arguments)
     texts = generate(ROOT)
     stale = stale_files(ROOT, texts)
     if options.check:
         for path in stale:
-            print(f"{path} is stale: run scripts/generate.py")
+            print(f"{path} is stale. Run scripts/generate.py.")
         return 1 if stale else 0
     for path in stale:
         (ROOT / path).write_text(texts[path], encoding="utf-8")

@@ -1,17 +1,18 @@
-"""Kill a metadata store (kill -9) under concurrent clients and watches, and judge whether it kept its contract.
+"""Kill a metadata store (kill -9) under concurrent clients and watches, and check whether it kept its contract.
 
     python scripts/judge_metadata.py --store embedded --seconds 60 [--seed N] [--keep FOLDER]
     python scripts/judge_metadata.py --history FOLDER/history.jsonl
 
-The embedded store runs in a process of its own, etcd as itself. Five clients make calls on few keys (compare-and-set,
-deletions, sequential puts, change sets of several records, scans, index queries), watches follow, and the process is
-killed at moments that the seed draws, also in the middle of its writes to the disk. The history is judged by Porcupine
-(tests/linearizability/judge, built by scripts/need.py porcupine), what the watches told is held against it, and then a
-writer of change sets of 10,000 records is killed in the middle of them (on etcd, of as many as it takes).
+The embedded store runs in a separate process; etcd is its own process. Five clients make calls on a few keys:
+compare-and-set, deletions, sequential puts, change sets of several records, scans and index queries. Watches follow.
+The process is killed at moments that the seed draws, also in the middle of disk writes. Porcupine checks the history
+(tests/linearizability/judge, built by scripts/need.py porcupine), and the output of the watches is compared with it.
+Then a writer of change sets of 10,000 records is killed in the middle of them. (On etcd they are as large as it
+allows.)
 
-The last line says `judged: N operations, K kills, legal`; the exit status is 0 then. Otherwise it says what is wrong,
-and where the history and the pictures of the groups of keys that cannot be explained are kept; `--history` judges such
-a history again.
+If all is well, the last line is `judged: N operations, K kills, legal`, and the exit status is 0. Otherwise the script
+says what is wrong, and where it saved the history and pictures of the keys that cannot be explained. `--history` checks
+such a history again.
 """
 
 import argparse
@@ -35,19 +36,19 @@ from tests.linearizability.histories import judge
 from tests.linearizability.subjects import SUBJECTS
 
 KILLS_MAX: Final = 1_000_000
-"""The time ends a run, not the number of kills."""
+"""A number that is never reached: a run ends by time."""
 SECONDS_A_LARGE_KILL: Final = 10
-"""Of each so many seconds asked for, one kill in a large change set."""
+"""One kill in a large change set for each this many seconds of the run."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--store", choices=sorted(SUBJECTS), default="embedded", help="which [%(default)s]")
     parser.add_argument("--seconds", type=float, default=60, help="how long clients make calls [%(default)g]")
-    parser.add_argument("--seed", type=int, default=None, help="of calls and kills [drawn, and printed]")
-    parser.add_argument("--keep", type=Path, default=None, help="folder for the history, legal or not")
-    parser.add_argument("--history", type=Path, default=None, help="only judge this one again")
-    parser.add_argument("--verbose", action="store_true", help="print each kill's moment, and what the store logs")
+    parser.add_argument("--seed", type=int, default=None, help="seed of calls and kills [drawn, and printed]")
+    parser.add_argument("--keep", type=Path, default=None, help="keep the history in this folder, legal or not")
+    parser.add_argument("--history", type=Path, default=None, help="only check this history again")
+    parser.add_argument("--verbose", action="store_true", help="print each kill's moment, and the store's log")
     given = parser.parse_args()
     install("porcupine")
     if given.history is not None:

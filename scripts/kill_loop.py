@@ -1,28 +1,29 @@
-"""Kill the broker (kill -9) again and again under a load of transactions, restart it, and see that it kept its word.
+"""Kill the broker (kill -9) repeatedly under a load of transactions, restart it, and check that it kept its promises.
 
     python scripts/kill_loop.py [--kills 50] [--seed N] [--verbose]
 
-The load runs on one scalable topic from the first moment to the last (tests/support/transactional_load.py): concurrent
-transactions over several segments, committed, aborted and left open. A reader and a consumer follow it through all
-crashes. Two pipelines (tests/support/pipeline.py) take its messages, one as a stream and one as a queue, and put a copy
-of each into a topic of their own, in transactions that acknowledge what they copy. Meanwhile the segments of all three
-topics are split and merged. At the end the broker is stopped once more, and what it then reads from the disk is
-compared with what the clients were told:
+The load runs on one scalable topic the whole time (tests/support/transactional_load.py): concurrent transactions over
+several segments, which are committed, aborted or left open. A reader and a consumer follow it through all crashes. Two
+pipelines (tests/support/pipeline.py) consume its messages, one as a stream and one as a queue. Each copies every
+message to its own topic, in transactions that acknowledge what they copy. Meanwhile the segments of all three topics
+are split and merged. At the end the broker is stopped, and the data on disk is compared with the answers that clients
+got:
 
-- every acknowledged commit is whole, each of its messages once and where its receipt said;
-- nothing of an aborted or unfinished transaction can be seen;
-- a commit that was not answered is visible wholly or not at all, asking again tells which, and reading agrees;
-- the messages of each key stand in the order they were sent in, and so do their copies made by the stream;
-- no position was ever given to two messages, not even to ones that were never seen;
-- after a restart the readable position of no segment is lower than what had been read before (D8);
-- a consumer does not get again what it had acknowledged durably;
-- every message has one copy in either topic, whatever became of the transactions that took it before;
-- what a committed transaction acknowledged does not come again, then or after the last start.
+- every acknowledged commit is complete, and each of its messages is there once, at the position in its receipt;
+- nothing of an aborted or unfinished transaction is visible;
+- an unanswered commit is completely visible or not at all; a retry tells which, and a reader sees the same;
+- the messages of each key are in the order in which they were sent, and so are the stream's copies;
+- no position was ever given to two messages, not even to messages that were never visible;
+- after a restart, no segment's readable position is lower than what was read before (D8);
+- a consumer does not get a message again that it had acknowledged durably;
+- every message has one copy in each topic, whatever the outcomes of earlier attempts to copy it;
+- messages that a committed transaction acknowledged are not redelivered, neither then nor after the last start.
 
-The seed decides the moments of the kills (tests/support/kill_moments.py). What meets what at that moment is up to the
-machine, so a seed that failed may need a few runs to fail again.
+The seed decides the moments of the kills (tests/support/kill_moments.py). The exact timing depends on the machine, so a
+seed that failed may need a few runs to fail again.
 
-Prints one line and exits with 0, or says what was broken, by which seed and where the data is, and exits with 1.
+If all is well, the script prints one line and exits with 0. Otherwise it prints what was broken, the seed and the data
+folder, and exits with 1.
 """
 
 import argparse
@@ -64,17 +65,17 @@ QUEUE_COPIES: Final = "topic://public/default/kill-loop-queue-copies"
 SEGMENTS: Final = {TOPIC: 4, STREAM_COPIES: 2, QUEUE_COPIES: 2}
 
 ROUND_SECONDS_MAX: Final = 3.0
-"""A broker that by then has not come to the moment at which it was to die is killed nevertheless."""
+"""After this time, a broker is killed even if it has not reached the moment of its kill."""
 
 FINISH_SECONDS_MAX: Final = 60.0
-"""How long the load may take to end, and a reader to read everything, once nobody kills any more."""
+"""How long the load may take to end, and a reader to read everything, after the last kill."""
 
 QUIET_SECONDS: Final = 0.5
-"""A consumer to which nothing came for so long gets nothing more."""
+"""A consumer that got nothing for this time is considered to have everything."""
 
 
 async def run(*, kills: int, seed: int, folder: Path, verbose: bool = False) -> Report:
-    """Do it on data in `folder`, which is empty. Complaints are in the report.
+    """Run the loop on data in `folder`, which must be empty. Complaints are in the report.
 
     Raises:
         BrokerFailure: the broker did not start or ended by itself.
@@ -211,14 +212,14 @@ class _KillLoop:
 
     async def _change_segments(self, changes: LayoutChanges, delay_seconds: float) -> None:
         await trio.sleep(delay_seconds)
-        # Mostly of the topic that everybody uses.
+        # Usually of the topic that all clients use.
         await changes.change((TOPIC, TOPIC, STREAM_COPIES, QUEUE_COPIES), self._random("split"))
 
     def _random(self, what: str) -> Random:
         return Random(f"{self._report.seed}/{what} {self._report.kill_count}")  # noqa: S311
 
     async def _check_positions(self, broker: DyingBroker, changes: LayoutChanges) -> None:
-        """D8: what had been readable before the kill is readable again before anything new is decided."""
+        """D8: everything readable before the kill is readable again, before any new transaction ends."""
         reached = self._reached
         try:
             topics = {
@@ -230,11 +231,11 @@ class _KillLoop:
             before = dict(reached)
             found = await last_positions(*broker.pulsar, topics.values())
         except (TidewireError, *GONE):
-            # It was killed meanwhile; the next start is asked again.
+            # The broker was killed meanwhile. The check is repeated after the next start.
             return
         for topic, place in found.items():
             if place < before.get(topic, place):
-                self._report.complaints.append(f"{topic} was readable up to {before[topic]}, now up to {place}")
+                self._report.complaints.append(f"{topic} was readable up to {before[topic]}, now only up to {place}")
             reached[topic] = max(place, reached.get(topic, place))
 
     # The end
@@ -267,7 +268,7 @@ class _KillLoop:
         await self._outcomes.finish()
 
     async def _look_at_the_disk(self, broker: DyingBroker, changes: LayoutChanges, ends: dict[str, set[bytes]]) -> None:
-        """After a clean stop: what clients get from a broker that has nothing in memory."""
+        """Check after a clean stop what clients get from a broker that has nothing in memory."""
         report = self._report
         await trio.to_thread.run_sync(broker.stop)
         await _start(broker)
@@ -288,7 +289,7 @@ class _KillLoop:
             report.complaints += [f"{name}: {text}" for text in complaints]
 
     async def _look_for_unacknowledged(self, client: Client, changes: LayoutChanges) -> None:
-        """Of the pipelines' subscriptions nothing comes but what is sent now."""
+        """Check that the pipelines' subscriptions deliver only messages that are sent now."""
         async with client.producer(TOPIC) as producer:
             late = await _mark(b"late", changes, TOPIC, producer)
         async with client.stream_consumer(TOPIC, STREAM) as ordered, client.queue_consumer(TOPIC, QUEUE) as unordered:
@@ -306,7 +307,7 @@ class _KillLoop:
 
 
 async def _receive(consumer: Receiving, count: int) -> list[bytes]:
-    """What comes until nothing more does: so many messages, and whatever is behind them."""
+    """Receive `count` messages, and any that follow until nothing more comes."""
     values: list[bytes] = []
     with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
         while True:
@@ -317,7 +318,7 @@ async def _receive(consumer: Receiving, count: int) -> list[bytes]:
 
 
 async def _mark(what: bytes, changes: LayoutChanges, topic: str, producer: Producer) -> set[bytes]:
-    """Send the last message of each of the topic's active segments; their values."""
+    """Send a last message to each of the topic's active segments. Return their values."""
     values = set()
     for segment in await changes.segments(topic):
         if segment.is_active:
@@ -328,14 +329,14 @@ async def _mark(what: bytes, changes: LayoutChanges, topic: str, producer: Produ
 
 
 async def _start(broker: DyingBroker, death: Death | None = None) -> bool:
-    """Whether it became ready; False: it killed itself before."""
+    """Start the broker. Return whether it became ready; False if it killed itself before."""
     return await trio.to_thread.run_sync(broker.start, death)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50, help="how often [%(default)s]")
-    parser.add_argument("--seed", type=int, default=None, help="of the moments and the load [drawn, and printed]")
+    parser.add_argument("--kills", type=int, default=50, help="number of kills [%(default)s]")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the moments and the load [drawn, and printed]")
     parser.add_argument("--verbose", action="store_true", help="print each kill's moment")
     given = parser.parse_args()
     seed = Random().randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311

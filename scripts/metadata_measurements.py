@@ -1,7 +1,6 @@
-"""What scripts/bench_metadata.py measures: one round of each kind, as functions that print nothing.
+"""The measurements of scripts/bench_metadata.py: one round of each kind, as functions that print nothing.
 
-Opening and snapshots are to be run in processes of their own (`fill`, `recover`, `snapshot`), so that memory is that of
-the store alone.
+Run the functions `fill`, `recover` and `snapshot` in separate processes, so that the memory is that of the store alone.
 """
 
 import gc
@@ -27,13 +26,13 @@ from tidewire.cli.local_etcd import EtcdProcess
 VALUE: Final = b"v" * 100
 RAW_BYTES: Final = 200
 LONE_PUTS: Final = 500
-"""Puts of one writer in a round, and raw appends, and puts until a watch knows."""
+"""Puts of one writer in a round; also the number of raw appends, and of puts that a watch receives."""
 WRITERS: Final = 64
 WRITERS_PUTS: Final = {"embedded": 32_000, "etcd": 6_400}
-"""Puts of all 64 in a round: a second or more."""
+"""Puts of all 64 writers in a round, which take a second or more."""
 WARM_UP_PUTS: Final = 200
 NEVER_BYTES: Final = 1 << 62
-"""As a log size that calls for a snapshot: none is taken."""
+"""A log size that is never reached, so that no snapshot is written."""
 FILL_CHANGE_SET: Final = 1000
 TICK_SECONDS: Final = 0.001
 
@@ -43,7 +42,7 @@ class Opened(NamedTuple):
 
     store: MetadataStore
     cpu_seconds: Callable[[], float]
-    """User and system time so far of all that works for it, this process included."""
+    """User and system time so far of all processes of the store, including this one."""
 
 
 Subject = Callable[[Path], AbstractAsyncContextManager[Opened]]
@@ -65,7 +64,7 @@ async def etcd(folder: Path) -> AsyncIterator[Opened]:
 
 
 def subjects() -> dict[str, Subject]:
-    """The stores there are on this machine."""
+    """Return the stores that are installed on this machine."""
     try:
         place("etcd")
     except NeedError as absent:
@@ -75,7 +74,7 @@ def subjects() -> dict[str, Subject]:
 
 
 class Writing(NamedTuple):
-    """One round of writing: seconds of every raw append, put, and put until a watch knew; and what 64 writers did."""
+    """One round of writing: seconds of each raw append, put and watched put, and the figures of 64 writers."""
 
     raw: list[float]
     put: list[float]
@@ -87,7 +86,7 @@ class Writing(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """One opening."""
+    """The figures of one opening."""
 
     seconds: float
     cpu_seconds: float
@@ -96,24 +95,24 @@ class Opening(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """One snapshot beside a writer that never pauses."""
+    """The figures of one snapshot beside a writer that never pauses."""
 
     seconds: float
     puts: list[float]
-    """Of every put while it was taken."""
+    """Seconds of each put during the snapshot."""
     pause_seconds: float
-    """The longest time the event loop was held meanwhile."""
+    """The longest time for which the event loop was blocked meanwhile."""
     calm_puts: list[float]
-    """Of every put in the same time after it."""
+    """Seconds of each put during the same time after it."""
 
 
 def key_of(number: int) -> str:
-    """Keys of the length ours have."""
+    """Return a key with the length of real keys."""
     return f"/bench/{number:020}"
 
 
 def raw_append(folder: Path) -> Callable[[], tuple[float, float]]:
-    """What a small durable append takes: a function that makes one, and says the seconds it took, in all and of CPU."""
+    """Return a function that makes one small durable append, and returns its total and CPU seconds."""
     descriptor = os.open(folder / "raw", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     data = b"x" * RAW_BYTES
 
@@ -128,7 +127,7 @@ def raw_append(folder: Path) -> Callable[[], tuple[float, float]]:
 
 
 async def write(subject: Subject, folder: Path, shared_puts: int) -> Writing:
-    """One round of writing to a new store."""
+    """Run one round of writing to a new store."""
     raw_once = raw_append(folder)
     async with subject(folder / "data") as (store, cpu_of_all):
         for number in range(WARM_UP_PUTS):
@@ -166,7 +165,7 @@ async def write(subject: Subject, folder: Path, shared_puts: int) -> Writing:
 
 
 async def watch(store: MetadataStore) -> list[float]:
-    """How long from the call of a put until a parked range watch has its record."""
+    """Measure the time from the call of a put until a waiting range watch has its record."""
     taken: list[float] = []
     told, arrivals = trio.open_memory_channel[float](1)
 
@@ -189,7 +188,7 @@ async def watch(store: MetadataStore) -> list[float]:
 
 
 def fill(folder: Path, keys: int, *, indexed: bool) -> None:
-    """Write the keys, in no order, into a log without any snapshot."""
+    """Write the keys, in random order, into a log without a snapshot."""
 
     async def put_all() -> None:
         order = random.Random(1).sample(range(keys), keys)  # noqa: S311 - an order, not a secret
@@ -203,7 +202,7 @@ def fill(folder: Path, keys: int, *, indexed: bool) -> None:
 
 
 def put_of(number: int, *, indexed: bool) -> Put:
-    """A put of one key, with an index entry or without."""
+    """Return a put of one key, with or without an index entry."""
     indexes = (IndexEntry("by-number", f"{number * 7:020}"),) if indexed else ()
     return Put(key_of(number), VALUE, indexes=indexes)
 
@@ -224,13 +223,13 @@ def recover(folder: Path) -> Opening:
 
 
 def snapshot(folder: Path) -> Snapshot:
-    """Let a filled store take a snapshot while somebody writes."""
+    """Have a filled store write a snapshot during concurrent writes."""
 
     async def write_beside() -> Snapshot:
         async with EmbeddedStore.open(DiskFiles(), folder, snapshot_log_bytes=NEVER_BYTES) as store:
             order = random.Random(2)  # noqa: S311 - an order, not a secret
             keys = store.statistics().records
-            # As a broker does when it is ready.
+            # A broker does the same when it is ready.
             gc.collect()
             gc.freeze()
             pauses: list[float] = []
@@ -258,7 +257,7 @@ def snapshot(folder: Path) -> Snapshot:
 
 
 async def tick(pauses: list[float]) -> None:
-    """Note by how much the event loop is late, time and again."""
+    """Record repeatedly by how much the event loop is late."""
     while True:
         start = perf_counter()
         await trio.sleep(TICK_SECONDS)
@@ -266,6 +265,6 @@ async def tick(pauses: list[float]) -> None:
 
 
 def resident_bytes() -> tuple[int, int]:
-    """Memory of this process now, and its highest so far."""
+    """Return this process's current and highest memory."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields["VmRSS"].split()[0]) * 1024, int(fields["VmHWM"].split()[0]) * 1024

@@ -1,16 +1,16 @@
-"""Install by name what a test needs and the Python environment does not bring: scripts/need.py NAME...
+"""Install what tests need and the Python environment does not have, by name: scripts/need.py NAME...
 
     pulsar-java-client        the Java v5 client and the scenarios in tests/interop/java-v5, compiled
-    porcupine                 the judge of histories in tests/linearizability/judge, compiled
+    porcupine                 the checker of histories in tests/linearizability/judge, compiled
     etcd                      the command etcd
-    maven:GROUP:ARTIFACT:VERSION   that artifact with all it needs at run time
-    jar:GROUP:ARTIFACT:VERSION     that artifact alone
-    debian:PACKAGE            that Debian package
+    maven:GROUP:ARTIFACT:VERSION   this artifact with its run-time dependencies
+    jar:GROUP:ARTIFACT:VERSION     this artifact alone
+    debian:PACKAGE            this Debian package
 
-Tests and fixtures only start things: they ask `place(name)` where something is and never install. What is there is not
-touched, so a second call takes no time. Maven and Go download into their ordinary local repositories; what is made of
-it goes to .cache/ or to the module's own target/. Debian packages, Maven, the JDK and Go among them, are installed when
-this runs as root; otherwise one sentence says which command to run.
+Tests and fixtures never install anything: they call `place(name)` to find it. What is installed is left unchanged, so a
+second call takes no time. Maven and Go download into their usual local repositories. Build results go to .cache/ or to
+the module's own target/. Debian packages (including Maven, the JDK and Go) are installed if this runs as root.
+Otherwise a message says which command to run.
 """
 
 import argparse
@@ -39,27 +39,27 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
-# Named with its version, so that the same plugin runs on every machine.
+# The version is fixed, so that the same plugin runs on every machine.
 _DEPENDENCY_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _COPY_DEPENDENCIES: Final = f"{_DEPENDENCY_PLUGIN}:copy-dependencies"
 _COPY: Final = f"{_DEPENDENCY_PLUGIN}:copy"
 
 
 class NeedError(Exception):
-    """Something could not be installed, or is not installed; one sentence says what to do."""
+    """Something is not installed, or could not be installed; the message says what to do."""
 
 
 class Need(Protocol):
-    """Something that is either present, completely, or not."""
+    """Something that is either completely installed or missing."""
 
     def present(self) -> Path | None:
-        """Where it is, or None when it is missing or out of date. Fast."""
+        """Return its place, or None if it is missing or out of date. This is fast."""
 
     def install(self) -> None:
-        """Bring it.
+        """Install it.
 
         Raises:
-            NeedError: it cannot be had.
+            NeedError: it cannot be installed.
         """
 
 
@@ -105,7 +105,7 @@ class DebianPackage:
 
 @dataclass(frozen=True, slots=True)
 class MavenArtifact:
-    """A Maven artifact with all it needs at run time, as a folder of jars in .cache/maven."""
+    """A Maven artifact with its run-time dependencies, as a folder of jars in .cache/maven."""
 
     group: str
     artifact: str
@@ -116,7 +116,7 @@ class MavenArtifact:
         return ROOT / ".cache" / "maven" / f"{self.group}-{self.artifact}-{self.version}"
 
     def present(self) -> Path | None:
-        """The folder of jars, which appears only when complete."""
+        """Return the folder of jars, which appears only when it is complete."""
         return self._folder if self._folder.is_dir() else None
 
     def install(self) -> None:
@@ -138,7 +138,7 @@ class MavenArtifact:
 
 @dataclass(frozen=True, slots=True)
 class MavenJar:
-    """A Maven artifact without what it needs: what is put together by hand, since its versions do not fit."""
+    """A Maven artifact without its dependencies, which are put together by hand because their versions do not fit."""
 
     group: str
     artifact: str
@@ -161,14 +161,14 @@ class MavenJar:
         _maven(partial, [_COPY, f"-Dartifact={artifact}", f"-DoutputDirectory={partial}"], artifact)
         brought = partial / self._file.name
         if not brought.is_file():
-            raise NeedError(f"Maven brought no {self._file.name} for {artifact}.")
+            raise NeedError(f"Maven did not download {self._file.name} for {artifact}.")
         brought.rename(self._file)
         shutil.rmtree(partial)
 
 
 @dataclass(frozen=True, slots=True)
 class MavenModule:
-    """A Maven module of this project, compiled, with what it runs with, in its target/."""
+    """A Maven module of this project, compiled, with its dependencies, in its target/."""
 
     folder: Path
 
@@ -189,15 +189,15 @@ class MavenModule:
         return digest.hexdigest()
 
     def present(self) -> Path | None:
-        """Its target/, when it was made of the present sources."""
+        """Return its target/, if it was built from the current sources."""
         if not self._stamp.is_file() or self._stamp.read_text(encoding="utf-8") != self._digest():
             return None
         return self._target
 
     def install(self) -> None:
-        """Compile it anew, so that nothing of older sources or versions is left on its class path."""
+        """Compile it from scratch, so that no older sources or versions are on its class path."""
         if not (self.folder / "pom.xml").is_file():
-            raise NeedError(f"{self.folder} is no Maven module: it has no pom.xml.")
+            raise NeedError(f"{self.folder} is not a Maven module: it has no pom.xml.")
         digest = self._digest()
         shutil.rmtree(self._target, ignore_errors=True)
         _maven(self.folder, ["compile"], str(self.folder.relative_to(ROOT)))
@@ -206,7 +206,7 @@ class MavenModule:
 
 @dataclass(frozen=True, slots=True)
 class GoModule:
-    """A command of this project that is written in Go, compiled, in .cache/go."""
+    """A command of this project written in Go, compiled, in .cache/go."""
 
     folder: Path
 
@@ -220,11 +220,11 @@ class GoModule:
         return ROOT / ".cache" / "go" / f"{self.folder.name}-{digest.hexdigest()[:16]}"
 
     def present(self) -> Path | None:
-        """The command, when it was made of the present sources."""
+        """Return the command, if it was built from the current sources."""
         return self._binary if self._binary.is_file() else None
 
     def install(self) -> None:
-        """Compile it, and forget what was made of other sources."""
+        """Compile it, and remove builds of other sources."""
         if GO.present() is None:
             GO.install()
         binary = self._binary
@@ -238,7 +238,7 @@ class GoModule:
             check=False,
         )
         if done.returncode != 0:
-            raise NeedError(f"Go failed on {self.folder} with status {done.returncode}; its reasons stand above.")
+            raise NeedError(f"Go failed on {self.folder} with status {done.returncode}; its output is above.")
         for older in binary.parent.glob(f"{self.folder.name}-*"):
             if older != partial:
                 older.unlink()
@@ -259,7 +259,7 @@ NAMED: Final[dict[str, Need]] = {
 
 
 def need_of(name: str) -> Need:
-    """What a name stands for.
+    """Return what a name stands for.
 
     Raises:
         NeedError: the name is unknown or malformed.
@@ -275,26 +275,26 @@ def need_of(name: str) -> Need:
         return DebianPackage(rest)
     known = ", ".join(NAMED)
     coordinates = "GROUP:ARTIFACT:VERSION"
-    raise NeedError(f"{name} is unknown: known are {known}, maven:{coordinates}, jar:{coordinates} and debian:PACKAGE.")
+    raise NeedError(f"{name} is unknown. Known are {known}, maven:{coordinates}, jar:{coordinates} and debian:PACKAGE.")
 
 
 def place(name: str) -> Path:
-    """Where something that was installed is; for fixtures.
+    """Return the place of something that is installed; for fixtures.
 
     Raises:
-        NeedError: it is not installed, with the command that does.
+        NeedError: it is not installed; the message has the command that installs it.
     """
     found = need_of(name).present()
     if found is None:
-        raise NeedError(f"{name} is not installed: run .venv/bin/python scripts/need.py {name}")
+        raise NeedError(f"{name} is not installed. Run .venv/bin/python scripts/need.py {name}")
     return found
 
 
 def install(name: str) -> Path:
-    """Where something is, after bringing it if it was missing.
+    """Return the place of something, and install it first if it is missing.
 
     Raises:
-        NeedError: it cannot be had.
+        NeedError: it cannot be installed.
     """
     need = need_of(name)
     found = need.present()
@@ -309,9 +309,9 @@ def install(name: str) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Install what is named; the exit status."""
+    """Install what is named. Return the exit status."""
     parser = argparse.ArgumentParser(description="Install by name what a test needs.")
-    parser.add_argument("names", nargs="+", metavar="NAME", help=f"{', '.join(NAMED)}, or as stands above")
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"{', '.join(NAMED)}, or see the file's beginning")
     options = parser.parse_args(arguments)
     try:
         with _one_at_a_time():
@@ -328,7 +328,7 @@ def _one_at_a_time() -> Iterator[None]:
     cache = ROOT / ".cache"
     cache.mkdir(exist_ok=True)
     with (cache / "need.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Let go of when the file is closed, however that comes about.
+        fcntl.flock(lock, fcntl.LOCK_EX)  # The lock is released when the file is closed, in any case.
         yield
 
 
@@ -336,7 +336,7 @@ def _maven(folder: Path, goals: list[str], what: str) -> None:
     for command in (JDK, MAVEN):
         if command.present() is None:
             command.install()
-    # Its output is for people; ours, on standard output, is for scripts.
+    # Maven's output is for people, so it goes to standard error. This script's own output is for other scripts.
     done = subprocess.run(
         ["mvn", "--batch-mode", "--quiet", "--no-transfer-progress", *goals],
         cwd=folder,
@@ -345,13 +345,13 @@ def _maven(folder: Path, goals: list[str], what: str) -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise NeedError(f"Maven failed on {what} with status {done.returncode}; its reasons stand above.")
+        raise NeedError(f"Maven failed on {what} with status {done.returncode}; its output is above.")
 
 
 def _install_debian(package: str, reason: str) -> None:
     by_hand = f"install it with: apt-get install {package}"
     if shutil.which("apt-get") is None:
-        raise NeedError(f"{reason[0].upper()}{reason[1:]}, and this is no Debian to install {package} on.")
+        raise NeedError(f"{reason[0].upper()}{reason[1:]}, and this is not Debian, so {package} cannot be installed.")
     if os.geteuid() != 0:
         raise NeedError(f"{reason[0].upper()}{reason[1:]}: as root, {by_hand}")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}

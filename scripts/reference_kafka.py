@@ -1,11 +1,11 @@
-"""A real Apache Kafka 4.3.0 beside us, one node that is broker and controller: what Spark's benchmarks compare with.
+"""A real Apache Kafka 4.3.0, one node that is broker and controller, for comparison in benchmarks.
 
     python scripts/need.py maven:org.apache.kafka:kafka_2.13:4.3.0
     with running_kafka(tmp_path / "kafka") as kafka:
         kafka.bootstrap_servers, kafka.pid
 
-Everything is as it comes but the ports, the folder, and that internal topics have one replica; topics that nobody made
-have as many partitions as is said. It blocks.
+All settings are defaults, except the ports, the folder, one replica for internal topics, and the number of partitions
+of automatically created topics. It blocks.
 """
 
 import base64
@@ -27,7 +27,7 @@ ARTIFACT: Final = "maven:org.apache.kafka:kafka_2.13:4.3.0"
 
 START_SECONDS_MAX: Final = 60.0
 ASK_AGAIN_SECONDS: Final = 0.2
-"""It says in its log alone that it is ready, so its port is tried time and again."""
+"""How often its port is tried, because it reports that it is ready only in its log."""
 
 _CONFIGURATION: Final = """\
 process.roles=broker,controller
@@ -48,7 +48,7 @@ share.coordinator.state.topic.min.isr=1
 
 @dataclass(frozen=True, slots=True)
 class RunningKafka:
-    """Where it is reached."""
+    """Its addresses."""
 
     bootstrap_servers: str
     pid: int
@@ -56,10 +56,10 @@ class RunningKafka:
 
 @contextmanager
 def running_kafka(folder: Path, *, partitions: int = 1) -> Iterator[RunningKafka]:
-    """Kafka with its data in `folder`, ready. `partitions`: of topics that are made by being written to.
+    """Run Kafka with its data in `folder`. Automatically created topics have `partitions` partitions.
 
     Raises:
-        RuntimeError: it did not become ready; its log's end is shown.
+        RuntimeError: it did not become ready; the message has the end of its log.
     """
     folder.mkdir(parents=True, exist_ok=True)
     broker, controller = free_ports(2)

@@ -1,4 +1,4 @@
-"""What the processes of other systems have in common that benchmarks and interop programs start beside us."""
+"""Common functions for the processes of other systems that benchmarks and interop programs start."""
 
 import socket
 import subprocess
@@ -9,7 +9,7 @@ STOP_SECONDS_MAX: Final = 30.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, for a process that takes no socket and cannot be told to choose."""
+    """Return currently free ports, for a process that cannot choose a port by itself."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for taken in sockets:
@@ -18,7 +18,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ask it to end, and see that it does; it is gone on return."""
+    """Stop the process, and wait for its end."""
     process.terminate()
     try:
         process.wait(STOP_SECONDS_MAX)

@@ -1,10 +1,10 @@
-"""A real Apache Pulsar 5.0.0-M1 standalone beside us: what the interop programs and benchmarks compare with.
+"""A real Apache Pulsar 5.0.0-M1 standalone broker, for comparison in interop programs and benchmarks.
 
     python scripts/need.py maven:org.apache.pulsar:pulsar-broker:5.0.0-M1 pulsar-java-client
     with running_pulsar(tmp_path / "pulsar") as pulsar:
         pulsar.service_url, pulsar.http_url, pulsar.pid
 
-Standalone with RocksDB metadata and one embedded bookie, transactions switched on; everything else as it comes. It
+It runs with RocksDB metadata and one embedded bookie. Transactions are on, and all other settings are defaults. It
 blocks.
 """
 
@@ -25,7 +25,7 @@ ARTIFACT: Final = "maven:org.apache.pulsar:pulsar-broker:5.0.0-M1"
 
 START_SECONDS_MAX: Final = 120.0
 ASK_AGAIN_SECONDS: Final = 0.5
-"""It says nowhere but in its health check that it is ready, so that is asked time and again."""
+"""How often its health check is asked, because only that reports that it is ready."""
 
 _OPENED: Final = (
     *("java.nio", "sun.nio.ch", "jdk.internal.misc", "java.lang", "java.util.zip", "jdk.internal.platform"),
@@ -68,7 +68,7 @@ _LOGGING: Final = """\
 
 @dataclass(frozen=True, slots=True)
 class RunningPulsar:
-    """Where it is reached."""
+    """Its addresses."""
 
     service_url: str
     http_url: str
@@ -77,17 +77,17 @@ class RunningPulsar:
 
 @contextmanager
 def running_pulsar(folder: Path, *, fsync: bool = True) -> Iterator[RunningPulsar]:
-    """Pulsar with its data in `folder`, ready. `fsync`: whether its bookie syncs its journal, as it does by default.
+    """Run Pulsar with its data in `folder`. `fsync`: whether its bookie syncs its journal, as it does by default.
 
     Raises:
-        RuntimeError: it did not become ready; its log's end is shown.
+        RuntimeError: it did not become ready; the message has the end of its log.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pulsar, http = free_ports(2)
     (folder / "standalone.conf").write_text(_CONFIGURATION.format(pulsar=pulsar, http=http, fsync=str(fsync).lower()))
     (folder / "log4j2.xml").write_text(_LOGGING)
     log = folder / "broker.log"
-    # Newer annotations than the broker's own are needed by its JSON library; the client brings them.
+    # Its JSON library needs newer annotations than the broker has. Take those of the client.
     annotations = next((place("pulsar-java-client") / "lib").glob("jackson-annotations-*.jar"))
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -1,11 +1,11 @@
-"""Which test shows which requirement, and what is still open.
+"""Lists which test shows which requirement, and which requirements are still open.
 
-Requirements are the items of docs/requirements.md that begin with a number such as T14. A test names what it shows in
-the first words of its docstring (`T14, D3: an open transaction ...`); a test in another language does so in the first
-words of a comment line. The table is derived each time instead of kept in the repository, so it cannot be wrong.
+Requirements are the items of docs/requirements.md that begin with a number such as T14. A test names the requirements
+that it shows at the start of its docstring (`T14, D3: an open transaction ...`). A test in another language does so at
+the start of a comment line. The table is computed each time and not stored, so it cannot be out of date.
 
-Exit status 1 when a test names a number that does not exist or writes numbers in a way that is not understood, and,
-with --require, when a requirement of the given letters is shown by no test.
+The exit status is 1 if a test names a number that does not exist, or writes numbers in another form. With --require it
+is also 1 if no test shows a requirement with one of the given letters.
 """
 
 import argparse
@@ -35,11 +35,11 @@ class Requirement(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A test's word that it shows a requirement."""
+    """A test's claim that it shows a requirement."""
 
     number: str
     test: str
-    """As pytest takes it (`path::name`), or `path:line` in another language."""
+    """The test in pytest's form (`path::name`), or `path:line` in another language."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Coverage:
     mistakes: list[str] = field(default_factory=list)
 
     def open(self, letters: str | None = None) -> list[Requirement]:
-        """The requirements that no test shows, of the given letters or all."""
+        """Return the requirements that no test shows: all, or those with the given letters."""
         return [
             requirement
             for requirement in self.requirements
@@ -61,7 +61,7 @@ class Coverage:
 
 
 def read_requirements(text: str) -> tuple[dict[str, str], list[Requirement]]:
-    """Titles by letter, and the requirements, of the document's text."""
+    """Parse the document's text into titles by letter, and requirements."""
     titles: dict[str, str] = {}
     requirements: list[Requirement] = []
     for line in re.sub(r"\n  +(?=\S)", " ", text).splitlines():
@@ -73,7 +73,7 @@ def read_requirements(text: str) -> tuple[dict[str, str], list[Requirement]]:
 
 
 def claims_of_python(path: str, source: str, letters: str) -> Iterator[Claim | str]:
-    """The claims in one test file; a text instead of a claim is a mistake."""
+    """Yield the claims in one test file. A text instead of a claim describes a mistake."""
     for node in ast.walk(ast.parse(source, path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
             docstring = ast.get_docstring(node) or ""
@@ -86,7 +86,7 @@ def claims_of_python(path: str, source: str, letters: str) -> Iterator[Claim | s
 
 
 def claims_of_comments(path: str, source: str) -> Iterator[Claim]:
-    """The claims in the comments of a file in another language. Any other line is prose, however it begins."""
+    """Yield the claims in the comments of a file in another language. Other lines are not claims."""
     for count, line in enumerate(source.splitlines(), start=1):
         if match := _COMMENT.match(line):
             yield from _claims(match["text"], f"{path}:{count}")
@@ -107,14 +107,14 @@ def read_coverage(root: Path) -> Coverage:
         if isinstance(claim, str):
             coverage.mistakes.append(claim)
         elif claim.number not in coverage.tests:
-            coverage.mistakes.append(f"{claim.test} names {claim.number}, which is no requirement")
+            coverage.mistakes.append(f"{claim.test} names {claim.number}, which is not a requirement")
         elif claim.test not in coverage.tests[claim.number]:
             coverage.tests[claim.number].append(claim.test)
     return coverage
 
 
 def as_text(coverage: Coverage, *, only_open: bool = False) -> Iterator[str]:
-    """Lines for a terminal."""
+    """Yield lines for a terminal."""
     for letter, title in coverage.titles.items():
         mine = [requirement for requirement in coverage.requirements if requirement.letter == letter]
         holes = coverage.open(letter)
@@ -130,7 +130,7 @@ def as_text(coverage: Coverage, *, only_open: bool = False) -> Iterator[str]:
 
 
 def as_markdown(coverage: Coverage) -> Iterator[str]:
-    """Lines of a page with one table per letter."""
+    """Yield the lines of a page with one table for each letter."""
     yield "# Requirements and the tests that show them"
     for letter, title in coverage.titles.items():
         yield from ("", f"## {letter} — {title}", "", "| | requirement | shown by |", "|---|---|---|")
@@ -142,17 +142,19 @@ def as_markdown(coverage: Coverage) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Print what was asked for; the exit status."""
-    parser = argparse.ArgumentParser(description="Print which test shows which requirement, and what is still open.")
-    parser.add_argument("--open", action="store_true", help="list only what is open")
-    parser.add_argument("--markdown", action="store_true", help="print a page instead")
-    parser.add_argument("--require", metavar="R,M", default="", help="fail when one of these letters has a hole")
+    """Print the requested list. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Print which test shows which requirement, and which are still open.")
+    parser.add_argument("--open", action="store_true", help="list only open requirements")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown page instead")
+    parser.add_argument(
+        "--require", metavar="R,M", default="", help="fail if one of these letters has open requirements"
+    )
     options = parser.parse_args(arguments)
     coverage = read_coverage(root)
     letters = options.require.replace(",", "").replace(" ", "")
     unknown = sorted(set(letters) - coverage.titles.keys())
     if unknown:
-        parser.error(f"there are no requirements {', '.join(unknown)}; there are {', '.join(coverage.titles)}")
+        parser.error(f"there are no letters {', '.join(unknown)}; known are {', '.join(coverage.titles)}")
 
     print("\n".join(as_markdown(coverage) if options.markdown else as_text(coverage, only_open=options.open)))
     for mistake in coverage.mistakes:
@@ -160,7 +162,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     holes = coverage.open(letters)
     if holes:
         numbers = ", ".join(requirement.number for requirement in holes)
-        print(f"required, and shown by no test: {numbers}", file=sys.stderr)
+        print(f"no test shows these requirements: {numbers}", file=sys.stderr)
     return 1 if coverage.mistakes or holes else 0
 
 

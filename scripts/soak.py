@@ -1,14 +1,14 @@
-"""A broker under constant work for a long time: do its memory, descriptors and metadata stay where they were?
+"""Runs a broker under constant work for a long time, and checks that its memory, files and metadata do not grow.
 
     .venv/bin/python scripts/soak.py [--minutes 30] [--seed 1] [--plot docs/performance/soak.png] [--csv FILE]
 
-The broker runs as a user starts it, with small ledgers so that many of them come and go. The work is the same in
-every second: transactions of which some are aborted, producers with names that never come back, readers that begin
-somewhere in the past, subscriptions that are made and deleted, and topics that are used once and left. What is *live*
-stays the same, so what the broker holds must stay the same, too (requirement E16). Before the clock starts, enough is
-sent and read to fill the broker's caches, whose bounds are in docs/bounds.md.
+The broker runs as a user starts it, with small ledgers so that many are created and removed. The work is the same in
+every second: transactions, some of them aborted; producers with names that never return; readers that start somewhere
+in the past; subscriptions that are created and deleted; and topics that are used once. The *live* data stays the same,
+so the broker's memory must stay the same too (requirement E16). Before the measurement, enough is sent and read to fill
+the broker's caches, whose bounds are in docs/bounds.md.
 
-Prints a line a minute and, at the end, how far the resident memory has moved since minute 5 (goal: within 5 %).
+It prints a line each minute, and at the end how far the resident memory has moved since minute 5 (goal: within 5 %).
 """
 
 import argparse
@@ -37,9 +37,9 @@ SEGMENTS: Final = 4
 MESSAGE_BYTES: Final = 4_000
 FILL_MESSAGES: Final = 30_000
 FILL_PRODUCERS: Final = 3_000
-"""More than deduplication remembers of all segments."""
+"""More producers than deduplication remembers for all segments."""
 TOPICS_USED_ONCE: Final = 100
-"""Names that the topics used once are taken from, so that what is stored of them stops growing."""
+"""The number of names for topics that are used once, so that their stored records stop growing."""
 WARM_MINUTES: Final = 5
 GOAL: Final = 0.05
 SAMPLE_SECONDS: Final = 15
@@ -47,13 +47,13 @@ BROKER_FLAGS: Final = (
     *("--ledger-bytes-max", "1MiB"),
     *("--ledger-age-seconds-max", "20"),
     *("--txn-retention-seconds", "20"),
-    # Segments that are merged stay, with what deduplication remembers of them, so more would be live each time.
+    # Merged segments stay, with their deduplication state, so the live data would grow.
     *("--auto-scale", "false"),
 )
 
 
 class Sample(NamedTuple):
-    """What the broker held at a moment."""
+    """The broker's resources at one moment."""
 
     seconds: float
     resident_mib: float
@@ -64,7 +64,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Work:
-    """What was done so far, for the report and for workers that need something to read."""
+    """The work done so far, for the report and for workers that need something to read."""
 
     random: random.Random
     transactions: int = 0
@@ -74,11 +74,11 @@ class Work:
     subscriptions: int = 0
     topics: int = 0
     places: deque[Any] = field(default_factory=lambda: deque(maxlen=10_000))
-    """Message ids of the past, for readers to begin at."""
+    """Past message ids, for readers to start at."""
 
 
 async def steadily(per_second: float, step: Callable[[], Awaitable[None]]) -> None:
-    """Take a step so many times a second, whatever each of them takes; never two at once."""
+    """Take a step this many times a second, however long each takes. Steps never overlap."""
     due = trio.current_time()
     while True:
         await step()
@@ -87,7 +87,7 @@ async def steadily(per_second: float, step: Callable[[], Awaitable[None]]) -> No
 
 
 async def transact(client: tidewire.Client, _broker: RunningBroker, work: Work) -> None:
-    """Consume, transform, produce; one transaction in five is aborted."""
+    """Consume, transform, produce. One transaction in five is aborted."""
     async with (
         client.producer(TOPIC) as producer,
         client.queue_consumer(TOPIC, "worker", queue_messages_max=50) as consumer,
@@ -100,7 +100,7 @@ async def transact(client: tidewire.Client, _broker: RunningBroker, work: Work) 
             try:
                 await consumer.acknowledge(message, transaction=transaction)
             except tidewire.TransactionConflict:
-                # After an abort a batch comes again, with messages of it that stand here already.
+                # After an abort a batch is redelivered, and some of its messages are already in the list.
                 await transaction.abort()
                 return
             for key in range(3):
@@ -109,7 +109,7 @@ async def transact(client: tidewire.Client, _broker: RunningBroker, work: Work) 
             work.transactions += 1
             if work.transactions % 5:
                 await transaction.commit()
-                # Three come for one that goes, so two are taken out again.
+                # Three messages come for each one that goes, so two are removed again.
                 for _ in range(2):
                     await consumer.acknowledge(await consumer.receive())
             else:
@@ -120,11 +120,11 @@ async def transact(client: tidewire.Client, _broker: RunningBroker, work: Work) 
 
 
 async def come_and_go(client: tidewire.Client, _broker: RunningBroker, work: Work) -> None:
-    """A producer of a name that was never there, for one message."""
+    """Send one message with a producer whose name was never used before."""
 
     async def one() -> None:
         work.producers += 1
-        # Its message is to be taken out again, which is the worker's task.
+        # The other worker must consume its message again.
         await _visit(client, f"visitor-{work.producers}", str(work.producers))
 
     await steadily(2, one)
@@ -136,7 +136,7 @@ async def _visit(client: tidewire.Client, name: str, key: str) -> None:
 
 
 async def look_back(client: tidewire.Client, _broker: RunningBroker, work: Work) -> None:
-    """A reader from somewhere in the past."""
+    """Read from somewhere in the past."""
 
     async def one() -> None:
         if not work.places:
@@ -151,7 +151,7 @@ async def look_back(client: tidewire.Client, _broker: RunningBroker, work: Work)
 
 
 async def subscribe(client: tidewire.Client, broker: RunningBroker, work: Work) -> None:
-    """A subscription that is made, used and deleted."""
+    """Create, use and delete a subscription."""
 
     async def one() -> None:
         work.subscriptions += 1
@@ -165,7 +165,7 @@ async def subscribe(client: tidewire.Client, broker: RunningBroker, work: Work) 
 
 
 async def use_once(client: tidewire.Client, _broker: RunningBroker, work: Work) -> None:
-    """A regular topic for a message, with a subscription that has acknowledged it."""
+    """Use a regular topic for one message, with a subscription that acknowledges it."""
 
     async def one() -> None:
         topic = f"persistent://public/default/once-{work.topics % TOPICS_USED_ONCE}"
@@ -188,7 +188,7 @@ KINDS: Final[Mapping[str, Callable[[tidewire.Client, RunningBroker, Work], Await
 
 async def fill(client: tidewire.Client) -> None:
     """Send and read back more than the broker's caches hold, so that they are full when the work begins."""
-    # Entries of one message each, as the work makes them: what a batch takes beside its payload is less.
+    # Entries have one message each, as in the work. Batches would have less overhead per message.
     async with client.producer(TOPIC, batching=False) as producer:
         for number in range(FILL_MESSAGES):
             await producer.enqueue(bytes(MESSAGE_BYTES), key=str(number))
@@ -202,7 +202,7 @@ async def fill(client: tidewire.Client) -> None:
 
 
 async def soak(broker: RunningBroker, minutes: float, seed: int, kinds: Sequence[str]) -> list[Sample]:
-    """Work so long; what the broker held meanwhile."""
+    """Work for `minutes`. Return samples of the broker's resources."""
     path = f"/admin/v2/scalable/{TOPIC.removeprefix('topic://')}?numInitialSegments={SEGMENTS}"
     await trio.to_thread.run_sync(_call, "PUT", broker.http_url + path)
     samples: list[Sample] = []
@@ -254,10 +254,10 @@ def _call(method: str, url: str) -> bytes:
 
 
 def report(samples: Sequence[Sample]) -> bool:
-    """Print the verdict; whether the goal was met."""
+    """Print the verdict. Return whether the goal was met."""
     warm = [sample for sample in samples if sample.seconds >= WARM_MINUTES * 60]
     if len(warm) < 2 * 60 // SAMPLE_SECONDS:
-        print(f"soak: too short for a verdict, which compares with minute {WARM_MINUTES}")
+        print(f"soak: too short for a verdict, because that compares with minute {WARM_MINUTES}")
         return True
     minute = 60 // SAMPLE_SECONDS
     first = sum(sample.resident_mib for sample in warm[:minute]) / minute
@@ -271,7 +271,7 @@ def report(samples: Sequence[Sample]) -> bool:
 
 
 def plot(samples: Sequence[Sample], path: Path) -> None:
-    """Draw memory and descriptors over time."""
+    """Plot memory and descriptors over time."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -293,11 +293,11 @@ def plot(samples: Sequence[Sample], path: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; 1 when the goal was missed."""
-    parser = argparse.ArgumentParser(description="Constant work for a long time.")
+    """Run it. Return 1 if the goal was missed."""
+    parser = argparse.ArgumentParser(description="Run constant work for a long time.")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=KINDS, action="append", help="a kind of work, to find out which one grows")
+    parser.add_argument("--only", choices=KINDS, action="append", help="run only this work, to find which kind grows")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""The least that a Python data source can do: hand the same record batch on, time and again, from memory.
+"""The simplest Python data source: returns the same record batch from memory repeatedly.
 
-What Spark then takes in is the ceiling of any source in Python with these columns: `value` alone, or all of those that
-Tidewire's source has.
+Its rate is the upper bound for any Python source with these columns: `value` alone, or all columns of Tidewire's
+source.
 """
 
 from collections.abc import Iterator, MutableMapping
@@ -56,7 +56,7 @@ class CeilingReader(DataSourceReader):
         return [InputPartition(task) for task in range(_TASKS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batch, as often as it takes."""
+        """Yield the batch as often as needed."""
         batch = _batch(self._schema, self._rows_a_batch, self._size)
         for _ in range(self._batches):
             yield batch

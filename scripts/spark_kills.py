@@ -1,26 +1,27 @@
-"""Kill Spark's driver, executors and broker (kill -9) under a streaming job, and see that no row is lost or doubled.
+"""Kill Spark's driver, executors and broker (kill -9) under a streaming job, and check that no row is lost or doubled.
 
     python scripts/spark_kills.py [--driver 10] [--executor 10] [--broker 10] [--seed N] [--verbose]
 
-A topic is under a load of transactions (tests/support/transactional_load.py): committed, aborted and left open,
-several at a time, while its segments are split and merged. A Spark job (tests/support/spark_job.py), started by
-spark-submit as a user would, puts its rows away twice: as Parquet files, by Spark's own exactly-once file sink, and as
-messages of another topic, which is split and merged as well. The processes that are killed:
+A topic is under a load of concurrent transactions (tests/support/transactional_load.py), which are committed, aborted
+or left open, while its segments are split and merged. A Spark job (tests/support/spark_job.py), started by spark-submit
+as a user would, writes its rows twice: to Parquet files with Spark's own exactly-once file sink, and to another topic,
+which is also split and merged. The processes that are killed:
 
-- driver: its JVM, or the Python below it, or all processes at once, with those of its executors. It is started again
-  on the same checkpoint, perhaps while workers of the one before still write;
-- executor: the JVM that runs tasks, or its Python workers, or both. Spark does their tasks again;
-- broker: from outside, or by itself at a write to the disk. It is started again on its data.
+- driver: its JVM, or its Python process, or all processes at once, including its executors. It is started again on the
+  same checkpoint, perhaps while workers of the previous one still write;
+- executor: the JVM that runs tasks, or its Python workers, or both. Spark runs their tasks again;
+- broker: from outside, or by itself at a disk write. It is started again on its data.
 
-The seed spreads the moments over the protocol (tests/support/spark_moments.py): when offsets are named, when they are
-written down, while tasks read and write, when the sink has committed and Spark has not, and so on. At the end the load
-is finished, a run with `availableNow` takes what is left, and tests/support/row_copies.py judges:
+The seed spreads the moments over the protocol (tests/support/spark_moments.py): when offsets are chosen, when they are
+recorded, while tasks read and write, when the sink has committed and Spark has not, and so on. At the end the load
+stops, a run with `availableNow` processes the rest, and tests/support/row_copies.py checks:
 
 - every message of a committed transaction is there exactly once, in the files and in the topic;
-- nothing of an aborted or unfinished one is, and what a commit without answer became is the same everywhere;
-- the messages of each key are in the order they were sent in.
+- nothing of an aborted or unfinished transaction is there, and an unanswered commit has the same outcome everywhere;
+- the messages of each key are in the order in which they were sent.
 
-Prints one line and exits with 0, or says what was broken, by which seed and where the data is, and exits with 1.
+If all is well, the script prints one line and exits with 0. Otherwise it prints what was broken, the seed and the data
+folder, and exits with 1.
 """
 
 import argparse
@@ -56,31 +57,30 @@ TOPIC: Final = "topic://public/default/spark-kills"
 COPIES: Final = "topic://public/default/spark-kills-copies"
 
 PAUSE_SECONDS_MAX: Final = 0.5
-"""Of a worker of the load between two of its transactions: Spark has less to do with a message than its start takes."""
-
+"""The longest pause of a load's worker between two transactions. Most of Spark's time goes into starts, not
+messages."""
 CLUSTER: Final = "local-cluster[2,1,1024]"
-"""Executors are processes of their own, and there are two of them."""
+"""A master with two executors in separate processes."""
 LOCAL: Final = "local[2,4]"
-"""The driver does the work, and tries a task as often as a cluster does; it starts sooner."""
-
+"""A master that runs tasks in the driver, with as many attempts as a cluster. It starts faster."""
 MOMENT_SECONDS_MAX: Final = 60.0
-"""What was to be killed is killed by then, whether the moment has come or not."""
+"""After this time the process is killed even if the moment has not come."""
 PROGRESS_SECONDS_MAX: Final = 180.0
-"""By then a micro-batch must have been done, or the query stands."""
+"""If no micro-batch has finished within this time, the query is stuck."""
 DRAIN_SECONDS_MAX: Final = 600.0
 DEATH_SECONDS_MAX: Final = 10.0
-"""A broker that is to die by itself is killed after this."""
+"""A broker that should kill itself is killed after this time."""
 AWAY_SECONDS_MAX: Final = 3.0
 STARTS_MAX: Final = 3
-"""Of drivers that end before they have done anything."""
+"""How often a driver is started that ends before it has done anything."""
 CHANGE_SECONDS_MAX: Final = 10.0
-"""Between two splits or merges, at most."""
+"""The longest time between two splits or merges."""
 
 
 async def run(
     kills: dict[Target, int], *, seed: int, folder: Path, has_sink: bool = True, verbose: bool = False
 ) -> Report:
-    """Do it on data in `folder`, which is empty. Complaints are in the report.
+    """Run the kills on data in `folder`, which must be empty. Complaints are in the report.
 
     Raises:
         BrokerFailure: the broker did not start or ended by itself.
@@ -153,7 +153,7 @@ class _SparkKills:
     # Drivers
 
     async def _running(self, target: Target, broker: DyingBroker, nursery: trio.Nursery) -> SparkDriver:
-        """A driver that runs, with executors to kill if it is those."""
+        """Return a running driver; with separate executors if one of them is to be killed."""
         if self._driver is not None and self._driver.is_running:
             if target is not Target.EXECUTOR or self._master == CLUSTER:
                 return self._driver
@@ -184,7 +184,7 @@ class _SparkKills:
         return self._driver
 
     def _note_end(self, driver: SparkDriver) -> None:
-        """It has ended; if nobody killed it, that is worth to be told."""
+        """Note that the driver has ended, and log it if it was not killed."""
         if driver.status != -signal.SIGKILL and not driver.was_killed:
             self._say(f"a driver ended with status {driver.status}: {driver.reason}")
             self._report.ended.append(driver.reason)
@@ -194,7 +194,7 @@ class _SparkKills:
             self._driver.close()
 
     async def _happens(self, event: str, nth: int, driver: SparkDriver, seconds_max: float) -> bool:
-        """Wait until it has happened; False: the driver has ended, or it took too long."""
+        """Wait until the event has happened. Return False if the driver has ended, or it took too long."""
         has_happened = False
 
         async def until_ended() -> None:
@@ -217,7 +217,7 @@ class _SparkKills:
             if not moment.waits or await self._happens(COMMITS_WRITTEN, 1, driver, PROGRESS_SECONDS_MAX):
                 break
             if driver.is_running:
-                self._report.complaints.append(f"no micro-batch was done in {PROGRESS_SECONDS_MAX} s; {driver.reason}")
+                self._report.complaints.append(f"no micro-batch ended in {PROGRESS_SECONDS_MAX} s; {driver.reason}")
                 break
         self._say(f"kill {self._report.kills.total() + 1}: {moment}")
         if moment.target is Target.BROKER:
@@ -233,7 +233,7 @@ class _SparkKills:
         self._report.kills[moment.target.value] += 1
 
     async def _until(self, moment: Moment, driver: SparkDriver) -> int | None:
-        """Return when the moment has come; the process that stands still there, if one does."""
+        """Wait until the moment has come. Return the process that is paused there, if one is."""
         if moment.event == STARTED:
             await trio.sleep(moment.delay_seconds)
             return None
@@ -277,7 +277,7 @@ class _SparkKills:
                 broker.send_kill()
                 await trio.to_thread.run_sync(broker.wait)
             self._outcomes.broker_died(self._choices)
-        # Mostly it is there again at once, and sometimes Spark has time to miss it.
+        # Usually it is started again at once. Sometimes it stays away long enough for Spark to notice.
         if self._choices.random() < 0.3:
             await trio.sleep(self._choices.uniform(0, AWAY_SECONDS_MAX))
         await trio.to_thread.run_sync(broker.start)
@@ -285,11 +285,11 @@ class _SparkKills:
     # The end
 
     async def _drain(self, broker: DyingBroker, nursery: trio.Nursery) -> None:
-        """Let a run that ends by itself take what is left."""
+        """Process the rest in a run that ends by itself."""
         if self._driver is not None and self._driver.is_running:
             self._driver.kill(Victims.ALL)
             await self._driver.ended.wait()
-        # What the one before had begun is open until this one does it again; and a machine may be too busy for a start.
+        # The previous driver's open batch is repeated first. A busy machine may also need several starts.
         for _ in range(STARTS_MAX):
             driver = await self._start(broker, nursery, LOCAL, "--available-now")
             with trio.move_on_after(DRAIN_SECONDS_MAX):
@@ -319,9 +319,9 @@ class _SparkKills:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for target in Target:
-        parser.add_argument(f"--{target.value}", type=int, default=10, help="how often [%(default)s]")
-    parser.add_argument("--seed", type=int, default=None, help="of the moments and the load [drawn, and printed]")
-    parser.add_argument("--files-only", action="store_true", help="without the second way out, the topic")
+        parser.add_argument(f"--{target.value}", type=int, default=10, help="number of kills [%(default)s]")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the moments and the load [drawn, and printed]")
+    parser.add_argument("--files-only", action="store_true", help="write only files, without the second topic")
     parser.add_argument("--verbose", action="store_true", help="print each kill's moment")
     given = parser.parse_args()
     seed = Random().randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311

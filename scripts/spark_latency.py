@@ -1,7 +1,7 @@
-"""How long an event takes through Spark.
+"""Measures how long an event takes through Spark.
 
-That is from the call that sends it to a topic until a consumer has it of another topic, to which a query copies the
-first one. Events go at an even pace; sender and receiver are one process, so there is one clock.
+That is the time from the send to a topic until a consumer of another topic has the event. A query copies the first
+topic to the second. Events are sent at an even pace. Sender and receiver are in one process, so there is one clock.
 """
 
 import threading
@@ -19,24 +19,24 @@ from scripts.spark_subjects import Kafka, Tidewire
 
 EVENTS_A_SECOND: Final = 10
 FIRST_SECONDS_MAX: Final = 120.0
-"""Until a query that was just started has copied anything."""
+"""How long a new query may take until it has copied the first event."""
 LAST_SECONDS_MAX: Final = 30.0
 _PRIME_SECONDS: Final = 1.0
 _PRIME: Final = "prime"
 
 
 class Lane(Protocol):
-    """Sends to one topic and hears of another."""
+    """Sends to one topic and receives from another."""
 
     def send(self, value: str) -> None:
-        """Send it; may return before it is stored."""
+        """Send the event. It may return before the event is stored."""
 
 
 Arrived = Callable[[str], None]
 
 
 class _Clock:
-    """When events were sent and when they came."""
+    """Records when events were sent and received."""
 
     def __init__(self) -> None:
         self.sent: dict[str, float] = {}
@@ -44,20 +44,20 @@ class _Clock:
         self._news = threading.Condition()
 
     def arrived(self, value: str) -> None:
-        """From any thread."""
+        """Record that an event has arrived. It may be called from any thread."""
         now = time.perf_counter()
         with self._news:
             self.came.setdefault(value, now)
             self._news.notify_all()
 
     def wait(self, is_enough: Callable[[], bool], seconds: float) -> bool:
-        """Until it is, or the time is over."""
+        """Wait until `is_enough` returns true. Return False if the time is over first."""
         with self._news:
             return self._news.wait_for(is_enough, seconds)
 
 
 def latencies(spark: SparkSession, subject: Tidewire | Kafka, name: str, folder: Path, events: int) -> list[float]:
-    """Seconds of each event, in a query of its own.
+    """Return the seconds of each event, in a new query.
 
     Raises:
         RuntimeError: nothing was copied, or not everything.
@@ -92,7 +92,7 @@ def latencies(spark: SparkSession, subject: Tidewire | Kafka, name: str, folder:
 def _tidewire_lane(
     spark: SparkSession, subject: Tidewire, source: str, target: str, arrived: Arrived
 ) -> Iterator[Lane]:
-    """The Python client on Trio in a thread of its own."""
+    """Use the Python client on Trio in a separate thread."""
     send: trio.MemorySendChannel[str]
     receive: trio.MemoryReceiveChannel[str]
     send, receive = trio.open_memory_channel(1_000)
@@ -138,7 +138,7 @@ def _tidewire_lane(
 
 @contextmanager
 def _kafka_lane(spark: SparkSession, subject: Kafka, source: str, target: str, arrived: Arrived) -> Iterator[Lane]:
-    """Kafka's own client in Spark's JVM; a call takes under a millisecond from here."""
+    """Use Kafka's own client in Spark's JVM. A call from here takes less than a millisecond."""
     jvm: Any = spark._jvm  # noqa: SLF001 - there is no other way to Java's classes
     clients, strings = jvm.org.apache.kafka.clients, "org.apache.kafka.common.serialization.String"
     settings = jvm.java.util.Properties()

@@ -1,7 +1,7 @@
-"""What scripts/bench_spark.py compares, each as Spark's users reach it: format "tidewire" and format "kafka".
+"""The subjects of scripts/bench_spark.py, as Spark's users reach them: the formats "tidewire" and "kafka".
 
-Spark's Kafka connector for pyspark 4.3 cannot be had. That of 4.2.0 with the Kafka client of its 4.0.0 runs in pyspark
-4.3.0, batches and streams, so both formats are measured in one session of one Spark.
+There is no Kafka connector for pyspark 4.3. The connector of 4.2.0 with the Kafka client of 4.0.0 works in pyspark
+4.3.0 for batches and streams. So both formats are measured in one Spark session.
 """
 
 import os
@@ -29,13 +29,13 @@ PARTITIONS: Final = 2
 """Segments of a topic here, partitions there."""
 KAFKA_BATCH_BYTES: Final = 256 * 1024
 KAFKA_LINGER_MS: Final = 50
-"""Its defaults make batches of 16 KiB; larger ones are better for it here, and nearer to what Tidewire's sink sends."""
+"""By default Kafka makes batches of 16 KiB. Larger ones are faster here, and closer to those of Tidewire's sink."""
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 class Subject(Protocol):
-    """One of the two."""
+    """One of the two systems."""
 
     @property
     def name(self) -> str:
@@ -105,12 +105,12 @@ class Kafka:
         self.pid = kafka.pid
 
     def make_topic(self, name: str) -> None:
-        """See `Subject`. Made by being written to, it would be made in the time that is taken for writing."""
+        """See `Subject`. Automatic creation would happen during the measured write."""
         jvm: Any = SparkSession.active()._jvm  # noqa: SLF001 - there is no other way to Java's classes
         admin, nothing_said = jvm.org.apache.kafka.clients.admin, jvm.java.util.Optional.empty()
         settings, topics = jvm.java.util.Properties(), jvm.java.util.ArrayList()
         settings.put("bootstrap.servers", self.servers)
-        # Its broker is told how many partitions there are if nobody says.
+        # The broker's setting decides the number of partitions.
         topics.add(admin.NewTopic(name, nothing_said, nothing_said))
         client = admin.AdminClient.create(settings)
         try:

@@ -1,10 +1,10 @@
-"""How long single steps of the broker's event loop take when clients ask the most that they may.
+"""Measures how long single steps of the broker's event loop take when clients make the largest legal requests.
 
     .venv/bin/python scripts/stalls.py [--only NAME ...]
 
-Runs a broker in this process, on a disk folder, and its clients in another one. Each flood of
-`tests/support/floods.py` runs by itself, and the longest steps are printed: CPU time of the broker's thread, so that
-other work on the machine does not count, as in E7.
+It runs a broker in this process, on a disk folder, and its clients in another process. Each flood of
+`tests/support/floods.py` runs alone, and the longest steps are printed. As in E7, they are measured in CPU time of the
+broker's thread, so that other load on the machine does not count.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from tests.support.floods import FLOODS, Stage
 
 
 def play_clients(pulsar: str, http: str, only: Sequence[str]) -> None:
-    """The clients' process: says on standard output when a flood begins to be measured, and how it ended."""
+    """Run the clients' process. It prints when the measurement of a flood begins, and how the flood ended."""
     for flood in FLOODS:
         if only and flood.__name__ not in only:
             continue
@@ -48,7 +48,7 @@ def play_clients(pulsar: str, http: str, only: Sequence[str]) -> None:
 
 
 class Pauses:
-    """How long Python's garbage collector takes at once, at the most."""
+    """Measures the longest pause of Python's garbage collector."""
 
     def __init__(self) -> None:
         self.longest = 0.0

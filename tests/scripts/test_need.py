@@ -164,7 +164,7 @@ exit 0""",
 
 def test_without_apt_the_sentence_says_so(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert need.main(["debian:etcd-server"]) == 1
-    assert "this is no Debian" in capfd.readouterr().err
+    assert "this is not Debian" in capfd.readouterr().err
     assert not (root / "runs").exists()
 
 

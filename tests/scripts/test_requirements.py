@@ -80,7 +80,7 @@ def test_a_number_that_is_no_requirement_is_a_mistake(project: Path, capsys: pyt
     write(project, "test_a.py", 'def test_one():\n    """T9: what."""\n')
 
     assert main([], project) == 1
-    assert "test_one names T9, which is no requirement" in capsys.readouterr().err
+    assert "test_one names T9, which is not a requirement" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("docstring", ["T1-T2: a range.", "T1 and T2: words.", "T1. No colon."])
@@ -95,7 +95,7 @@ def test_holes_fail_only_in_the_letters_that_are_required(project: Path, capsys:
     assert main([], project) == 0
     assert main(["--require", "T"], project) == 0
     assert main(["--require", "T,D"], project) == 1
-    assert capsys.readouterr().err == "required, and shown by no test: D1\n"
+    assert capsys.readouterr().err == "no test shows these requirements: D1\n"
     with pytest.raises(SystemExit):
         main(["--require", "X"], project)
 

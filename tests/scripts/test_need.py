@@ -179,5 +179,5 @@ def test_an_installation_that_brought_nothing_is_told(
 
 @pytest.mark.parametrize("name", ["nope", "maven:a:b", "maven:a:b:../c/d", "maven:a:b:c:d", "debian:", "debian:-y x"])
 def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(need.NeedError, match="known are pulsar-java-client"):
+    with pytest.raises(need.NeedError, match="Known are pulsar-java-client"):
         need.need_of(name)

@@ -75,7 +75,7 @@ def test_an_artifact_that_fails_leaves_nothing_that_looks_installed(
 
     assert need.main(["maven:org.example:thing:1.0"]) == 1
     assert "Maven failed on org.example:thing:1.0 with status 3" in capfd.readouterr().err
-    with pytest.raises(need.NeedError, match=r"run \.venv/bin/python scripts/need\.py maven:org"):
+    with pytest.raises(need.NeedError, match=r"Run \.venv/bin/python scripts/need\.py maven:org"):
         need.place("maven:org.example:thing:1.0")
 
     java_tools(root)

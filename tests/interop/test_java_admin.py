@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from scripts.need import place
+from tests.support.java import QUICK_JAVA
 from tests.support.processes import running_broker
 
 pytestmark = pytest.mark.interop
@@ -49,7 +50,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     with running_broker(folder / "data") as broker:
         played = subprocess.run(
             [
-                *("java", "-cp", f"{target}/classes:{target}/lib/*", "tidewire.interop.AdminScenarios"),
+                *("java", *QUICK_JAVA, "-cp", f"{target}/classes:{target}/lib/*", "tidewire.interop.AdminScenarios"),
                 *(broker.service_url, broker.http_url),
             ],
             capture_output=True,

@@ -14,6 +14,7 @@ from typing import IO, Final
 import pytest
 
 from scripts.need import place
+from tests.support.java import QUICK_JAVA
 from tests.support.processes import RunningBroker, running_broker
 
 pytestmark = pytest.mark.interop
@@ -62,7 +63,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
 
 def program_in(target: Path) -> tuple[str, ...]:
     """The command that the scenarios' compiled program is started with."""
-    return ("java", "-cp", f"{target}/classes:{target}/lib/*", "tidewire.interop.Main")
+    return ("java", *QUICK_JAVA, "-cp", f"{target}/classes:{target}/lib/*", "tidewire.interop.Main")
 
 
 def play(target: Path, broker: RunningBroker, stderr_path: Path) -> tuple[int, tuple[str, ...], str]:

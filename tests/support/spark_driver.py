@@ -28,6 +28,7 @@ import trio
 
 from tests.support import spark_job, spark_steering
 from tests.support.happenings import Happenings
+from tests.support.java import QUICK_JAVA
 
 ROOT: Final = Path(__file__).parent.parent.parent
 START_SECONDS_MAX: Final = 240.0
@@ -61,8 +62,7 @@ appender.console.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 logger.streaming.name = org.apache.spark.sql.execution.streaming
 logger.streaming.level = info
 """
-# A short life is spent on starting, so compilers and collectors are the quick ones.
-_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+_JAVA_OPTIONS: Final = " ".join((*QUICK_JAVA, "-Xss4m"))
 
 
 class Victims(Enum):

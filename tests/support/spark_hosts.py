@@ -21,6 +21,8 @@ import pytest
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from tests.support.java import QUICK_SPARK
+
 CHECKOUT: Final = Path(__file__).parents[2]
 DRIVER: Final = "127.0.0.1"
 HOSTS: Final = ("127.0.0.2", "127.0.0.3")
@@ -53,7 +55,7 @@ def spark_on_two_hosts(folder: Path) -> Iterator[SparkSession]:
             patch.setitem(os.environ, name, sys.executable)
         patch.setitem(os.environ, "SPARK_LOCAL_IP", DRIVER)
         # One JVM serves all tests of this process.
-        SparkContext._ensure_initialized()
+        SparkContext._ensure_initialized(conf=SparkConf().set(*QUICK_SPARK))
         gateway: Any = SparkContext._gateway
         jvm: Any = SparkContext._jvm
         deploy, options = jvm.org.apache.spark.deploy, jvm.org.apache.spark.SparkConf(False)

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.admin import Admin
+from tests.support.java import QUICK_SPARK
 from tests.support.processes import RunningBroker, running_broker
 
 
@@ -23,6 +24,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             SparkSession.builder.master("local[2]")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
+            .config(*QUICK_SPARK)
             .config("spark.local.dir", str(folder / "local"))
             .config("spark.log.level", "ERROR")
             .config("spark.sql.session.timeZone", "UTC")

@@ -6,7 +6,7 @@ reserved: no other transaction may acknowledge them, and no consumer gets them (
 
 When the header changes, `decided` is called, and the decision is applied. After a commit, the cursor takes the
 acknowledgements. After an abort, the messages are sent again. The op records are removed afterwards
-(`pending_settling.py`). So every step can be repeated, even by the next owner, which finds the records by their index
+(`pending_settlement.py`). So every step can be repeated, even by the next owner, which finds the records by their index
 (T23, T25, T26). A header outlives its op records, so the decision is always known.
 
 A message is acknowledged once. A second single acknowledgement is a conflict, even in the same transaction. The repeat
@@ -41,7 +41,7 @@ from txn.header_watch import HeaderWatch
 from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.pending_book import PendingBook
-from txn.pending_settling import PendingSettling
+from txn.pending_settlement import PendingSettlement
 from txn.pending_steps import PendingSteps, pause_after
 from txn.pending_transaction import AckTarget, Command, CommandId, PendingTransaction
 from txn.reservations import furthest
@@ -89,7 +89,7 @@ class PendingAcks:
         self._apply_wake = Signal()
         self._has_ended = False
         """Whether nothing more is applied here."""
-        self._settling = PendingSettling(segment, cursor, metadata, self._claim)
+        self._settlement = PendingSettlement(segment, cursor, metadata, self._claim)
         self._landed = trio.Event()
         """Set and replaced when the outcome of a write is known, or a decision is applied."""
         self._era = 0
@@ -133,9 +133,8 @@ class PendingAcks:
                 break
             if first.key is not None:
                 return
-            if self._settling.ended is not None:
-                # The next owner finds out whether the first copy was recorded.
-                raise self._settling.ended.anew()
+            # If the segment is lost, the next owner finds out whether the first copy was recorded.
+            self._settlement.require_owned()
             await self._landed.wait()
         assert self._subscription is not None, "recovered before anything is acknowledged"
         given: Sequence[EntryAck] = acks
@@ -171,7 +170,7 @@ class PendingAcks:
         if pending is None or pending.decided is not None:
             return
         pending.decided = state
-        if not pending.in_flight and self._settling.ended is None:
+        if not pending.in_flight and not self._settlement.has_ended:
             self._apply(pending)
 
     async def caught_up(self) -> None:
@@ -215,7 +214,7 @@ class PendingAcks:
                 else:
                     # It belongs to a subscription of the same name that was removed (D16).
                     strangers.append(hit.record.key)
-            await self._settling.remove(strangers)
+            await self._settlement.remove(strangers)
             await self._headers.catch_up([pending.txn for pending in self._book])
             # Only open transactions reserve. They may continue where decided ones ended, and only one of two cumulative
             # acknowledgements can be remembered.
@@ -239,7 +238,7 @@ class PendingAcks:
         """
         assert self._steps is not None, "set in recover"
         try:
-            await self._settling.run(self._steps, self._forget)
+            await self._settlement.run(self._steps, self._forget)
         except CursorError:
             # The subscription ends and reports why itself. Its next owner takes over what is pending.
             return
@@ -256,7 +255,7 @@ class PendingAcks:
         self._book.reserved.clear()
         for pending in self._book:
             pending.is_discarded = True
-            self._settling.add_orphans(pending.keys)
+            self._settlement.add_orphans(pending.keys)
             self._forget(pending)
 
     async def clear(self) -> None:
@@ -269,7 +268,7 @@ class PendingAcks:
             OutcomeUnknown: the metadata store did not confirm the removal.
         """
         self.forget()
-        await self._settling.remove_orphans()
+        await self._settlement.remove_orphans()
 
     async def _record(self, pending: PendingTransaction, command: Command, put: PutSequential) -> None:
         """Write the op record of a command whose messages are reserved. Durable on return.
@@ -283,14 +282,14 @@ class PendingAcks:
                 key = await put_op(self._metadata, pending.txn, self._claim, put)
                 self._counters.op_writes += 1
                 if pending.is_discarded:
-                    await self._settling.remove([key])
+                    await self._settlement.remove([key])
                 else:
                     command.key = key
                     self._outstanding.add(1)
         except Conflict as conflict:
             # Nothing was written.
             await self._withdraw(pending, command)
-            raise self._settling.end(OwnershipLost(self._segment)) from conflict
+            raise self._settlement.end(OwnershipLost(self._segment)) from conflict
         except ExpectedError as error:
             if key is None and error.definite:
                 # It is known that nothing was written.
@@ -299,15 +298,15 @@ class PendingAcks:
                     raise AcknowledgementTooLarge(self._cursor.name, str(error)) from error
                 raise
             if key is None:
-                raise self._settling.end(OutcomeUnknown(self._segment, "an op record")) from error
+                raise self._settlement.end(OutcomeUnknown(self._segment, "an op record")) from error
             if not isinstance(error, StoreFull):
                 # The subscription was moved meanwhile. If the move is never durable, its record counts.
-                raise self._settling.end(OutcomeUnknown(self._segment, "the removal of an op record")) from error
-            self._settling.add_orphans([key])
+                raise self._settlement.end(OutcomeUnknown(self._segment, "the removal of an op record")) from error
+            self._settlement.add_orphans([key])
         except trio.TooSlowError as unknown:
-            raise self._settling.end(OutcomeUnknown(self._segment, "an op record")) from unknown
+            raise self._settlement.end(OutcomeUnknown(self._segment, "an op record")) from unknown
         except BaseException:
-            self._settling.end(OutcomeUnknown(self._segment, "an op record"))
+            self._settlement.end(OutcomeUnknown(self._segment, "an op record"))
             raise
         finally:
             self._land(pending)
@@ -338,7 +337,7 @@ class PendingAcks:
         """The outcome of this many writes is known, or will never be."""
         self._tell_landed()
         pending.in_flight -= count
-        if pending.in_flight or pending.is_discarded or self._settling.ended is not None:
+        if pending.in_flight or pending.is_discarded or self._settlement.has_ended:
             # After a loss, it is unknown which commands the transaction has. The next owner finds out.
             return
         if not pending.commands:
@@ -381,7 +380,7 @@ class PendingAcks:
         if not pending.is_discarded:
             if pending.decided is not TxnState.COMMITTED:
                 self._note_given_back(pending.commands)
-            self._settling.add(pending)
+            self._settlement.add(pending)
         self._tell_landed()
 
     async def _apply_rest(self) -> None:
@@ -402,7 +401,7 @@ class PendingAcks:
             return
         self._outstanding.add(-len(pending.keys))
         self._headers.leave(pending.txn, self)
-        self._settling.discard(pending)
+        self._settlement.discard(pending)
 
     def _leave(self) -> None:
         """The segment is no longer served here. Its next owner recovers the rest."""

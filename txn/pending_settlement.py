@@ -24,7 +24,7 @@ from txn.pending_transaction import PendingTransaction
 log = structlog.get_logger(__name__)
 
 
-class PendingSettling:
+class PendingSettlement:
     """The removals of one subscription, for `PendingAcks`."""
 
     def __init__(
@@ -51,7 +51,7 @@ class PendingSettling:
         self._orphans: dict[str, None] = {}
         """Op records from before the cursor was moved. They go once the move is durable."""
         self._wake = Signal()
-        self.ended: TxnError | None = None
+        self._ended: TxnError | None = None
         """Why this owner has lost the segment, or may have lost it."""
 
     def add(self, pending: PendingTransaction) -> None:
@@ -71,14 +71,24 @@ class PendingSettling:
 
     def end(self, error: TxnError) -> TxnError:
         """The error to raise to the client. `run` ends with the first one."""
-        self.ended = self.ended or error
+        self._ended = self._ended or error
         self._wake.set()
         return error.anew()
 
-    async def run(self, steps: PendingSteps, on_settled: Callable[[PendingTransaction], None]) -> None:
-        """Remove records until cancelled, and call `on_settled` when a transaction has nothing left here.
+    @property
+    def has_ended(self) -> bool:
+        """Whether `run` is about to end, or has ended, because this owner has lost the segment, or may have lost it."""
+        return self._ended is not None
 
-        `on_settled` is not kept after the run. It may refer to the owner of this object, and a cycle would keep both in
+    def require_owned(self) -> None:
+        """Raise the error with which `run` is about to end."""
+        if self._ended is not None:
+            raise self._ended.anew()
+
+    async def run(self, steps: PendingSteps, removed: Callable[[PendingTransaction], None]) -> None:
+        """Remove records until cancelled, and call `removed` when a transaction has nothing left here.
+
+        `removed` is not kept after the run. It may refer to the owner of this object, and a cycle would keep both in
         memory.
 
         Raises:
@@ -87,10 +97,9 @@ class PendingSettling:
         """
         while True:
             await self._wait_for_work(steps)
-            if self.ended is not None:
-                raise self.ended.anew()
+            self.require_owned()
             try:
-                await self._settle_all(steps, on_settled)
+                await self._settle_all(steps, removed)
             except StoreFull as full:
                 # The decisions are applied in memory. Every removal may be repeated.
                 log.warning(
@@ -123,7 +132,7 @@ class PendingSettling:
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             raise self.end(OutcomeUnknown(self._segment, "the removal of op records")) from unknown
 
-    async def _settle_all(self, steps: PendingSteps, on_settled: Callable[[PendingTransaction], None]) -> None:
+    async def _settle_all(self, steps: PendingSteps, removed: Callable[[PendingTransaction], None]) -> None:
         if self._orphans:
             orphans = tuple(self._orphans)
             await self._cursor.synced(EARLIEST)
@@ -131,7 +140,7 @@ class PendingSettling:
         while settled := await self._settled(steps):
             await self._finish(settled)
             for pending in settled:
-                on_settled(pending)
+                removed(pending)
 
     async def _wait_for_work(self, steps: PendingSteps) -> None:
         """Wait until something was decided, or until the cursor may have room again."""

@@ -10,7 +10,6 @@ listen, and costs nothing with others.
 """
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -20,7 +19,6 @@ import anyio
 
 from tidewire.client.acknowledgements import upto
 from tidewire.client.background import BackgroundTask
-from tidewire.client.connection import Connection
 from tidewire.client.consumers import (
     Initial,
     Receiving,
@@ -31,6 +29,7 @@ from tidewire.client.consumers import (
 from tidewire.client.layout_watch import controller_of
 from tidewire.client.message import Message
 from tidewire.client.network import Network
+from tidewire.client.registration import Event, Phase, Registration
 from tidewire.client.schema import Schema, T
 from tidewire.client.seeking import place_of
 from tidewire.client.subscribing import SubscriptionPlan, seek_command
@@ -38,12 +37,10 @@ from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import ConnectionLost, InvalidName, TidewireError, fresh
-from tidewire.protocol.listeners import Kind
 from tidewire.protocol.positions import MessageId, Position
 from tidewire.protocol.refusals import TRANSIENT, SubscriptionBusy, TopicNotFound
 from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 _log: Final = logging.getLogger(__name__)
@@ -74,16 +71,12 @@ class StreamConsumer(Receiving[T]):
         self._backoff = network.backoff()
         # By segment: all up to there is acknowledged, outside transactions or by ones whose commit was answered.
         self._settled: dict[int, Position] = {}
-        # Each is taken up in its turn: a segment that left and came back is subscribed to anew, as the broker expects.
-        self._assignments: deque[pb.ScalableConsumerAssignment] = deque()
-        self._layout_epoch = -1
         self._has_share = anyio.Event()
         self._wake = Signal()
-        self._lost: TidewireError | None = None
-        self._is_closed_by_broker = False
+        self._registration: Registration | None = None
+        """The one that is attached to a connection. None between two registrations."""
         self._is_stopping = False
-        # The connection to the controller and the consumer id there, while registered.
-        self._registration: tuple[Connection, int] | None = None
+        """Set once, by `aclose`. The registration that there is then is the last."""
         self._task: BackgroundTask | None = None
 
     async def open(self) -> Self:
@@ -200,22 +193,21 @@ class StreamConsumer(Receiving[T]):
         self._inbox.check()
         place = place_of(to)
         registration = self._registration
-        if registration is None:
+        if registration is None or registration.phase is not Phase.JOINED:
             raise ConnectionLost(f"{self.topic} has no session with its controller at the moment")
-        connection, consumer_id = registration
         consumers = list(self._segments.values())
         for consumer in consumers:
             consumer.begin_move()
         is_done = False
         try:
-            await connection.request(partial(seek_command, consumer_id, place), pb.CommandSuccess)
+            command = partial(seek_command, registration.consumer_id, place)
+            await registration.connection.request(command, pb.CommandSuccess)
             is_done = True
         finally:
             closed = [consumer.end_move(is_done=is_done) for consumer in consumers]
             if any(closed) or not is_done:
                 # What was dropped comes again with new sessions, and a new share, since closing all of them is leaving.
-                self._is_closed_by_broker = True
-                connection.write(encode_command(commands.close_consumer(consumer_id)))
+                (self._registration or registration).leave()
                 self._wake.set()
 
     async def skip_all(self) -> None:
@@ -244,9 +236,7 @@ class StreamConsumer(Receiving[T]):
 
     async def _hold_registration(self) -> None:
         connection = await controller_of(self._network, self.topic)
-        self._lost, self._is_closed_by_broker, self._layout_epoch = None, False, -1
-        self._assignments.clear()
-        consumer_id = connection.attach(Kind.CONSUMER, self)
+        registration = self._registration = Registration(connection, self)
         try:
             answer = await connection.request(
                 partial(
@@ -254,40 +244,27 @@ class StreamConsumer(Receiving[T]):
                     topic=self.topic,
                     subscription=self.subscription,
                     consumer_name=self.name,
-                    consumer_id=consumer_id,
+                    consumer_id=registration.consumer_id,
                 ),
                 pb.CommandScalableTopicSubscribeResponse,
             )
-            # An update that overtook the answer is at least as new.
-            if answer.HasField("assignment") and self._layout_epoch < 0:
-                self._assigned(answer.assignment)
-            self._registration = (connection, consumer_id)
+            registration.answered(answer)
             self._backoff.reset()
-            while not self._is_over():
-                self._apply()
+            while not self._is_over(registration):
+                while registration.shares:
+                    self._take_up(registration.shares.popleft())
                 await self._wake.wait()
             if self._is_stopping:
-                await connection.request(partial(commands.close_consumer, consumer_id), pb.CommandSuccess)
-                self._is_closed_by_broker = True
+                await connection.request(partial(commands.close_consumer, registration.consumer_id), pb.CommandSuccess)
+                registration.happened(Event.CLOSED)
         finally:
             self._registration = None
-            connection.detach(Kind.CONSUMER, consumer_id)
-            if not self._is_closed_by_broker:
-                connection.write(encode_command(commands.close_consumer(consumer_id)))
+            registration.end()
 
-    def _is_over(self) -> bool:
-        if self._lost is not None:
-            raise fresh(self._lost)
-        return self._is_stopping or self._is_closed_by_broker
-
-    def _assigned(self, assignment: pb.ScalableConsumerAssignment) -> None:
-        if assignment.layout_epoch >= self._layout_epoch:
-            self._layout_epoch = assignment.layout_epoch
-            self._assignments.append(assignment)
-
-    def _apply(self) -> None:
-        while self._assignments:
-            self._take_up(self._assignments.popleft())
+    def _is_over(self, registration: Registration) -> bool:
+        if registration.lost is not None:
+            raise fresh(registration.lost)
+        return self._is_stopping or registration.phase is Phase.CLOSED
 
     def _take_up(self, assignment: pb.ScalableConsumerAssignment) -> None:
         share = {segment.segment_id: segment for segment in assignment.segments}
@@ -322,15 +299,18 @@ class StreamConsumer(Receiving[T]):
     def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
         """See `Listener`."""
         assert payload is None
+        registration = self._registration
+        assert registration is not None, "it is detached when it ends"
         if command.type == pb.BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
-            self._assigned(command.scalable_topic_assignment_update.assignment)
+            registration.assigned(command.scalable_topic_assignment_update.assignment)
         elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
-            self._is_closed_by_broker = True
+            registration.happened(Event.CLOSED)
         self._wake.set()
 
     def connection_lost(self, error: TidewireError) -> None:
         """See `Listener`."""
-        self._lost = error
+        if self._registration is not None:
+            self._registration.lose(error)
         self._wake.set()
 
     # ---------------------------------------------------------------------------------------------------------- the end
@@ -341,7 +321,8 @@ class StreamConsumer(Receiving[T]):
         try:
             await super().aclose()
             self._wake.set()
-            if self._task is not None and self._registration is not None:
+            registration = self._registration
+            if self._task is not None and registration is not None and registration.phase is not Phase.JOINING:
                 await self._task.wait()
         finally:
             if self._task is not None:

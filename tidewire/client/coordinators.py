@@ -18,9 +18,9 @@ from tidewire.protocol.coordination import Ending, leaders_of, transaction_of
 from tidewire.protocol.errors import (
     ConnectFailed,
     TidewireError,
-    UnsupportedBroker,
     fresh,
 )
+from tidewire.protocol.features import require_transactions
 from tidewire.protocol.listeners import Kind
 from tidewire.protocol.refusals import TRANSIENT, BrokerBusy, refusal
 from tidewire.wire.pulsar import commands
@@ -173,8 +173,7 @@ class Coordinators:
 
     async def _watch(self) -> None:
         connection = await self._network.service()
-        if not connection.features.supports_tc_metadata_discovery:
-            raise UnsupportedBroker(f"{connection.address} does not support transactions on scalable topics")
+        require_transactions(connection)
         self._end = None
         watch_id = connection.attach(Kind.COORDINATORS, self)
         try:

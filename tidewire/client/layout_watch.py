@@ -16,7 +16,8 @@ from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Connection
 from tidewire.client.network import Network
 from tidewire.client.waking import Changes, Signal
-from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError, UnsupportedBroker, fresh
+from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError, fresh
+from tidewire.protocol.features import require_scalable_topics
 from tidewire.protocol.layout import Layout, Succession
 from tidewire.protocol.listeners import Kind
 from tidewire.protocol.refusals import TRANSIENT, TopicNotFound, refusal
@@ -112,7 +113,7 @@ class LayoutWatch:
 
     async def _watch(self) -> None:
         connection = await self._network.owner_of(self.layout.topic)
-        check_scalable(connection)
+        require_scalable_topics(connection)
         self._end = None
         session_id = connection.attach(Kind.LAYOUT, self)
         try:
@@ -148,16 +149,6 @@ class LayoutWatch:
         self._ended.set()
 
 
-def check_scalable(connection: Connection) -> None:
-    """See that the broker knows scalable topics.
-
-    Raises:
-        UnsupportedBroker: it does not.
-    """
-    if not connection.features.supports_scalable_topics:
-        raise UnsupportedBroker(f"{connection.address} does not support scalable topics (topic://)")
-
-
 class _OneLook:
     """Listens for the first layout of a session."""
 
@@ -189,7 +180,7 @@ async def controller_of(network: Network, topic: str) -> Connection:
         TidewireError: there is no such topic, or nobody could say.
     """
     connection = await network.owner_of(topic)
-    check_scalable(connection)
+    require_scalable_topics(connection)
     look = _OneLook()
     session_id = connection.attach(Kind.LAYOUT, look)
     seconds = network.settings.operation_timeout_seconds

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Final
 
 from tidewire.protocol.coordination import TransactionId, leaders_of, transaction_of
-from tidewire.protocol.errors import ConnectFailed, ProtocolViolation, UnsupportedBroker
+from tidewire.protocol.errors import ConnectFailed, ProtocolViolation
+from tidewire.protocol.features import require_transactions
 from tidewire.protocol.refusals import refusal
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
@@ -107,8 +108,7 @@ class Coordinator:
 
 def _leader(service: BlockingConnection, number: int | None) -> tuple[int, str]:
     """The number of a coordinator, and its broker."""
-    if not service.features.supports_tc_metadata_discovery:
-        raise UnsupportedBroker(f"{service.address} does not serve transactions of scalable topics")
+    require_transactions(service)
     service.send(commands.watch_tc_assignments(_WATCH_ID))
     deadline = service.deadline()
     command = service.receive(deadline, "who coordinates transactions").command

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.features import require_scalable_topics
 from tidewire.protocol.layout import Layout, Segment
 from tidewire.protocol.refusals import Refused, refusal
 from tidewire.protocol.topic_names import SCALABLE
@@ -51,8 +51,7 @@ def open_namespace(brokers: Brokers, namespace: str, watch_id: int) -> BlockingC
         TidewireError: nobody could be asked.
     """
     connection = brokers.service()
-    if not connection.features.supports_scalable_topics:
-        raise ProtocolViolation(f"the broker at {connection.address} knows no scalable topics")
+    require_scalable_topics(connection)
     connection.send(commands.watch_scalable_topics(watch_id, namespace))
     return connection
 
@@ -101,8 +100,7 @@ def open_layout(brokers: Brokers, topic: str, session_id: int) -> BlockingConnec
         TidewireError: nobody could be asked.
     """
     owner = brokers.owner_of(topic)
-    if not owner.features.supports_scalable_topics:
-        raise ProtocolViolation(f"the broker at {owner.address} knows no scalable topics; {topic} is one")
+    require_scalable_topics(owner)
     owner.send(commands.scalable_topic_lookup(session_id, topic))
     return owner
 

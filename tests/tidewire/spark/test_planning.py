@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, SERVICE, TOPIC, Readable, batch, segment
-from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.errors import ProtocolViolation, UnsupportedBroker
 from tidewire.protocol.positions import EARLIEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.errors import DataLost, InvalidOption
@@ -138,7 +138,7 @@ def test_an_unknown_topic_is_one_sentence() -> None:
 def test_a_broker_without_scalable_topics_is_told_from_a_missing_topic() -> None:
     world = Readable()
     world.features = pb.FeatureFlags()
-    with pytest.raises(ProtocolViolation, match="knows no scalable topics"):
+    with pytest.raises(UnsupportedBroker, match="does not support scalable topics"):
         planned(world)
 
 

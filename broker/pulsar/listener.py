@@ -147,7 +147,7 @@ def open_session(
             connection, registry, services.layouts, services.feeds, services.groups, services.elections, services.dags
         )
     )
-    session.use(NamespaceHandler(connection, services.namespaces))
+    session.use(NamespaceHandler(connection, registry, services.namespaces))
     session.use(ConsumerHandler(connection, registry, services.topics, services.controller, schemas, services.traffic))
     session.use(TransactionHandler(connection, services.coordinator))
     return session

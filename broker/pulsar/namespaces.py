@@ -13,6 +13,7 @@ from broker.errors import NotSupported
 from broker.names import NAME_BYTES_MAX, Domain, InvalidTopicName, TopicName
 from broker.pulsar.connection import Connection
 from broker.pulsar.faults import fault_of
+from broker.pulsar.registry import Registry
 from broker.pulsar.requests import Inline, Request
 from broker.scalable.namespaces import NamespaceFeeds, NamespaceFollower
 from tidewire.wire.pulsar import commands
@@ -32,11 +33,11 @@ assert UPDATE_TOPICS_MAX * NAME_BYTES_MAX < 5 * 1024 * 1024
 class NamespaceHandler:
     """Serves the namespace watches of one connection."""
 
-    def __init__(self, connection: Connection, feeds: NamespaceFeeds) -> None:
+    def __init__(self, connection: Connection, registry: Registry, feeds: NamespaceFeeds) -> None:
         self._outbox = connection.outbox
         self._feeds = feeds
         self._nursery = connection.nursery
-        self._watches: dict[int, trio.CancelScope] = {}
+        self._watches = registry.namespace_watches
 
     @property
     def inline(self) -> dict[int, Inline]:

@@ -1,12 +1,14 @@
 """What one connection has open. Its handlers meet here, and none of them calls another.
 
-A producer belongs to nothing else. Three other things belong together: layout sessions, registrations for a share of a
-topic's segments, and consumers of segments. Clients say only by names which consumer belongs to what. So each consumer
-that opens, is refused or closes is shown to the registrations and layout sessions that it may be part of.
+A producer and a namespace watch stand alone. Three other things belong together: layout sessions, registrations for a
+share of a topic's segments, and consumers of segments. Clients say only by names which consumer belongs to what. So
+each consumer that opens, is refused or closes is shown to the registrations and layout sessions that it may be part of.
 """
 
 from collections.abc import Iterable
 from typing import Final
+
+import trio
 
 from broker.errors import NotSupported
 from broker.layouts.legacy import segment_of
@@ -38,6 +40,8 @@ class Registry:
         """By the client's ids."""
         self.registrations: Final[list[RegisteredConsumer]] = []
         """Consumers that share a topic's segments with others; no two of one group have the same name."""
+        self.namespace_watches: Final[dict[int, trio.CancelScope]] = {}
+        """The scopes of their tasks, by the client's ids."""
 
     def producer_closed_by_broker(self, producer_id: int) -> None:
         """Remove a producer whose client is being told so. Beyond the bound the first of them is forgotten."""

@@ -284,5 +284,5 @@ def _refusal_in(content: Any, fields: _AnswerFields) -> Refused | None:  # noqa:
     if fields.error is not None and content.HasField(fields.error):
         return refusal(getattr(content, fields.error), getattr(content, fields.text))
     if fields.failed is not None and content.response == fields.failed:
-        return refusal(pb.ServerError.UnknownError, "the broker does not say why")
+        return refusal(pb.ServerError.UnknownError, getattr(content, fields.text) or "the broker does not say why")
     return None

@@ -175,9 +175,11 @@ def test_an_answer_of_another_type_fails_its_question_alone() -> None:
     assert not other.is_answered
 
 
-def silent_failure(request_id: int) -> pb.BaseCommand:
+def failure(request_id: int, words: str = "") -> pb.BaseCommand:
+    """A lookup that failed, without an error code."""
     answer = commands.lookup_connect(request_id, "")
     answer.lookup_topic_response.response = Lookup.Failed
+    answer.lookup_topic_response.message = words
     return answer
 
 
@@ -188,7 +190,8 @@ def silent_failure(request_id: int) -> pb.BaseCommand:
         (lambda i: commands.lookup_failed(i, pb.MetadataError, "away"), BrokerBusy, r"away \[MetadataError\]"),
         (lambda i: commands.get_schema_failed(i, pb.TopicNotFound, "none"), TopicNotFound, "none"),
         (lambda i: commands.lookup_failed(i, pb.UnknownError, ""), Refused, r"\[UnknownError\]"),
-        (silent_failure, Refused, "does not say why"),
+        (failure, Refused, r"the broker does not say why \[UnknownError\]"),
+        (partial(failure, words="asleep"), Refused, r"^asleep \[UnknownError\]"),
     ],
 )
 def test_every_way_of_refusing_becomes_one_error(

@@ -1,6 +1,8 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidewire.protocol.errors import ProtocolViolation
 from tidewire.protocol.layout import Layout, Segment
@@ -38,6 +40,19 @@ def test_each_key_goes_to_the_segment_that_holds_its_hash_and_keeps_its_order() 
         3: [0x4000, 0x7FFF],
         7: [0xFFFF, 0x8000],
     }
+
+
+@given(st.sets(st.integers(1, 0xFFFF), max_size=10), st.lists(st.integers(0, 0xFFFF), max_size=20))
+def test_a_row_goes_where_the_client_sends_its_message(cuts: set[int], hashes: list[int]) -> None:
+    """Or the order of a key would be lost among those that write it."""
+    starts = [0, *sorted(cuts)]
+    ends = [start - 1 for start in starts[1:]] + [0xFFFF]
+    parts = [part(number, *ends_of) for number, ends_of in enumerate(zip(starts, ends, strict=True))]
+    layout = Layout(0, {one.segment_id: one for one in parts})
+    by_segment: dict[int, list[int]] = {}
+    for hashed in hashes:
+        by_segment.setdefault(layout.segment_of(hashed).segment_id, []).append(hashed)
+    assert divided(Routes(layout), rows(*hashes)) == by_segment
 
 
 def test_what_goes_to_one_segment_is_not_copied() -> None:

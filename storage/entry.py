@@ -15,6 +15,7 @@ Pure: bytes in, values out.
 import struct
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from itertools import chain, groupby
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -78,8 +79,15 @@ class CorruptEntry(ValueError):
     """The bytes break a rule of batches or entries. The message names the rule."""
 
 
-def encode_entry(entry: Entry) -> bytes:
-    """The bytes of an entry in a batch."""
+Pieces = tuple[bytes, ...]
+"""Bytes that stand one behind the other in a file, and were not copied together in memory."""
+
+UNCOPIED_BYTES_MIN: Final = 16 * 1024
+"""A piece of so many bytes is written from where it is. Smaller ones cost less to copy than to handle one by one."""
+
+
+def encode_entry(entry: Entry) -> Pieces:
+    """The bytes of an entry in a batch. A large payload is the last piece, uncopied."""
     flags = 0
     identity = b""
     if entry.txn is not None:
@@ -87,9 +95,23 @@ def encode_entry(entry: Entry) -> bytes:
         identity = _TXN.pack(entry.txn.most, entry.txn.least)
     if entry.is_control:
         flags |= _FLAG_CONTROL
-    length = _HEADER.size + len(identity) + len(entry.payload)
+    payload = entry.payload
+    length = _HEADER.size + len(identity) + len(payload)
     header = _HEADER.pack(entry.format, flags, entry.message_count, entry.timestamp_ms, entry.first_index)
-    return b"".join((_LENGTH.pack(length), header, identity, entry.payload))
+    if len(payload) >= UNCOPIED_BYTES_MIN:
+        return b"".join((_LENGTH.pack(length), header, identity)), payload
+    return (b"".join((_LENGTH.pack(length), header, identity, payload)),)
+
+
+def copy_small_together(pieces: Sequence[bytes]) -> Pieces:
+    """The same bytes, with small pieces that follow one another copied into one."""
+    if all(len(piece) < UNCOPIED_BYTES_MIN for piece in pieces):
+        return (b"".join(pieces),)
+    found: list[bytes] = []
+    for is_large, group in groupby(pieces, lambda piece: len(piece) >= UNCOPIED_BYTES_MIN):
+        some = list(group)
+        found += some if is_large else [b"".join(some)]
+    return tuple(found)
 
 
 def decode_entries(ledger: int, first_entry: int, body: bytes | memoryview) -> Iterator[Entry]:
@@ -162,16 +184,17 @@ class BatchHeader(NamedTuple):
 
 
 def encode_batch(
-    ledger: int, first_entry: int, encoded: Sequence[bytes], *, confirmed_before: int, previous_crc: int
-) -> tuple[BatchHeader, bytes]:
+    ledger: int, first_entry: int, encoded: Sequence[Pieces], *, confirmed_before: int, previous_crc: int
+) -> tuple[BatchHeader, Pieces]:
     """A batch of entries made by `encode_entry`, and its header. The next batch continues the crc of the header."""
-    body = b"".join(encoded)
-    assert 0 < len(body) <= BATCH_BODY_SIZE_MAX, "a batch holds at least one entry and is bounded"
+    body = copy_small_together(list(chain.from_iterable(encoded)))
+    size = sum(map(len, body))
+    assert 0 < size <= BATCH_BODY_SIZE_MAX, "a batch holds at least one entry and is bounded"
     assert confirmed_before < first_entry, "what this batch carries cannot be confirmed yet"
-    fields = (ledger, first_entry, len(encoded), len(body), confirmed_before, previous_crc, 0)
+    fields = (ledger, first_entry, len(encoded), size, confirmed_before, previous_crc, 0)
     crc = _checksum(_BATCH.pack(BATCH_MAGIC, 0, *fields), body, previous_crc)
-    header = BatchHeader(ledger, first_entry, len(encoded), len(body), confirmed_before, previous_crc, crc)
-    return header, _BATCH.pack(BATCH_MAGIC, crc, *fields) + body
+    header = BatchHeader(ledger, first_entry, len(encoded), size, confirmed_before, previous_crc, crc)
+    return header, (_BATCH.pack(BATCH_MAGIC, crc, *fields), *body)
 
 
 def decode_batch_header(data: bytes | memoryview, offset: int = 0) -> BatchHeader:
@@ -202,10 +225,12 @@ def check_batch(header: BatchHeader, data: bytes | memoryview, offset: int = 0) 
     bare = bytearray(data[offset : offset + BATCH_HEADER_SIZE])
     bare[4:8] = b"\0\0\0\0"
     body = bytes(data[offset + BATCH_HEADER_SIZE : stop])
-    if _checksum(bytes(bare), body, header.previous_crc) != header.crc:
+    if _checksum(bytes(bare), (body,), header.previous_crc) != header.crc:
         raise CorruptEntry(f"the checksum of the batch of entry {header.first_entry} differs")
 
 
-def _checksum(bare_header: bytes, body: bytes, previous_crc: int) -> int:
+def _checksum(bare_header: bytes, body: Pieces, previous_crc: int) -> int:
     crc = google_crc32c.extend(previous_crc, bare_header)
-    return int(google_crc32c.extend(crc, body))
+    for piece in body:
+        crc = google_crc32c.extend(crc, piece)
+    return int(crc)

@@ -16,7 +16,7 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, TypeVarTuple
@@ -28,6 +28,9 @@ Ts = TypeVarTuple("Ts")
 
 DISK_CALLS_MAX: Final = 8
 """Calls of `Files.run` that run at once. Further calls wait for their turn."""
+
+_PIECES_MAX: Final = 1024
+"""As many as one system call takes."""
 
 _ZEROS_AT_ONCE: Final = 1024 * 1024
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -77,6 +80,9 @@ class File(Protocol):
         Raises:
             DiskFull: part of `data` may have been written behind the earlier end of the file.
         """
+
+    def write_pieces_at(self, offset: int, pieces: Sequence[bytes]) -> None:
+        """Write all the pieces, one behind the other; otherwise as `write_at`."""
 
     def sync(self) -> None:
         """Return once everything written before is durable.
@@ -190,6 +196,18 @@ class DiskFile:
             total = len(data)
             while done < total:
                 done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
+
+    def write_pieces_at(self, offset: int, pieces: Sequence[bytes]) -> None:
+        """See `File`."""
+        for start in range(0, len(pieces), _PIECES_MAX):
+            some = pieces[start : start + _PIECES_MAX]
+            with _telling_full(self._path):
+                done = os.pwritev(self._fd, some, offset)
+            size = sum(map(len, some))
+            if done < size:
+                # A signal or a full disk stopped it. To write the rest tells.
+                self.write_at(offset + done, memoryview(b"".join(some))[done:])
+            offset += size
 
     def sync(self) -> None:
         """See `File`."""

@@ -26,11 +26,12 @@ from typing import Final
 import structlog
 import trio
 
+from storage.entry import Pieces
 from storage.errors import SPACE_RETRY_SECONDS, Fenced, LedgerFailed, NoSpace
 from storage.fence import Fence
 from storage.files import DiskFull, File, Files
 from storage.group_commit import let_others_join
-from storage.journal_block import LABEL_SIZE, BlockHeader, Part, encode_block
+from storage.journal_block import LABEL_SIZE, BlockHeader, WrittenPart, encode_block
 from storage.journal_files import FullFiles, JournalName, make_journal_file
 from storage.ledger import DirectoryOpenLedger
 from storage.signal import Signal
@@ -296,21 +297,21 @@ class Journal:
         batches = [batch for ledger in self._dirty for batch in ledger.take()]
         self._dirty.clear()
         self._noting, self._deleted = self._deleted, []
-        parts = [Part(batch.header.ledger, batch.offset, batch.data) for batch in batches]
+        parts = [WrittenPart(batch.header.ledger, batch.offset, batch.pieces) for batch in batches]
         gone = [ledger for ledger, _noted in self._noting]
         header, block = await self._formed(taken, parts, gone)
-        if self._offset > LABEL_SIZE and self._offset + len(block) > self._file_bytes:
+        if self._offset > LABEL_SIZE and self._offset + header.size > self._file_bytes:
             await self._change_file()
             # The place in the file determines which sectors are empty.
             header, block = await self._formed(taken, parts, gone)
         assert self._file is not None, "begin() comes before run()"
         await self._files.run_urgent(self._write, self._file, self._offset, block)
-        self._offset += len(block)
+        self._offset += header.size
         self._sequence += 1
         self._previous_crc = header.body_crc
         self._blocks += 1
         self._batches += len(batches)
-        self._bytes += len(block)
+        self._bytes += header.size
         self._unconfirmed_bytes -= taken
         for batch in batches:
             batch.ledger.confirm(batch.header)
@@ -320,13 +321,15 @@ class Journal:
         if self._unconfirmed_bytes < UNCONFIRMED_BYTES_MAX:
             self._room.unpark_all()
 
-    async def _formed(self, size: int, parts: Sequence[Part], deleted: Sequence[int]) -> tuple[BlockHeader, bytes]:
+    async def _formed(
+        self, size: int, parts: Sequence[WrittenPart], deleted: Sequence[int]
+    ) -> tuple[BlockHeader, Pieces]:
         # Checksums and copies of many megabytes would block the event loop. A small block is not worth a thread.
         if size >= FORMED_APART_BYTES:
             return await self._files.run_urgent(self._form, parts, deleted)
         return self._form(parts, deleted)
 
-    def _form(self, parts: Sequence[Part], deleted: Sequence[int]) -> tuple[BlockHeader, bytes]:
+    def _form(self, parts: Sequence[WrittenPart], deleted: Sequence[int]) -> tuple[BlockHeader, Pieces]:
         return encode_block(
             parts,
             deleted,
@@ -341,9 +344,9 @@ class Journal:
         failure.__cause__ = error
         self.fail(failure)
 
-    def _write(self, file: File, offset: int, block: bytes) -> None:
+    def _write(self, file: File, offset: int, block: Pieces) -> None:
         try:
-            file.write_at(offset, block)
+            file.write_pieces_at(offset, block)
             file.sync()
         except OSError:
             self._fence.check()

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from storage.entry import CorruptEntry, check_batch, decode_batch_header
+from storage.entry import CorruptEntry, Pieces, check_batch, copy_small_together, decode_batch_header
 from storage.sector import SECTOR, DamagedSector, decode_sector, encode_sector
 
 BLOCK_MAGIC: Final = 0x54574A31  # "TWJ1": the last digit is the format's version
@@ -44,6 +44,7 @@ _RUN: Final = struct.Struct(">II")
 _OFFSET: Final = struct.Struct(">q")
 _END_MARK: Final = _CRC.pack(BLOCK_MAGIC)
 _EMPTY: Final = bytes(SECTOR)
+_HALF_EMPTY: Final = bytes(SECTOR // 2)
 _DELETED: Final = -1
 _STRAY_BITS_MAX: Final = 8
 """The magic alone has 14 set bits. So fewer than this many set bits are damage to empty space, not the rest of a
@@ -61,6 +62,14 @@ class Part(NamedTuple):
     offset: int
     """Where the batch begins in the ledger file."""
     batch: bytes
+
+
+class WrittenPart(NamedTuple):
+    """The same before it is written: the batch is not copied into one piece."""
+
+    ledger: int
+    offset: int
+    pieces: Pieces
 
 
 class BlockHeader(NamedTuple):
@@ -115,40 +124,55 @@ def decode_label(data: bytes) -> str:
 
 
 def encode_block(
-    parts: Sequence[Part], deleted: Sequence[int], *, stream: int, sequence: int, previous_crc: int, file_offset: int
-) -> tuple[BlockHeader, bytes]:
+    parts: Sequence[WrittenPart],
+    deleted: Sequence[int],
+    *,
+    stream: int,
+    sequence: int,
+    previous_crc: int,
+    file_offset: int,
+) -> tuple[BlockHeader, Pieces]:
     """A block for offset `file_offset` of its file, and its header. The next block continues its body crc."""
     pieces: list[bytes] = []
     records = [_PART.pack(ledger, _DELETED, 0) for ledger in deleted]
     for ledger, offset, batch in parts:
-        records.append(_PART.pack(ledger, offset, len(batch)))
+        records.append(_PART.pack(ledger, offset, sum(map(len, batch))))
         pieces.append(_OFFSET.pack(offset))
-        pieces.append(batch)
+        pieces += batch
     pieces.append(_END_MARK)
-    body = b"".join(pieces)
-    body_crc = google_crc32c.extend(previous_crc, body)
-    header, block = _assemble(records, [], body, (stream, sequence, previous_crc, body_crc))
-    if _EMPTY in body:
+    body = copy_small_together(pieces)
+    body_size = sum(map(len, body))
+    body_crc = previous_crc
+    for piece in body:
+        body_crc = google_crc32c.extend(body_crc, piece)
+    chain = (body_size, stream, sequence, previous_crc, body_crc)
+    header, top = _encode_top(records, [], chain)
+    # Between two payloads stand the sizes of entries and the magic numbers of batches. So an empty sector has most of
+    # its zeros in one piece.
+    if any(_HALF_EMPTY in piece for piece in body):
+        joined = b"".join(body)
+        body = (joined,)
         # The list of runs moves the body, which changes the list. Its room grows until it fits.
         room = 0
-        while len(runs := _runs(empty_sectors(block, file_offset))) > room:
+        while len(runs := _runs(empty_sectors(top + joined, file_offset))) > room:
             room = len(runs) + 1
-            header, block = _assemble(records, [(0, 1)] * room, body, (stream, sequence, previous_crc, body_crc))
+            header, top = _encode_top(records, [(0, 1)] * room, chain)
         runs += [(0, 1)] * (room - len(runs))
-        header, block = _assemble(records, runs, body, (stream, sequence, previous_crc, body_crc))
-    return header, block
+        header, top = _encode_top(records, runs, chain)
+    return header, (top, *body)
 
 
-def _assemble(
-    records: list[bytes], runs: list[tuple[int, int]], body: bytes, chain: tuple[int, int, int, int]
+def _encode_top(
+    records: list[bytes], runs: list[tuple[int, int]], chain: tuple[int, int, int, int, int]
 ) -> tuple[BlockHeader, bytes]:
-    stream, sequence, previous_crc, body_crc = chain
+    """Header and directory, which stand before the body."""
+    body_size, stream, sequence, previous_crc, body_crc = chain
     listing = b"".join([*records, *(_RUN.pack(*run) for run in runs)])
     bare = _DIRECTORY.pack(0, len(records), len(runs)) + listing
     directory = _CRC.pack(google_crc32c.value(bare)) + bare[_CRC.size :]
-    header = BlockHeader(stream, sequence, len(directory), len(body), previous_crc, body_crc)
+    header = BlockHeader(stream, sequence, len(directory), body_size, previous_crc, body_crc)
     packed = _HEADER.pack(BLOCK_MAGIC, *header)
-    return header, b"".join((packed, _CRC.pack(google_crc32c.value(packed)), directory, body))
+    return header, b"".join((packed, _CRC.pack(google_crc32c.value(packed)), directory))
 
 
 def decode_header(data: bytes, offset: int) -> BlockHeader:

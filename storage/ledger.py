@@ -7,13 +7,14 @@ ledger with queued entries for its batches, and writes them all as one block. On
 tells each ledger, and only then does `confirmed` rise.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from storage.entry import BatchHeader, Entry, EntryFormat, TxnId, encode_batch, encode_entry
+from storage.entry import BatchHeader, Entry, EntryFormat, Pieces, TxnId, encode_batch, encode_entry
 from storage.errors import LedgerCorrupt, LedgerSealed, StorageError
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_index import SparseIndex
@@ -32,8 +33,8 @@ class Batch(NamedTuple):
     header: BatchHeader
     offset: int
     """Its offset in the ledger file."""
-    data: bytes
-    """Header and entries."""
+    pieces: Pieces
+    """Header and entries, `header.size` bytes."""
 
 
 class AppendQueue(Protocol):
@@ -78,7 +79,8 @@ class DirectoryOpenLedger:
         self.size_bytes = 0
         """Bytes that the ledger will have in its file, approximately. Batch headers count once they are made."""
         self._queue = queue
-        self._waiting: list[bytes] = []
+        self._waiting: list[Pieces] = []
+        self._waiting_bytes = 0
         self._waiting_first = 0
         self._next_offset = 0
         self._last_crc = 0
@@ -115,10 +117,11 @@ class DirectoryOpenLedger:
         position = Position(self.id, self._waiting_first + len(self._waiting))
         entry = Entry(position, payload, first_index, message_count, timestamp_ms, txn, entry_format, is_control)
         encoded = encode_entry(entry)
-        size = len(encoded)
+        size = sum(map(len, encoded))
         self.log.tail.append(entry)
         self._waiting.append(encoded)
         self.size_bytes += size
+        self._waiting_bytes += size
         self._queue.queue(self, size)
         return position
 
@@ -150,32 +153,22 @@ class DirectoryOpenLedger:
 
     def take(self) -> list[Batch]:
         """All queued entries, as batches that continue the ledger's chain."""
-        batches: list[Batch] = []
-        group: list[bytes] = []
-        size = 0
-        for encoded in self._waiting:
-            group.append(encoded)
-            size += len(encoded)
-            if size >= BATCH_BYTES:
-                batches.append(self._batch(group))
-                group = []
-                size = 0
-        if group:
-            batches.append(self._batch(group))
-        self._waiting = []
-        return batches
+        waiting, self._waiting = self._waiting, []
+        waiting_bytes, self._waiting_bytes = self._waiting_bytes, 0
+        groups = [waiting] if waiting_bytes < BATCH_BYTES else _divided(waiting)
+        return [self._batch(group) for group in groups if group]
 
-    def _batch(self, group: list[bytes]) -> Batch:
-        header, data = encode_batch(
+    def _batch(self, group: list[Pieces]) -> Batch:
+        header, pieces = encode_batch(
             self.id,
             self._waiting_first,
             group,
             confirmed_before=self.confirmed_entry,
             previous_crc=self._last_crc,
         )
-        batch = Batch(self, header, self._next_offset, data)
+        batch = Batch(self, header, self._next_offset, pieces)
         self._waiting_first += len(group)
-        self._next_offset += len(data)
+        self._next_offset += header.size
         self._last_crc = header.crc
         return batch
 
@@ -191,6 +184,19 @@ class DirectoryOpenLedger:
         """The writer has ended. Unconfirmed entries are never confirmed."""
         if not self._is_closed or self.confirmed_entry + 1 < self.next_entry:
             self.confirmed.fail(cause)
+
+
+def _divided(waiting: Sequence[Pieces]) -> list[list[Pieces]]:
+    """The entries in groups. Each group ends when it has reached `BATCH_BYTES`."""
+    groups: list[list[Pieces]] = [[]]
+    size = 0
+    for encoded in waiting:
+        if size >= BATCH_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(encoded)
+        size += sum(map(len, encoded))
+    return groups
 
 
 class DirectorySealedLedger:

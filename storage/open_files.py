@@ -9,7 +9,7 @@ Everything here blocks. Several worker threads call it at once.
 import errno
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -74,12 +74,12 @@ class OpenFiles:
                 if slot.is_dropped:
                     slot.drop()
 
-    def write(self, path: Path, offset: int, data: bytes) -> None:
+    def write(self, path: Path, offset: int, pieces: Sequence[bytes]) -> None:
         """Write to the file, and make it if it is absent. `sync` makes the bytes durable."""
         with self.use(path, create=True) as file:
             with self._guard:
                 self._unsynced.add(path)
-            file.write_at(offset, data)
+            file.write_pieces_at(offset, pieces)
 
     def sync(self, path: Path) -> None:
         """Return once every earlier `write` to this file is durable.

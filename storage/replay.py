@@ -233,7 +233,7 @@ class _Replay:
 
     def _write(self) -> None:
         for ledger, run in self._gathered.items():
-            self._folder.open_files.write(self._folder.ledger_path(ledger), run.begin, b"".join(run.batches))
+            self._folder.open_files.write(self._folder.ledger_path(ledger), run.begin, run.batches)
             self._touched.add(ledger)
         self._gathered = {}
         self._gathered_bytes = 0

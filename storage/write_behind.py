@@ -91,7 +91,7 @@ class WriteBehind:
     def add(self, batch: Batch) -> None:
         """Take a confirmed batch."""
         self._pending.setdefault(batch.header.ledger, []).append(batch)
-        size = len(batch.data)
+        size = batch.header.size
         self._pending_bytes += size
         entries = batch.header.last_entry - batch.header.first_entry + 1
         held = size + entries * ENTRY_MEMORY_BYTES
@@ -243,7 +243,7 @@ class WriteBehind:
 
     def _forget(self, ledger: int) -> None:
         batches = self._pending.pop(ledger, [])
-        self._pending_bytes -= sum(len(batch.data) for batch in batches)
+        self._pending_bytes -= sum(batch.header.size for batch in batches)
         if batches:
             # Nobody writes them any more, and the tail drops only written entries.
             batches[-1].ledger.log.written_entry = batches[-1].header.last_entry
@@ -253,10 +253,10 @@ class WriteBehind:
         for ledger, batches in pending.items():
             last = batches[-1]
             log = last.ledger.log
-            log.written_offset = last.offset + len(last.data)
+            log.written_offset = last.offset + last.header.size
             log.written_entry = last.header.last_entry
             self._unsynced[ledger] = log
-            self._written_bytes += sum(len(batch.data) for batch in batches)
+            self._written_bytes += sum(batch.header.size for batch in batches)
         while self._tail_bytes > self._tail_bytes_max and self._tail:
             log, last_entry, size = self._tail[0]
             if log.written_entry < last_entry:
@@ -273,8 +273,8 @@ class WriteBehind:
     def _write(self, pending: dict[int, list[Batch]]) -> None:
         for ledger, batches in pending.items():
             # One write for each ledger: its batches follow one another without gaps.
-            data = b"".join([batch.data for batch in batches])
-            self._folder.open_files.write(self._folder.ledger_path(ledger), batches[0].offset, data)
+            pieces = [piece for batch in batches for piece in batch.pieces]
+            self._folder.open_files.write(self._folder.ledger_path(ledger), batches[0].offset, pieces)
 
     def _settle(self, indexes: Sequence[SparseIndex], retired: Sequence[FullFiles]) -> None:
         files = self._folder.files

@@ -1,5 +1,6 @@
 """What both disks promise, and what only the simulated one does on purpose."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,30 @@ def test_bytes_are_read_where_they_were_written(place: tuple[Files, Path]) -> No
     assert file.size() == 3 * 1024 * 1024 + 5
     file.sync()
     file.close()
+    file.close()
+
+
+def test_pieces_are_written_one_behind_the_other(place: tuple[Files, Path]) -> None:
+    """More of them than one system call takes."""
+    files, folder = place
+    file = files.open(folder / "f", create=True)
+    pieces = [b"%d," % number for number in range(3_000)]
+    file.write_pieces_at(7, pieces)
+    file.write_pieces_at(2, [])
+    file.write_pieces_at(0, [b"begins,"])
+    whole = b"begins," + b"".join(pieces)
+    assert file.size() == len(whole)
+    assert file.read_at(0, len(whole)) == whole
+    file.close()
+
+
+def test_pieces_that_the_system_writes_in_part_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = DiskFiles().open(tmp_path / "f", create=True)
+    write_all = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: write_all(fd, [b"".join(pieces)[:700]], at))
+    pieces = [bytes([number % 251]) * 3 for number in range(2_500)]
+    file.write_pieces_at(5, pieces)
+    assert file.read_at(0, 10_000) == bytes(5) + b"".join(pieces)
     file.close()
 
 

@@ -8,6 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import storage.journal
+from storage.entry import Pieces
 from storage.errors import LedgerFailed, LedgerSealed
 from storage.journal import FORMED_APART_BYTES, UNCONFIRMED_BYTES_MAX
 from storage.journal_block import BlockHeader, encode_block
@@ -63,7 +64,7 @@ async def test_a_large_block_is_formed_apart_from_the_event_loop(
 
         return await run(called)
 
-    def noted(*args: Any, **options: Any) -> tuple[BlockHeader, bytes]:
+    def noted(*args: Any, **options: Any) -> tuple[BlockHeader, Pieces]:
         apart.append(is_apart)
         return form(*args, **options)
 

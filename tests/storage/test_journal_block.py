@@ -2,10 +2,12 @@ import random
 
 import pytest
 
+from storage.entry import UNCOPIED_BYTES_MIN, Entry, encode_batch, encode_entry
 from storage.journal_block import (
     HEADER_SIZE,
     DamagedBlock,
     Part,
+    WrittenPart,
     decode_directory,
     decode_header,
     empty_sectors,
@@ -15,12 +17,16 @@ from storage.journal_block import (
     parts_by_body,
     parts_by_directory,
 )
+from storage.position import Position
 from storage.sector import SECTOR
-from tests.support.ledgers import part
+from tests.support.ledgers import part, written
 
 
 def block_of(parts: list[Part], *, deleted: list[int] | None = None, file_offset: int = 0) -> bytes:
-    return encode_block(parts, deleted or [], stream=99, sequence=4, previous_crc=7, file_offset=file_offset)[1]
+    _, pieces = encode_block(
+        written(*parts), deleted or [], stream=99, sequence=4, previous_crc=7, file_offset=file_offset
+    )
+    return b"".join(pieces)
 
 
 def test_a_block_gives_back_its_parts_by_directory_and_by_body() -> None:
@@ -80,6 +86,37 @@ def test_d9_the_directory_lists_exactly_the_sectors_that_are_rightly_empty(seed:
     directory = decode_directory(block, HEADER_SIZE)
     assert directory.empty_sectors == frozenset(empty_sectors(block, file_offset))
     assert [found for found, _good in parts_by_directory(directory, block, 0)] == parts
+
+
+@pytest.mark.parametrize("first", [bytes(3000), b"x" * UNCOPIED_BYTES_MIN + bytes(510), bytes(UNCOPIED_BYTES_MIN)])
+@pytest.mark.parametrize("second", [b"", bytes(300), bytes(100) + b"y" * UNCOPIED_BYTES_MIN])
+def test_d9_empty_sectors_are_listed_where_large_payloads_are_not_copied(first: bytes, second: bytes) -> None:
+    """D9: zeros that a payload ends with may fill a sector together with the zeros of what stands behind it."""
+    entries = [
+        encode_entry(Entry(Position(1, number), payload, 0, 1, 0)) for number, payload in enumerate((first, second))
+    ]
+    _, pieces = encode_batch(1, 0, entries, confirmed_before=-1, previous_crc=0)
+    parts = [WrittenPart(1, 0, pieces), WrittenPart(2, 0, pieces)]
+    for file_offset in range(SECTOR):
+        _, block = encode_block(parts, [], stream=99, sequence=4, previous_crc=7, file_offset=file_offset)
+        joined = b"".join(block)
+        assert decode_directory(joined, HEADER_SIZE).empty_sectors == frozenset(empty_sectors(joined, file_offset))
+    assert is_body_good(decode_header(joined, 0), joined, 0)
+    assert [each.batch for each in parts_by_body(decode_header(joined, 0), joined, 0)] == [b"".join(pieces)] * 2
+
+
+def test_a_large_payload_is_not_copied() -> None:
+    """A block hands the very bytes on that were sent, and copies the small pieces around them together."""
+    payloads = [b"x" * UNCOPIED_BYTES_MIN, b"small", b"also small", b"y" * UNCOPIED_BYTES_MIN]
+    entries = [
+        encode_entry(Entry(Position(1, number), payload, number, 1, 1_000)) for number, payload in enumerate(payloads)
+    ]
+    _, pieces = encode_batch(1, 0, entries, confirmed_before=-1, previous_crc=0)
+    _, block = encode_block([WrittenPart(1, 0, pieces)], [], stream=9, sequence=4, previous_crc=7, file_offset=0)
+    assert [piece for piece in block if len(piece) >= UNCOPIED_BYTES_MIN] == [payloads[0], payloads[3]]
+    assert block[2] is payloads[0]
+    assert block[4] is payloads[3]
+    assert len(block) == 6
 
 
 def test_an_unwritten_place_is_told_from_a_damaged_header() -> None:

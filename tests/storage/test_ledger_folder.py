@@ -134,7 +134,7 @@ async def test_a_batch_inside_a_damaged_payload_is_not_taken_for_the_ledgers_own
 def _forged_batch(first_entry: int) -> bytes:
     """What a client could send that looks like a good batch of ledger 1."""
     encoded = encode_entry(Entry(Position(1, first_entry), b"forged", 0, 1, 1_000))
-    return encode_batch(1, first_entry, [encoded], confirmed_before=-1, previous_crc=0)[1]
+    return b"".join(encode_batch(1, first_entry, [encoded], confirmed_before=-1, previous_crc=0)[1])
 
 
 async def test_an_index_behind_its_file_is_completed() -> None:

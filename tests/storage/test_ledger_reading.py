@@ -185,7 +185,7 @@ async def test_flipped_bits_hide_the_batches_that_they_are_in_and_nothing_else(s
 def made_up(entry: int) -> bytes:
     """A payload that is a whole batch of the ledger, as a client may send it."""
     encoded = encode_entry(Entry(Position(1, entry), b"made up", entry, 1, 1_000))
-    return encode_batch(1, entry, [encoded], confirmed_before=0, previous_crc=7)[1]
+    return b"".join(encode_batch(1, entry, [encoded], confirmed_before=0, previous_crc=7)[1])
 
 
 async def test_what_looks_like_a_batch_in_a_payload_is_not_taken_for_one() -> None:

@@ -23,7 +23,7 @@ def path(number: int) -> Path:
 def test_descriptors_are_bounded_and_files_stay_readable(disk: SimulatedFiles) -> None:
     opened = OpenFiles(disk, descriptors_max=3)
     for number in range(10):
-        opened.write(path(number), 0, b"%d" % number)
+        opened.write(path(number), 0, [b"%d" % number])
         assert len(opened) <= 3
     for number in range(10):
         with opened.use(path(number)) as file:
@@ -33,10 +33,10 @@ def test_descriptors_are_bounded_and_files_stay_readable(disk: SimulatedFiles) -
 
 def test_a_file_in_use_is_not_closed(disk: SimulatedFiles) -> None:
     opened = OpenFiles(disk, descriptors_max=1)
-    opened.write(path(0), 0, b"kept")
+    opened.write(path(0), 0, [b"kept"])
     with opened.use(path(0)) as file:
         for number in range(1, 4):
-            opened.write(path(number), 0, b"x")
+            opened.write(path(number), 0, [b"x"])
         opened.forget(path(0))
         opened.close()
         assert file.read_at(0, 9) == b"kept"
@@ -47,8 +47,8 @@ def test_a_file_in_use_is_not_closed(disk: SimulatedFiles) -> None:
 def test_what_was_written_is_synced_before_its_file_is_closed(disk: SimulatedFiles) -> None:
     """The system reports a failed write-back only to descriptors that are open."""
     opened = OpenFiles(disk, descriptors_max=1)
-    opened.write(path(0), 0, b"first")
-    opened.write(path(1), 0, b"second")
+    opened.write(path(0), 0, [b"first"])
+    opened.write(path(1), 0, [b"second"])
     disk.sync_dir(FOLDER)
     assert disk.crash(keep=0.0).content(path(0)) == b"first"
     assert disk.crash(keep=0.0).content(path(1)) == b""
@@ -58,9 +58,9 @@ def test_what_was_written_is_synced_before_its_file_is_closed(disk: SimulatedFil
 
 def test_a_failed_sync_at_closing_is_told_to_who_asks_for_durability(disk: SimulatedFiles) -> None:
     opened = OpenFiles(disk, descriptors_max=1)
-    opened.write(path(0), 0, b"lost")
+    opened.write(path(0), 0, [b"lost"])
     disk.fail("sync")
-    opened.write(path(1), 0, b"unconcerned")
+    opened.write(path(1), 0, [b"unconcerned"])
     with pytest.raises(OSError, match="simulated"):
         opened.sync(path(0))
 
@@ -79,7 +79,7 @@ def test_unused_files_are_closed_when_the_process_has_no_descriptor_left(monkeyp
     files.make_dir(FOLDER)
     opened = OpenFiles(files)
     for number in range(5):
-        opened.write(FOLDER / f"{number}", 0, b"x")
+        opened.write(FOLDER / f"{number}", 0, [b"x"])
     refused = OSError(errno.EMFILE, "too many open files")
     failures = [refused]
     real = files.open
@@ -90,8 +90,8 @@ def test_unused_files_are_closed_when_the_process_has_no_descriptor_left(monkeyp
         return real(path, create=create, exclusive=exclusive)
 
     monkeypatch.setattr(files, "open", scarce)
-    opened.write(FOLDER / "another", 0, b"y")
+    opened.write(FOLDER / "another", 0, [b"y"])
     assert len(opened) == 1
     failures[:] = [refused, refused]
     with pytest.raises(OSError, match="too many"):
-        opened.write(FOLDER / "one more", 0, b"z")
+        opened.write(FOLDER / "one more", 0, [b"z"])

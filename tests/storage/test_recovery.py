@@ -21,7 +21,7 @@ from storage.recovery import (
     decide_file,
 )
 from storage.sector import SECTOR
-from tests.support.ledgers import part
+from tests.support.ledgers import part, written
 
 STREAM = 0x1234_5678_9ABC_DEF0
 
@@ -40,13 +40,13 @@ class Written:
 
     def block(self, *parts: Part) -> None:
         header, block = encode_block(
-            parts, [], stream=STREAM, sequence=self._sequence, previous_crc=self._crc, file_offset=self.offset
+            written(*parts), [], stream=STREAM, sequence=self._sequence, previous_crc=self._crc, file_offset=self.offset
         )
         self._sequence += 1
         self._crc = header.body_crc
-        self.files[-1][self.offset : self.offset + len(block)] = block
-        self.blocks.append((len(self.files) - 1, self.offset, self.offset + len(block), list(parts)))
-        self.offset += len(block)
+        self.files[-1][self.offset : self.offset + header.size] = b"".join(block)
+        self.blocks.append((len(self.files) - 1, self.offset, self.offset + header.size, list(parts)))
+        self.offset += header.size
 
     def next_file(self) -> None:
         self.files.append(bytearray(encode_label(str(len(self.files))).ljust(self.size, b"\0")))
@@ -249,7 +249,10 @@ def test_a_torn_looking_block_with_a_later_file_is_not_a_tail() -> None:
 
 
 def test_a_payload_that_looks_like_a_later_block_proves_nothing() -> None:
-    forged = encode_block([part(7, b"forged")], [], stream=STREAM ^ 1, sequence=50, previous_crc=0, file_offset=0)[1]
+    _, forging = encode_block(
+        written(part(7, b"forged")), [], stream=STREAM ^ 1, sequence=50, previous_crc=0, file_offset=0
+    )
+    forged = b"".join(forging)
     journal = Written()
     journal.block(part(1, b"first"))
     journal.block(part(2, b"x" * 600 + forged + b"x" * 2000))

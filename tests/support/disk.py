@@ -24,7 +24,7 @@ It keeps what was synced; it does not invent sectors, move them, or fail reads b
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from errno import EIO, ENOSPC
 from pathlib import Path
@@ -146,6 +146,9 @@ class SimulatedFile:
         self._apply(offset, kept[: len(kept) - max(0, lacking)])
         if lacking > 0:
             raise DiskFull(ENOSPC, "simulated full disk", str(self._path))
+
+    def write_pieces_at(self, offset: int, pieces: Sequence[bytes]) -> None:
+        self.write_at(offset, b"".join(pieces))
 
     def sync(self) -> None:
         try:

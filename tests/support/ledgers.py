@@ -17,7 +17,7 @@ from storage.broker_home import BrokerHome
 from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.entry import Entry, encode_batch, encode_entry
 from storage.errors import LedgerFailed
-from storage.journal_block import Part
+from storage.journal_block import Part, WrittenPart
 from storage.ledger_store import OpenLedger
 from storage.other_journals import IsAlive
 from storage.position import Position
@@ -64,7 +64,13 @@ async def ledger_store(
 def part(ledger: int, payload: bytes, *, offset: int = 0) -> Part:
     """The first batch of a ledger, with one entry, on its way to a place in the ledger's file."""
     encoded = encode_entry(Entry(Position(ledger, 0), payload, 0, 1, 1_000))
-    return Part(ledger, offset, encode_batch(ledger, 0, [encoded], confirmed_before=-1, previous_crc=0)[1])
+    _, pieces = encode_batch(ledger, 0, [encoded], confirmed_before=-1, previous_crc=0)
+    return Part(ledger, offset, b"".join(pieces))
+
+
+def written(*parts: Part) -> list[WrittenPart]:
+    """The parts as the journal's writer has them."""
+    return [WrittenPart(each.ledger, each.offset, (each.batch,)) for each in parts]
 
 
 def add(ledger: OpenLedger, payload: bytes) -> Position:

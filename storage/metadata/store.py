@@ -12,8 +12,12 @@ and strict:
 - Index entries change in the same step as their record (M8).
 - The outcome of a cancelled or timed-out write is unknown. Conditional writes are safe to repeat.
 
-Left out on purpose: transactions that read (a caller reads, decides, and writes on conditions), server-side code,
-time-to-live (a record is ephemeral by its session, or it stays), and an order between watches of different streams.
+Left out on purpose:
+
+- Transactions that read. A caller reads, decides, and writes on conditions.
+- Server-side code.
+- Time-to-live. A record is ephemeral by its session, or it stays.
+- An order between watches of different streams.
 
 A store may weaken these points, and says so in its own module:
 

@@ -1,13 +1,13 @@
-"""A segment with a subscription, acknowledged in and outside transactions, and a model that says what must come of it.
+"""A segment whose subscription is acknowledged in and outside transactions, and a model of the allowed results.
 
     async with rooms(metadata, files) as broker:
         stage = await AckedSegment.prepare(broker, History())
         ...
         await stage.acknowledge(0, [EntryAck(stage.positions[1])])      # in transaction 0
         await stage.end(0, EndAction.COMMIT)
-        await stage.check()                                             # everything is decided by now
+        await stage.check()                                             # all transactions have ended
 
-The history is what the clients know, so it outlives a broker: after a crash, `reopen` goes on with the next one.
+The history holds what the clients know, so it outlives a broker. After a crash, `reopen` continues with the next one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,28 +55,28 @@ class Attempt:
     began: int
     """When it was sent, in moments of the history."""
     is_answered: bool | None = None
-    """Whether it was taken; None: the client was not told."""
+    """Whether it was accepted; None if the client got no answer."""
     ended: int = FOREVER
     """When it was answered."""
     acks: tuple[EntryAck, ...] = ()
     cumulative: bool = False
     request: int = 0
-    """Of its command; a repeat has that of the first."""
+    """The number of its command. A repeat has the number of the first one."""
 
 
 @dataclass
 class Seek:
-    """The subscription was moved to behind some messages, and forgot what was acknowledged."""
+    """A seek: it moved the subscription behind some messages, and discarded its acknowledgements."""
 
     behind: set[Message]
     began: int
     ended: int = FOREVER
-    """When it was answered; FOREVER: its client was not told whether it happened."""
+    """When it was answered; FOREVER if its client does not know whether it happened."""
 
 
 @dataclass
 class History:
-    """What the clients know, whichever broker told them."""
+    """What the clients know, from all brokers so far."""
 
     positions: list[Position] = field(default_factory=list)
     txns: list[TxnId] = field(default_factory=list)
@@ -90,12 +90,12 @@ class History:
     moments: int = 0
 
     def moment(self) -> int:
-        """A later one than any before."""
+        """Return a moment later than all earlier ones."""
         self.moments += 1
         return self.moments
 
     def messages(self, ack: EntryAck, *, cumulative: bool = False) -> set[Message]:
-        """What an acknowledgement says."""
+        """Return the messages that an acknowledgement covers."""
         said = {
             (ack.position, number)
             for number in range(SIZES[self.positions.index(ack.position)])
@@ -111,10 +111,10 @@ class History:
         return said
 
     def check_taken(self, taken: Attempt) -> None:
-        """E5: a single acknowledgement was taken in a transaction; no other one has any of its messages."""
+        """E5: an individual acknowledgement was accepted in a transaction, so no other one has any of its messages."""
         if taken.txn is None or taken.cumulative or self.seek is not None:
             return
-        # A repeat has what the first of its command had: another acknowledgement may have come between the two.
+        # A repeat has the messages of its first command. Another acknowledgement may have come between the two.
         began = min(one.began for one in self.attempts if one.request == taken.request and one.is_answered is not False)
         for other in self.attempts:
             is_before = other.is_answered is True and other.ended < began
@@ -123,7 +123,7 @@ class History:
                 assert not other.said & taken.said, f"{taken} was taken, though {other} was"
 
     def check_refused(self, refused: Attempt) -> None:
-        """E5: a command was refused; it is not the repeat of one that was taken in a transaction that is open."""
+        """E5: a refused command must not be the repeat of one that was accepted in an open transaction."""
         if refused.txn is None or self.seek is not None or refused.txn in self.asked:
             return
         for other in self.attempts:
@@ -132,12 +132,12 @@ class History:
 
     @property
     def all_messages(self) -> set[Message]:
-        """Every message there is."""
+        """Return all messages."""
         return {(at, number) for at, size in zip(self.positions, SIZES, strict=True) for number in range(size)}
 
 
 class AckedSegment:
-    """One broker's view of it."""
+    """One broker's view of the segment."""
 
     def __init__(self, broker: Rooms, name: TopicName, topic: Topic, history: History) -> None:
         self.broker = broker
@@ -149,7 +149,7 @@ class AckedSegment:
 
     @classmethod
     async def prepare(cls, broker: Rooms, history: History) -> "AckedSegment":
-        """A new topic with its messages, its subscription and open transactions."""
+        """Create a topic with its messages, its subscription and open transactions."""
         await broker.controller.create_topic(TOPIC, 1, {})
         name = await broker.segment(TOPIC, 0)
         topic = await broker.topics.get(name)
@@ -165,17 +165,17 @@ class AckedSegment:
 
     @classmethod
     async def reopen(cls, broker: Rooms, history: History) -> "AckedSegment":
-        """The same, as the next broker finds it."""
+        """Open the same segment on the next broker."""
         name = await broker.segment(TOPIC, 0)
         return cls(broker, name, await broker.topics.get(name), history)
 
     async def acknowledge(self, which: int | None, acks: Sequence[EntryAck], *, cumulative: bool = False) -> None:
-        """Acknowledge in a transaction or outside; a refusal is noted as such."""
+        """Acknowledge in a transaction or outside. A refusal is recorded."""
         txn = None if which is None else self.history.txns[which]
         await self._acknowledge(txn, tuple(acks), cumulative=cumulative, request=len(self.history.attempts))
 
     async def repeat(self, number: int) -> None:
-        """Send one of the commands in transactions again, as its client does after its connection was lost."""
+        """Resend one of the transactional commands, as its client does after it lost its connection."""
         sent = [attempt for attempt in self.history.attempts if attempt.txn is not None]
         if sent:
             first = sent[number % len(sent)]
@@ -200,12 +200,12 @@ class AckedSegment:
                 )
         except (TxnError, AcknowledgementRefused, SubscriptionClosed) as refused:
             history.conflicts += isinstance(refused, TransactionConflict)
-            # An op record may be there although the metadata store gave no answer.
+            # An op record may exist although the metadata store did not answer.
             attempt.is_answered = False if refused.definite else None
             if isinstance(refused, TransactionConflict):
                 history.check_refused(attempt)
         except CursorError:
-            # The topic is being unloaded: whether it was taken is not known.
+            # The topic is being unloaded, so it is unknown whether it was accepted.
             return
         else:
             attempt.is_answered = True
@@ -220,12 +220,12 @@ class AckedSegment:
         try:
             await self.subscription.seek(history.positions[entry])
         except CursorError:
-            # The topic is being unloaded: whether it happened is not known.
+            # The topic is being unloaded, so it is unknown whether it happened.
             return
         seek.ended = history.moment()
 
     async def end(self, which: int, action: EndAction) -> None:
-        """Ask for an outcome."""
+        """Request the end of a transaction."""
         txn = self.history.txns[which]
         state = TxnState.COMMITTED if action is EndAction.COMMIT else TxnState.ABORTED
         self.history.asked.setdefault(txn, set()).add(state)
@@ -236,7 +236,7 @@ class AckedSegment:
         self.history.decided[txn] = state
 
     def join(self, kind: SubscriptionType, permits: int = 100) -> None:
-        """One more consumer, if the subscription takes it."""
+        """Add a consumer, if the subscription accepts it."""
         consumer, outlet = recording_consumer()
         try:
             self.subscription.add_consumer(consumer, kind)
@@ -246,7 +246,7 @@ class AckedSegment:
         self.consumers.append((consumer, outlet))
 
     def leave(self) -> None:
-        """The first consumer goes."""
+        """Remove the first consumer."""
         if self.consumers:
             self.subscription.remove_consumer(self.consumers.pop(0)[0])
 
@@ -262,7 +262,7 @@ class AckedSegment:
         return [record.key for record in await self.broker.metadata.scan(*starting_with(OPS))]
 
     def acknowledged_now(self) -> set[Message]:
-        """What the cursor says."""
+        """Return the messages that the cursor has acknowledged."""
         cursor = self.subscription.cursor
         found = set()
         for position, number in self.history.all_messages:
@@ -272,7 +272,7 @@ class AckedSegment:
         return found
 
     async def check(self) -> None:
-        """Everything is decided: the cursor says what the outcomes say, everything else is sent, no record is left."""
+        """Check, after all transactions ended, that cursor and outcomes agree, and that the rest is sent."""
         assert await keys_left(self.broker.metadata, OPS) == []
         history = self.history
         committed = {txn for txn, state in history.decided.items() if state is TxnState.COMMITTED}
@@ -285,7 +285,7 @@ class AckedSegment:
         assert await self.sent_now() == history.all_messages - now
 
     async def check_open(self) -> None:
-        """Some are undecided: what is acknowledged in them is sent to nobody, and everything else is."""
+        """Check that messages acknowledged in open transactions are sent to nobody, and all others are."""
         await wait_all_tasks_blocked()
         history = self.history
         pending = [
@@ -300,7 +300,7 @@ class AckedSegment:
     def _outcomes(
         self, attempts: Sequence[Attempt], *, of_open: bool = False
     ) -> Iterator[tuple[set[Message], set[Message]]]:
-        """Of these attempts, what they must have changed and what they may have; with the seek, and without it."""
+        """Yield what these attempts must have changed and may have changed, with the seek and without it."""
         seek = self.history.seek
         if seek is None or seek.ended == FOREVER:
             yield (
@@ -316,7 +316,7 @@ class AckedSegment:
             yield behind.union(*after), behind.union(*since)
 
     async def sent_now(self) -> set[Message]:
-        """What a consumer is sent that comes when all others have gone."""
+        """Return what a new consumer gets after all others have left."""
         while self.consumers:
             self.leave()
         self.join(SubscriptionType.EXCLUSIVE)

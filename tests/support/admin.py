@@ -1,4 +1,4 @@
-"""The broker's REST calls that scenarios need, blocking and with a bound.
+"""The broker's REST calls that scenarios need. They block, with a time limit.
 
 admin = Admin(broker.http_url)
 topic = admin.new_topic(segments=2)     # that no other test uses
@@ -23,7 +23,7 @@ class Admin:
         self._base = f"{http_url}/admin/v2/scalable"
 
     def take_snapshot(self) -> None:
-        """Let the metadata store write a snapshot now."""
+        """Have the metadata store write a snapshot now."""
         self._call("POST", f"{self._base.removesuffix('/scalable')}/metadata/snapshot")
 
     def create(self, topic: str, segments: int = 1) -> str:
@@ -32,15 +32,15 @@ class Admin:
         return topic
 
     def new_topic(self, segments: int = 1) -> str:
-        """Create a scalable topic under a name that nobody else has; returns it."""
+        """Create a scalable topic with an unused name, and return the name."""
         return self.create(f"topic://public/default/{uuid.uuid4().hex}", segments)
 
     def delete(self, topic: str) -> None:
-        """Delete a scalable topic, whoever uses it."""
+        """Delete a scalable topic, even if it is in use."""
         self._call("DELETE", f"{self._path(topic)}?force=true")
 
     def migrate(self, topic: str) -> None:
-        """Make the scalable topic of the regular one of its name."""
+        """Migrate the regular topic of this name to the scalable one."""
         self._call("POST", f"{self._path(topic)}/migrate")
 
     def active_segments(self, topic: str) -> list[int]:
@@ -49,7 +49,7 @@ class Admin:
         return sorted(segment["segmentId"] for segment in layout["segments"].values() if segment["active"])
 
     def subscription(self, topic: str, name: str) -> dict[str, Any]:
-        """What anybody is told of a subscription."""
+        """Return the statistics of a subscription."""
         found: dict[str, Any] = self._call("GET", f"{self._path(topic)}/stats")["subscriptions"][name]
         return found
 

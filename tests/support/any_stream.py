@@ -1,6 +1,6 @@
-"""Pairs of streams in memory, plain and encrypted, for what has to work over any stream.
+"""Pairs of streams in memory, plain and encrypted, for code that must work over any stream.
 
-The encrypted pair needs no certificate: its ciphers prove no identity. They are for tests alone.
+The encrypted pair needs no certificate, because its ciphers do not authenticate. They are only for tests.
 """
 
 import ssl
@@ -18,7 +18,7 @@ def plain_pair() -> StreamPair:
 
 
 def encrypted_pair(transports: Callable[[], StreamPair] = memory_stream_pair) -> StreamPair:
-    """The same with TLS over a pair of other streams. Whoever uses it first shakes hands."""
+    """Return the same pair with TLS over another pair of streams. The first use makes the handshake."""
     near, far = transports()
     return (
         trio.SSLStream(near, _context(ssl.PROTOCOL_TLS_SERVER), server_side=True),

@@ -1,13 +1,13 @@
-"""Run one story under asyncio and under Trio: the client promises both.
+"""Runs one story under asyncio and under Trio, because the client supports both.
 
     @on_both_backends
     async def test_something() -> None: ...
 
-    @on_trio                          # time passes only when everybody waits for it
+    @on_trio                          # the clock jumps when all tasks wait
     async def test_a_timeout() -> None: ...
 
-Both make plain test functions, which run the story by `anyio.run`: an asynchronous test would be run by the suite's own
-Trio runner, whatever backend it asks for.
+Both make synchronous test functions, which run the story with `anyio.run`. An asynchronous test would always be run by
+the suite's own Trio runner.
 """
 
 import inspect

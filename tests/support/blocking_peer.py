@@ -1,17 +1,17 @@
-"""A broker in memory for code that talks over a blocking socket; it is the socket, and answers while it is written to.
+"""A broker in memory for code with a blocking socket. It replaces the socket, and answers while it is written to.
 
     peer = BlockingPeer({pb.BaseCommand.CONNECT: lambda command: [encode_command(commands.connected("scripted"))]})
     connection = Connection(peer, Address("scripted", 6650), timeout_seconds=30, clock=peer.clock)
 
-Each command goes to the function of its type, which returns the frames to send back; a type without one gets no answer.
-Further frames can be put in with `say`. Nothing waits for real: when nothing is left to receive, the time-out has
-passed by `clock`, and TimeoutError is raised, as a socket does (BlockingIOError when it is not to wait).
+Each command goes to the function for its type, which returns the frames to send back. A type without a function gets no
+answer. `say` adds further frames. Nothing waits for real. When nothing is left to receive, `clock` jumps by the
+timeout, and TimeoutError is raised, as a socket does (BlockingIOError for a non-blocking read).
 
 Faults:
-- `hang_up()`: after what was said, the stream ends; `reset()`: after what was said, the connection is reset
-- `stop_reading()`: what is sent to it times out
-- `piece_bytes_max`: what was said arrives in pieces of so many bytes
-- `seconds_per_piece`: each piece takes so long by the clock
+- `hang_up()`: after the queued frames, the stream ends; `reset()`: after them, the connection is reset
+- `stop_reading()`: sends to it time out
+- `piece_bytes_max`: the frames arrive in pieces of at most this many bytes
+- `seconds_per_piece`: each piece takes this long, by the clock
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,11 +1,11 @@
-"""Cancel an operation at every single step of its task, one step further each time.
+"""Cancels an operation at every step of its task, one step later in each run.
 
     runs = await cancel_at_each_step(operation, check)
 
-Runs `await operation()` again and again: cancelled before it begins, then while it waits for the first time, then just
-as that wait ends, then while it waits for the second time, and so on, until a run comes to its end untouched. `await
-check()` follows each run and says whether everything is still as it should be. Trio only. The number of runs is
-returned, so that a test can see that there was something to cancel.
+It runs `await operation()` repeatedly. The first run is cancelled before it begins, the next one during its first wait,
+the next one when that wait ends, the next one during its second wait, and so on, until a run ends without a
+cancellation. `await check()` follows each run and asserts that the state is correct. It works only under Trio. It
+returns the number of runs, so that a test can check that there was something to cancel.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ Step = Callable[[], Awaitable[object]]
 
 
 class _CancelAtStep(trio.abc.Instrument):
-    """Counts the waits of one task and cancels a scope at a given one: while it lasts, or as it ends."""
+    """Counts the waits of one task, and cancels a scope at a given one: during the wait, or when it ends."""
 
     def __init__(
         self, task: trio.lowlevel.Task, scope: trio.CancelScope, waits_left: int, *, while_it_lasts: bool

@@ -1,4 +1,4 @@
-"""What a pipeline took from one topic and put into another, each piece in a transaction, and whether it counts once.
+"""What a pipeline copied from one topic to another, each piece in a transaction, and whether each message counts once.
 
     copies = Copies()
     piece = copies.begin((0, 7), [message.value, ...])
@@ -7,9 +7,9 @@
     copies.settle(piece)                      # when its commit is answered
     complaints = copies.judge(history, inputs, outputs, is_ordered=True)
 
-`history.History` judges the topic that is taken from; here every message that can be read from it must have one copy
-that can be read from the other, made in a transaction that was not aborted. A message whose acknowledgement was lost
-has two, one that was acknowledged with nothing to show for it has none. Pure.
+`history.History` checks the source topic. This module checks that every readable message of the source has exactly one
+readable copy in the target, made in a transaction that was not aborted. If an acknowledgement was lost, the message has
+two copies. If it was acknowledged but its copy was lost, it has none. Pure.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from typing import Final
 from tests.support.history import COMPLAINTS_MAX, Fate, History, Read
 
 END: Final = b"end"
-"""Begins the values of messages that say where a topic ends; they are nobody's copy."""
+"""The prefix of the values that mark the end of a topic. They are not copies."""
 
 
 @dataclass(eq=False, slots=True)
@@ -53,19 +53,19 @@ class Copies:
     settled_pieces: int = 0
 
     def begin(self, transaction_id: tuple[int, int], values: Iterable[bytes]) -> Piece:
-        """A piece was begun that takes the messages of these values."""
+        """Record that a piece was begun, which takes the messages with these values."""
         piece = Piece(len(self.pieces), transaction_id, [name_of(value) for value in values])
         self.pieces.append(piece)
         return piece
 
     def received(self, value: bytes, *, settled_before: int) -> None:
-        """A consumer that came when so many pieces were settled got a message: it must be in none of these."""
+        """Record a received message. It must not be in a piece that was settled before the consumer connected."""
         settled = self.settled.get(name_of(value))
         if settled is not None and settled <= settled_before:
             self.complaints.append(f"{name_of(value)!r} came again, to a consumer that came after its piece's commit")
 
     def settle(self, piece: Piece) -> None:
-        """Its commit was answered."""
+        """Record that the piece's commit was acknowledged."""
         self.settled_pieces += 1
         for name in piece.inputs:
             self.settled.setdefault(name, self.settled_pieces)
@@ -81,9 +81,9 @@ class Copies:
     def judge(
         self, history: History, inputs: Iterable[Read], outputs: Sequence[Read], *, is_ordered: bool
     ) -> list[str]:
-        """What is wrong, when `inputs` is all that can be read of the one topic and `outputs` of the other.
+        """Return complaints, if `inputs` is everything readable in the source and `outputs` in the target.
 
-        `is_ordered`: the copies of a key's messages must stand in their order.
+        `is_ordered`: the copies of a key's messages must be in the order of the messages.
         """
         complaints: list[str] = []
         found: list[tuple[Piece, bytes, Read]] = []

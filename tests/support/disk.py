@@ -2,25 +2,25 @@
 
     disk = SimulatedFiles(seed=7)
     ... run the code under test with files=disk ...
-    survivor = disk.crash()              # the power went: what a restart would find
+    survivor = disk.crash()              # a power loss: what a restart would find
     survivor = disk.kill()               # only the process died
 
 Faults, all decided by the seed:
 
-- forgets: writes not followed by `sync`, and names not followed by `sync_dir`, may be gone after `crash()`.
-- tears: of an unsynced write any subset of its 512-byte sectors survives; a sector is whole or as it was.
-- reorders: a later unsynced write may survive an earlier one; sizes follow what survived. Names of one directory
-  survive as a prefix of what was done there, as journaling file systems keep them.
+- forgets: writes without a later `sync`, and names without a later `sync_dir`, may be lost in `crash()`.
+- tears: any subset of an unsynced write's 512-byte sectors survives; each sector is either new or unchanged.
+- reorders: a later unsynced write may survive without an earlier one; sizes match what survived. Of the changes in a
+  directory, a prefix survives, as in journaling file systems.
 - fails: `fail(operation, where=...)` makes the next matching call raise `OSError`. With `drops`, a failed `sync` loses
-  some of what it was to make durable, although reads still show it and later syncs succeed, as on Linux.
+  some of the bytes, although reads still show them and later syncs succeed, as on Linux.
 - loses power at the n-th operation: `lose_power_after(n)`; from then on every call raises `PowerLost`.
-- flips bits and truncates: `flip(path, bit)`, `cut(path, size)`, on what is durable and what is not.
+- flips bits and truncates: `flip(path, bit)`, `cut(path, size)`, on durable and unsynced bytes.
 - is full: `set_capacity(bytes)`; a write that does not fit is made in part and raises `DiskFull`.
-- stops: `process()` gives another process's view of the same disk; `stop()` holds that process before its next
-  `run`, as SIGSTOP would, until `resume()`. `before` is called with every operation, to let another
-  process act between two.
+- stops: `process()` returns another process's view of the same disk; `stop()` holds that process before its next
+  `run`, as SIGSTOP would, until `resume()`. `before` is called with every operation, so that another process can act
+  between two operations.
 
-It keeps what was synced; it does not invent sectors, move them, or fail reads by itself.
+Synced data is kept. The disk does not invent or move sectors, and reads do not fail by themselves.
 """
 
 import random
@@ -44,11 +44,11 @@ Hook = Callable[[str, Path], None]
 
 
 class WritesDropped(OSError):
-    """A sync failed and the system took the bytes for written all the same."""
+    """A sync failed, but the system treats the bytes as written."""
 
 
 class PowerLost(OSError):
-    """The simulated machine is off; nothing this process does reaches the disk any more."""
+    """The simulated machine is off, so nothing that this process does reaches the disk."""
 
 
 @dataclass(eq=False)
@@ -77,7 +77,7 @@ class _Fault:
 
 
 class _Disk:
-    """What all processes of the simulated machine share."""
+    """The state that all processes of the simulated machine share."""
 
     def __init__(self, seed: int) -> None:
         self.capacity_bytes: int | None = None
@@ -100,7 +100,7 @@ class _Disk:
         return sum(len(inode.content) for inode in inodes.values())
 
     def fitting(self, grown: int) -> int:
-        """How many of so many further bytes of the file fit."""
+        """Return how many of `grown` further bytes of a file fit."""
         if self.capacity_bytes is None or grown <= 0:
             return max(grown, 0)
         return max(0, min(grown, self.capacity_bytes - self.used_bytes))
@@ -137,7 +137,7 @@ class SimulatedFile:
         try:
             self._step("write")
         except PowerLost:
-            # The write that the power cut hit may be on the disk in part, like any unsynced one.
+            # The write during the power loss may be on the disk in part, like any unsynced one.
             if self._owner.is_first_loss():
                 self._apply(offset, kept)
             raise
@@ -154,17 +154,17 @@ class SimulatedFile:
         try:
             self._step("sync")
         except WritesDropped:
-            # The pages are marked clean though the disk refused them, so a later sync "succeeds".
+            # The pages are marked clean although the disk refused them, so a later sync "succeeds".
             _settle(self._owner.random, self._inode, keep=0.5)
             self._inode.unsynced.clear()
             raise
-        # Only what is unsynced is written: what an earlier failed sync dropped stays lost.
+        # Only unsynced bytes are written. What an earlier failed sync dropped stays lost.
         for offset, data in self._inode.unsynced:
             _write(self._inode.durable, offset, data)
         self._inode.unsynced.clear()
 
     def truncate(self, size: int) -> None:
-        # Kept simple: a truncation is durable at once, so whoever relies on losing it finds no help here.
+        # For simplicity a truncation is durable at once. So this disk cannot show what a lost truncation causes.
         self._step("truncate")
         for kept in (self._inode.content, self._inode.durable):
             _resize(kept, size)
@@ -211,7 +211,7 @@ class _SimulatedLock:
 
 
 class SimulatedFiles:
-    """See the module. One process's view; `process()` makes another's."""
+    """See the module's docstring. It is one process's view; `process()` makes another one."""
 
     def __init__(self, *, seed: int = 0) -> None:
         self._disk = _Disk(seed)
@@ -226,7 +226,7 @@ class SimulatedFiles:
 
     @property
     def operations(self) -> int:
-        """Operations so far, by all processes; the scale of `lose_power_after`."""
+        """The operations of all processes so far, as `lose_power_after` counts them."""
         return self._disk.operations
 
     # -- storage.files.Files
@@ -322,7 +322,7 @@ class SimulatedFiles:
             self._gate = trio.Event()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         self._gate.set()
 
     def forget_locks(self) -> None:
@@ -337,29 +337,29 @@ class SimulatedFiles:
         drops: bool = False,
         code: int = EIO,
     ) -> None:
-        """Let the next such operation on a matching path raise `OSError`; a sync that `drops` also loses bytes."""
+        """Make the next such operation on a matching path raise `OSError`. With `drops`, a sync also loses bytes."""
         error = WritesDropped(code, "simulated fault") if drops else OSError(code, "simulated fault")
         self._disk.faults.append(_Fault(operation, where, error))
 
     def fitting(self, grown: int) -> int:
-        """How many of so many further bytes of the file fit on the disk."""
+        """Return how many of `grown` further bytes of a file fit on the disk."""
         return self._disk.fitting(grown)
 
     @property
     def used_bytes(self) -> int:
-        """What all files hold."""
+        """Return the size of all files."""
         return self._disk.used_bytes
 
     def set_capacity(self, capacity_bytes: int | None) -> None:
-        """Let the disk hold so many bytes, all files together; None: any number. Files that are there stay."""
+        """Limit the total size of all files; None removes the limit. Existing files stay."""
         self._disk.capacity_bytes = capacity_bytes
 
     def lose_power_after(self, operations: int) -> None:
-        """Let the operation after this many more, and all after it, raise `PowerLost`."""
+        """After this many more operations, make every operation raise `PowerLost`."""
         self._disk.power_lost_at = self._disk.operations + operations
 
     def flip(self, path: Path, bit: int) -> None:
-        """Turn one bit of a file over, as a failing disk does; `bit` counts from the file's start."""
+        """Flip one bit of a file, as a failing disk does; `bit` counts from the file's start."""
         inode = self._disk.inode(path)
         for kept in (inode.content, inode.durable):
             if bit // 8 < len(kept):
@@ -376,9 +376,9 @@ class SimulatedFiles:
         return bytes(self._disk.inode(path).content)
 
     def crash(self, *, keep: float | None = None) -> "SimulatedFiles":
-        """The disk as it is after a loss of power.
+        """Return the disk after a power loss.
 
-        `keep` is the chance of each unsynced sector to survive; by default it is drawn for every crash anew.
+        `keep` is the chance of each unsynced sector to survive. By default it is drawn for each crash.
         """
         rng = self._disk.random
         chance = rng.choice((0.0, 0.5, 0.9, 1.0)) if keep is None else keep
@@ -401,7 +401,7 @@ class SimulatedFiles:
         return after
 
     def kill(self) -> "SimulatedFiles":
-        """The disk as it is after the process alone died: the operating system keeps what was written."""
+        """Return the disk after the death of the process alone: the operating system keeps all writes."""
         after = SimulatedFiles(seed=self._disk.random.getrandbits(32))
         after._disk.directories = self._disk.directories
         return after
@@ -409,7 +409,7 @@ class SimulatedFiles:
     # -- for the files
 
     def step(self, operation: str, path: Path) -> None:
-        """Count an operation and let the faults have their say. Raises what they say."""
+        """Count an operation, and raise the error of a fault that is due."""
         if self.before is not None:
             self.before(operation, path)
         disk = self._disk
@@ -442,7 +442,7 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 def _survivor(rng: random.Random, inode: _Inode, chance: float) -> bytes:
-    """What stays: per sector, the state after some of its unsynced writes in their order, or as it was synced."""
+    """Return what survives: each sector after some of its unsynced writes in order, or in its synced state."""
     sectors: dict[int, list[tuple[int, bytes]]] = {}
     for offset, data in inode.unsynced:
         end = offset + len(data)

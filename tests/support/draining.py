@@ -1,11 +1,11 @@
-"""Waiting for a subscription to be done with a sealed source."""
+"""Waits until a subscription has drained a sealed source."""
 
 from dispatch.subscription import Subscription
 from storage.signal import Signal
 
 
 async def drained(subscription: Subscription) -> None:
-    """Return once everything in its source, which is sealed, is durably acknowledged."""
+    """Wait until everything in its sealed source is durably acknowledged."""
     moved = Signal()
     durable = subscription.cursor.durable
     durable.attach(moved)

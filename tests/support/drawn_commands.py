@@ -1,4 +1,4 @@
-"""Commands that a parser takes and that make no sense: every kind, with drawn fields, some of them nearly sensible.
+"""Random commands that can be parsed but make no sense: all types, with drawn fields, some of them plausible.
 
 frame = drawn_frame(random.Random(7))   # the same bytes for the same seed
 """
@@ -74,7 +74,7 @@ def draw(chance: random.Random, content: Message, depth: int = 0) -> None:
 
 
 def sensible(chance: random.Random, content: Message) -> None:
-    """Let it be about something that may be there: what is refused at once does no harm."""
+    """Fill in names of objects that may exist, because a command that is refused at once tests little."""
     wished: dict[str, Callable[[], object]] = {
         **dict.fromkeys(("consumer_id", "producer_id", "session_id", "watch_id"), lambda: chance.choice([1, 2])),
         "topic": lambda: chance.choice([PLAIN, SEGMENT]),

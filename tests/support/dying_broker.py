@@ -1,4 +1,4 @@
-"""A broker that is killed and started again many times, quickly, and that can kill itself at a place of its own.
+"""A broker that is killed and restarted many times, quickly, and that can kill itself at a chosen disk write.
 
     with dying_broker(tmp_path / "data", "--ledger-bytes-max", "1MiB") as broker:
         broker.start()
@@ -6,7 +6,8 @@
         broker.start(Death(write=40, is_done=False))         # kill -9, from inside, instead of its 40th write
         broker.wait()
 
-See `dying_process` for how. It does what `tidewire broker` does; `processes.running_broker` starts one as a user does.
+`dying_process` explains how. It runs what `tidewire broker` runs. `processes.running_broker` starts a broker as a user
+does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,10 +40,10 @@ class DyingBroker(DyingProcess):
         return f"pulsar://{self.pulsar}"
 
     def start(self, death: Death | None = None) -> bool:
-        """Start it on the data and addresses of before, and wait until it is ready; False: it killed itself before.
+        """Start it on the same data and addresses, and wait until it is ready. Return False if it killed itself before.
 
         Raises:
-            BrokerFailure: it ended otherwise, or was not ready within START_SECONDS_MAX.
+            BrokerFailure: it ended in another way, or was not ready within START_SECONDS_MAX.
         """
         arguments = [
             *("broker", "--data-dir", str(self._data_dir)),

@@ -1,12 +1,12 @@
-"""A process that is killed and started again many times, quickly, and that can kill itself at a place of its own.
+"""A process that is killed and restarted many times, quickly, and that can kill itself at a chosen disk write.
 
-A kill from outside falls between two instructions wherever the machine happens to be. What recovery must cope with are
-the places between two durable steps, some of which last microseconds: a `Death` finds them by counting what the process
-writes to the disk since its start. It can also stand still in that place for a moment before it dies, as on a slow
-disk, so that whatever does not wait for this write goes on, and shows if it should have waited.
+A kill from outside comes between two arbitrary instructions. But recovery must handle the moments between two durable
+steps, and some of these last only microseconds. A `Death` finds them by counting the process's disk writes since its
+start. The process can also pause there before it dies, as on a slow disk. Then code that wrongly does not wait for this
+write continues, and the error becomes visible.
 
-A start costs no imports: one process imports the program and forks a child for each start, which then runs the
-program's `main` with the arguments given. Everything here blocks, with a bound.
+A start needs no imports: one process imports the program, and forks a child for each start. The child runs the
+program's `main` with the given arguments. Everything here blocks, with a time limit.
 """
 
 import io
@@ -32,15 +32,15 @@ _KILLED: Final = -signal.SIGKILL
 class Death(NamedTuple):
     """Where a process kills itself.
 
-    A write is what changes files: writing, syncing, truncating, renaming, removing. Making a file of zeros is one.
+    Every change of a file is a write: writing, syncing, truncating, renaming, removing. Preallocating a file is one.
     """
 
     write: int
     """Which write since the start; the first is 1."""
     is_done: bool
-    """Die when it is done, and nobody was told; or instead of doing it."""
+    """Whether to die after the write, before it is reported; otherwise instead of it."""
     stall_seconds: float = 0.0
-    """How long to stand still before."""
+    """How long to pause before."""
 
     def __str__(self) -> str:
         stall = f", after {self.stall_seconds * 1000:.0f} ms" if self.stall_seconds else ""
@@ -51,7 +51,7 @@ class DyingProcess:
     """See the module's docstring. `program` and `imports` are modules: the one whose `main` runs, and what it needs."""
 
     def __init__(self, program: str, imports: Sequence[str], *, name: str, stderr_path: Path) -> None:
-        """Nothing runs yet. `name` stands in complaints."""
+        """Set up; nothing runs yet. `name` is used in error messages."""
         self.stderr_path = stderr_path
         self._name = name
         self._process: int | None = None
@@ -69,14 +69,14 @@ class DyingProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and its end was not seen."""
+        """Whether it was started and its end was not noticed yet."""
         return self._process is not None
 
     def launch(self, arguments: Sequence[str], death: Death | None = None) -> str | None:
-        """Start it and return the line by which it says that it is ready; None: it killed itself before.
+        """Start it and return its ready line; None if it killed itself before.
 
         Raises:
-            BrokerFailure: it ended otherwise, or was not ready within START_SECONDS_MAX.
+            BrokerFailure: it ended in another way, or was not ready within START_SECONDS_MAX.
         """
         assert self._process is None, f"{self._name} is running already"
         assert self._forker.stdin is not None
@@ -84,7 +84,7 @@ class DyingProcess:
         line = self._next_line(START_SECONDS_MAX)
         assert line is not None, "the process that forks does not answer"
         assert line[0] == "forked", line
-        # A number may be another process's by the time it is used; a descriptor never is.
+        # The process id may be reused by another process. A descriptor is never reused.
         self._process = os.pidfd_open(int(line[1]))
         line = self._next_line(START_SECONDS_MAX)
         if line is None:
@@ -98,7 +98,7 @@ class DyingProcess:
         return f"{kind} {told}"
 
     def kill(self) -> None:
-        """End it as a crash would, and wait until it is gone; it may have killed itself before.
+        """Kill it as a crash would, and wait for its end. It may have killed itself before.
 
         Raises:
             BrokerFailure: it had ended in another way.
@@ -112,7 +112,7 @@ class DyingProcess:
         self._signal(signal.SIGKILL)
 
     def wait(self, seconds_max: float = KILL_SECONDS_MAX) -> bool:
-        """Wait until it was killed or has killed itself; False: it still runs after `seconds_max`.
+        """Wait until it was killed or has killed itself. Return False if it still runs after `seconds_max`.
 
         Raises:
             BrokerFailure: it ended in another way.
@@ -123,7 +123,7 @@ class DyingProcess:
         return status is not None
 
     def stop(self) -> None:
-        """Ask it to end (SIGTERM), and wait.
+        """Stop it (SIGTERM), and wait for its end.
 
         Raises:
             BrokerFailure: it did not end within STOP_SECONDS_MAX, or its status was not 0.
@@ -187,12 +187,12 @@ def _read_lines(stdout: IO[str] | None, lines: queue.SimpleQueue[str]) -> None:
 
 
 def _fork_as_told() -> None:
-    """For each line on standard input fork a process, say its process id, and at its end how it ended."""
-    # A line goes out whole or not at all (PYTHONUNBUFFERED writes its end apart): a process may die in between, and
-    # it shares its standard output with this one.
+    """For each line on standard input, fork a process, and print its process id and later how it ended."""
+    # A line must be written at once (PYTHONUNBUFFERED writes its end separately): the forked process shares standard
+    # output with this one, and may die at any moment.
     assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(write_through=False)
-    # Imported before the first fork, so that no start has to. Nothing of it may start a thread.
+    # Import before the first fork, so that starts are fast. No import may start a thread.
     program, *imports = sys.argv[1:]
     for name in imports:
         import_module(name)
@@ -210,7 +210,7 @@ def _fork_as_told() -> None:
 def _be_the_program(main: Callable[[], None], arguments: list[str], death: list[Any] | None) -> NoReturn:
     status = 1
     try:
-        # What is told next is not for this process.
+        # Later lines of standard input are not for this process.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if death is not None:
             _arrange(Death(*death))
@@ -228,7 +228,7 @@ def _be_the_program(main: Callable[[], None], arguments: list[str], death: list[
 
 
 def _arrange(death: Death) -> None:
-    """Let this process die as told."""
+    """Arrange that this process dies at the given write."""
     from storage.files import DiskFile, DiskFiles
 
     numbers = count(1)
@@ -236,7 +236,7 @@ def _arrange(death: Death) -> None:
 
     def counted(method: Callable[..., Any]) -> Callable[..., Any]:
         def write(*args: Any) -> Any:
-            # Making a file of zeros is many writes, and one step.
+            # Preallocating a file makes many writes, but counts as one step.
             if getattr(inside, "is_writing", False):
                 return method(*args)
             dies = next(numbers) == death.write

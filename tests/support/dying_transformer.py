@@ -1,9 +1,9 @@
-"""The driver of a job that is killed (-9) at a moment of its first batch: it, and with it all of its Spark.
+"""The driver of a Spark job that is killed (kill -9) with all its processes, at a chosen moment of its first batch.
 
     python dying_transformer.py URL SOURCE TARGET MOMENT
 
-- `writing`: the batch's input is acknowledged in an open transaction, and some of its output is written in others
-- `committed`: the batch is committed, and the job does not know yet
+- `writing`: the batch's input is acknowledged in an open transaction, and some output is written in other transactions
+- `committed`: the batch is committed, but the job does not know it yet
 """
 
 import os
@@ -22,7 +22,7 @@ from tidewire.spark.transforming import ConsumeTransformProduce
 MOMENTS: Final = ("writing", "committed")
 JOB: Final = "copy"
 WRITTEN_BEFORE: Final = 1
-"""Record batches of a task that are handed on before the driver dies in the middle."""
+"""Record batches of a task that are passed on before the driver dies."""
 
 
 def kill(process: int) -> None:
@@ -36,7 +36,7 @@ def copied(frame: DataFrame) -> DataFrame:
 
 
 class Dying(ConsumeTransformProduce):
-    """Its driver dies when it has written, unless it died before."""
+    """A transformation whose driver dies when it has written, unless it died before."""
 
     moment = ""
 

@@ -1,13 +1,11 @@
-"""A real etcd for tests, and stores on it that share nothing.
+"""A real etcd for tests, and separate stores on it.
 
-    async with etcd_store(etcd_server.endpoint) as store: ...          # a root of its own
+    async with etcd_store(etcd_server.endpoint) as store: ...          # a store with its own root
     held = HeldBack(store)                                             # its image lags, until held.let_go()
 
-The fixture `etcd_server` (tests/conftest.py) starts one for the whole run and ends it with the run. A
-test that kills or stops etcd starts its own `EtcdProcess`.
-
-Nothing is installed here: `scripts/need.py etcd` does that, and `make check` begins with it. Without it these tests
-fail and say so, because a suite that passes without them shows nothing about etcd.
+The fixture `etcd_server` (tests/conftest.py) starts one etcd for the whole run. A test that kills or stops etcd starts
+its own `EtcdProcess`. Nothing is installed here: `scripts/need.py etcd` does that, and `make check` begins with it. If
+etcd is missing, these tests fail with a message, because a suite that skips them shows nothing about etcd.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +26,7 @@ def running_etcd(folder: Path) -> Iterator[EtcdProcess]:
     """An etcd with its data in `folder`.
 
     Raises:
-        NeedError: it is not installed, with the command that does.
+        NeedError: it is not installed; the message has the command that installs it.
     """
     with EtcdProcess(folder, command=str(place("etcd"))) as etcd:
         yield etcd
@@ -45,7 +43,7 @@ def etcd_store(endpoint: str, *, root: str | None = None) -> AbstractAsyncContex
 
 
 class HeldBack:
-    """What the watch of a store brings is not applied until `let_go`."""
+    """Holds back the events of a store's watch until `let_go`."""
 
     def __init__(self, store: EtcdStore) -> None:
         self._follower = store._follower

@@ -1,11 +1,11 @@
-"""A metadata store in memory that fails at every n-th call, as one whose server comes and goes.
+"""A metadata store in memory that fails at every n-th call, like one with an unreliable server.
 
     store = FailingStore(seed=3)
     store.fails_every = 5         # from now on; None: no more
     store.failures                # how many calls have failed
 
-Of change sets it says that they are too large (nothing was done), or gives no answer: then they were made or not. Of
-questions it gives no answer. The seed decides which.
+A failing change set is either refused as too large, so nothing was done, or not answered. If it is not answered, it was
+made or not. A failing query is not answered. The seed decides.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""What clients may do at its largest: each flood is one legal way to ask much of a broker at once.
+"""The largest legal requests of clients: each flood is one legal way to demand much of a broker at once.
 
-A flood gets a `Stage` with a running broker, and returns when the broker has answered. It asserts that it was answered
-as it should be. `scripts/stalls.py` measures how long single steps of the broker's event loop take meanwhile.
+A flood gets a `Stage` with a running broker, and returns when the broker has answered. It asserts that the answers are
+correct. Meanwhile `scripts/stalls.py` measures how long single steps of the broker's event loop take.
 """
 
 import json
@@ -28,13 +28,13 @@ SECONDS_MAX: Final = 60
 
 
 class Stage:
-    """A running broker, and a clean beginning of what is measured."""
+    """A running broker, and a call that begins the measurement."""
 
     def __init__(self, pulsar: Address, http: Address, begin: Callable[[], None]) -> None:
         self._pulsar = pulsar
         self._http = http
         self.begin = begin
-        """Measure from here; what came before was preparation."""
+        """Begin the measurement, after the preparation."""
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[WireClient]:
@@ -61,14 +61,14 @@ class Stage:
         return rest.partition(b"\r\n\r\n")[2]
 
     async def fill(self, topic: str, count: int, payload: bytes | None = None) -> None:
-        """Store so many messages."""
+        """Store `count` messages."""
         async with self.connected() as client:
             assert (await client.produce(1, topic)).type == Type.PRODUCER_SUCCESS
             await send_many(client, count, message() if payload is None else payload)
 
 
 async def send_many(client: WireClient, count: int, payload: bytes, txn: tuple[int, int] | None = None) -> None:
-    """By producer 1, pipelined; returns when all are answered."""
+    """Send with producer 1, pipelined, and wait for all receipts."""
 
     async def send() -> None:
         for start in range(0, count, 500):
@@ -86,7 +86,7 @@ async def send_many(client: WireClient, count: int, payload: bytes, txn: tuple[i
 
 
 async def consume(client: WireClient, topic: str, count: int, name: str = "s") -> list[pb.MessageIdData]:
-    """Hold so many messages by consumer 1 of a shared subscription."""
+    """Receive `count` messages with consumer 1 of a shared subscription, without acknowledging them."""
     asked = commands.subscribe(topic, name, 1, 1, sub_type=SHARED, initial_position=EARLIEST)
     answer = await client.ask(asked)
     assert answer.type == Type.SUCCESS, answer
@@ -95,7 +95,7 @@ async def consume(client: WireClient, topic: str, count: int, name: str = "s") -
 
 
 def small(ids: list[pb.MessageIdData]) -> list[pb.MessageIdData]:
-    """As clients acknowledge: without the partition, which they leave out."""
+    """Return the ids as clients send them in ACKs: without the partition."""
     made = []
     for given in ids:
         only = pb.MessageIdData()

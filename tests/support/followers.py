@@ -1,4 +1,4 @@
-"""Readers and consumers that write down what they get, go on through crashes of the broker, and say when they have it.
+"""Readers and consumers that record what they get, continue through crashes of the broker, and can be waited for.
 
 reading = Reading("reader")
 nursery.start_soon(follow, reader, reading)
@@ -20,24 +20,24 @@ from tidewire.protocol.errors import ConnectionLost, TidewireError
 from tidewire.protocol.positions import Position
 
 CONFIRMED_EVERY: Final = 20
-"""A consumer acknowledges each message, and every so many it waits until that is durable."""
+"""A consumer acknowledges each message. After each this many, it waits until the acknowledgement is durable."""
 
 
 class Reading:
-    """What one of them has got."""
+    """What one reader or consumer has received."""
 
     def __init__(self, name: str) -> None:
-        """Nothing yet."""
+        """Start with nothing received."""
         self.name = name
         self.reads: list[Read] = []
         self.complaints: list[str] = []
         self.last: dict[int, tuple[int, int]] = {}
-        """By segment, the ledger and entry of its last message."""
+        """The ledger and entry of the last message, by segment."""
         self._seen: set[bytes] = set()
         self._more = trio.Event()
 
     def add(self, message: Message) -> None:
-        """It has got this."""
+        """Record a received message."""
         place = place_of(message.message_id)
         self.reads.append(Read(place, message.key or "", message.value))
         self.last[place.segment_id] = (place.ledger_id, place.entry_id)
@@ -45,14 +45,14 @@ class Reading:
         self._more.set()
 
     async def until_seen(self, values: Collection[bytes]) -> None:
-        """Return when it has got all of these."""
+        """Wait until all of these are received."""
         missing = set(values)
         while missing := missing - self._seen:
             self._more = trio.Event()
             await self._more.wait()
 
     def missing(self, values: Collection[bytes]) -> set[bytes]:
-        """Those of these that it has not got."""
+        """Return those that are not received yet."""
         return set(values) - self._seen
 
 
@@ -69,7 +69,7 @@ async def follow(reader: Reader, reading: Reading) -> None:
 
 
 async def consume(consumer: StreamConsumer, reading: Reading) -> None:
-    """Consume until cancelled, and acknowledge; what was acknowledged durably must not come again."""
+    """Consume and acknowledge until cancelled. Durably acknowledged messages must not be redelivered."""
     done: dict[int, Position] = {}
     waiting = 0
     while True:
@@ -82,7 +82,7 @@ async def consume(consumer: StreamConsumer, reading: Reading) -> None:
         message_id = message.message_id
         upto = done.get(message_id.segment_id)
         if upto is not None and message_id.position.order <= upto.order:
-            reading.complaints.append(f"{message_id} came again, though it was acknowledged durably up to {upto}")
+            reading.complaints.append(f"{message_id} was redelivered, although {upto} was acknowledged durably")
         waiting += 1
         confirmed = waiting % CONFIRMED_EVERY == 0
         try:

@@ -1,4 +1,4 @@
-"""Python objects over a stream, one after another: how a test's process talks to another of its own. Nothing else may.
+"""Sends Python objects over a stream between a test and its own processes. It must not be used for anything else.
 
 async with trio.open_nursery() as nursery:
     peer = Peer(stream)
@@ -18,7 +18,7 @@ _CHUNK_BYTES: Final = 256 * 1024
 
 
 class Peer:
-    """Sends and receives; several tasks may send, one may receive. The end of the stream ends the iteration."""
+    """Sends and receives objects. Several tasks may send; one may receive. The end of the stream ends the iteration."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         """Does not close the stream."""
@@ -33,7 +33,7 @@ class Peer:
             trio.BrokenResourceError: the other side is gone.
         """
         data = pickle.dumps(told, protocol=pickle.HIGHEST_PROTOCOL)
-        # Whole or not at all: whoever is cancelled half-way would leave a stream that nobody can read any more.
+        # An object must be sent completely or not at all. A send that is cancelled halfway would break the stream.
         async with self._sending:
             with trio.CancelScope(shield=True):
                 await self._stream.send_all(_LENGTH.pack(len(data)) + data)
@@ -51,7 +51,7 @@ class Peer:
             try:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
             except trio.BrokenResourceError:
-                # A killed process leaves a reset connection; that is an end like any other.
+                # A killed process resets the connection, which counts as an end of the stream.
                 return None
             if not data:
                 return None

@@ -4,8 +4,8 @@
         txn = await host.join(TransactionGroup("app", 1))
         await host.commit(TransactionGroup("app", 1), txn)
 
-Several may share a store, as brokers do, or have a store each on one etcd. A host that does not run is a broker
-that has died: what it has begun stands in the store.
+Several hosts may share a store, as brokers do, or each may have its own store on one etcd. A host that does not run is
+like a broker that has died: what it has begun is in the store.
 """
 
 from collections.abc import AsyncIterator

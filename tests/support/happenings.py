@@ -1,4 +1,4 @@
-"""Counts what happens, by name, and lets a task wait for the nth time from now: how a test acts at a chosen moment."""
+"""Counts named events. A task can wait for the nth occurrence from now, so a test can act at a chosen moment."""
 
 from collections import Counter
 
@@ -6,14 +6,14 @@ import trio
 
 
 class Happenings:
-    """What has happened how often."""
+    """Counts of events, by name."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._waiting: dict[str, list[tuple[int, trio.Event]]] = {}
 
     def note(self, name: str) -> None:
-        """It has happened once more."""
+        """Count one more occurrence."""
         self.counts[name] += 1
         waiting = self._waiting.get(name)
         if waiting:
@@ -22,7 +22,7 @@ class Happenings:
                     event.set()
 
     async def nth(self, name: str, more: int) -> None:
-        """Return when it has happened `more` times since this call."""
+        """Wait until the event has happened `more` times since this call."""
         ticket = (self.counts[name] + more, trio.Event())
         waiting = self._waiting.setdefault(name, [])
         waiting.append(ticket)

@@ -1,4 +1,4 @@
-"""What a transactional load did and was told, what was read afterwards, and whether the two can both be true. Pure.
+"""A record of a transactional load and its answers, and a check whether a later reading is consistent with it. Pure.
 
     history = History()
     transaction = history.begin((0, 1))
@@ -7,9 +7,9 @@
     transaction.fate = Fate.COMMITTED        # when its commit is answered
     complaints = history.judge(reads)
 
-The load writes down each step before it asks for it and each answer when it has it; so whatever happens in between, by
-a crash for instance, the history says what may and what must have happened. Every message's value names its transaction
-and its place among the messages of that transaction, which is all that judging needs.
+The load records each step before it requests it, and each answer when it arrives. So whatever happens in between, such
+as a crash, the history knows what may and what must have happened. Every message's value names its transaction and its
+number in that transaction. The check needs nothing else.
 """
 
 from collections import defaultdict
@@ -19,24 +19,24 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 COMPLAINTS_MAX: Final = 20
-"""Of more contradictions, the first say enough."""
+"""The most contradictions that are listed."""
 
 
 class Fate(Enum):
-    """What is known of a transaction's end, and what a reader may therefore see."""
+    """What is known about a transaction's end, and so about what readers may see."""
 
     OPEN = "open"
-    """No commit was ever asked for: nothing of it may be seen."""
+    """No commit was ever requested: nothing may be visible."""
     ABORTED = "aborted"
-    """The broker said so: nothing of it may be seen."""
+    """The broker acknowledged the abort: nothing may be visible."""
     UNKNOWN = "unknown"
-    """A commit was asked for and not answered: all of it may be seen, or nothing."""
+    """A commit was requested but not answered: everything may be visible, or nothing."""
     COMMITTED = "committed"
-    """The broker said so: all of it must be seen."""
+    """The broker acknowledged the commit: everything must be visible."""
 
 
 class Place(NamedTuple):
-    """Where a message stands. Ledgers are unique over all segments, entries within their ledger."""
+    """A message's position. Ledgers are unique among all segments, and entries within their ledger."""
 
     segment_id: int
     ledger_id: int
@@ -57,10 +57,10 @@ class Sent:
     turn: int
     """How many messages of this key were sent before it."""
     place: Place | None = None
-    """Where its receipt says that it stands; None while there is no receipt."""
+    """The position in its receipt; None before the receipt."""
 
     def value(self, padding: int = 0) -> bytes:
-        """What is sent: the message's names and some bytes more."""
+        """Return the value to send: the message's names and some padding."""
         return b"%d.%d." % (self.transaction, self.number) + b"." * padding
 
 
@@ -94,34 +94,34 @@ class History:
     _turns: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def begin(self, transaction_id: tuple[int, int]) -> Transaction:
-        """A transaction was begun."""
+        """Record that a transaction was begun."""
         transaction = Transaction(len(self.transactions), transaction_id)
         self.transactions.append(transaction)
         return transaction
 
     def send(self, transaction: Transaction, key: str) -> Sent:
-        """A message of it is about to be sent, behind all messages of this key before it."""
+        """Record that a message is about to be sent, after all earlier messages of this key."""
         sent = Sent(transaction.number, len(transaction.sent), key, self._turns[key])
         self._turns[key] += 1
         transaction.sent.append(sent)
         return sent
 
     def count(self, fate: Fate) -> int:
-        """How many transactions ended so."""
+        """Count the transactions with this fate."""
         return sum(transaction.fate is fate for transaction in self.transactions)
 
     def fate_of(self, value: bytes) -> Fate | None:
-        """That of the transaction of a message that was sent, by its value; None: nobody sent it."""
+        """Return the fate of the transaction of the message with this value; None if it was never sent."""
         sent = self._find(value)
         return None if sent is None else self.transactions[sent.transaction].fate
 
     def turn_of(self, value: bytes) -> int | None:
-        """How many messages of its key were sent before a message, by its value; None: nobody sent it."""
+        """Count the messages of its key that were sent before the one with this value; None if it was never sent."""
         sent = self._find(value)
         return None if sent is None else sent.turn
 
     def committed(self) -> set[bytes]:
-        """The values, without padding, of all messages whose commit was answered."""
+        """Return the values, without padding, of all messages whose commit was acknowledged."""
         return {
             sent.value()
             for transaction in self.transactions
@@ -130,7 +130,7 @@ class History:
         }
 
     def judge(self, reads: Sequence[Read]) -> list[str]:
-        """What is wrong with `reads` as the outcome of this history, when all of it was read once, parents first."""
+        """Return complaints about `reads`, which must be everything that is readable, read once, parents first."""
         complaints = list(self._reused_positions())
         found: list[tuple[Sent, Read]] = []
         for read in reads:
@@ -148,7 +148,7 @@ class History:
         return complaints[:COMPLAINTS_MAX]
 
     def judge_again(self, reads: Sequence[Read]) -> list[str]:
-        """The same for a consumer to which messages may come again: their first coming counts."""
+        """Return complaints for a consumer that may get messages repeatedly. The first delivery counts."""
         first: dict[bytes, Read] = {}
         for read in reads:
             first.setdefault(read.value, read)

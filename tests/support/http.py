@@ -3,8 +3,8 @@
     answer = await request(address, "PUT", "/admin/v2/scalable/public/default/x", body=b"{}")
     assert answer.status == 204
 
-The client opens a connection for each request unless it is given one. `FakeTopics` is what the broker's controller
-promises to the HTTP room, without segments behind it; set `failure` to make its next call raise something else.
+The client opens a connection for each request, unless it is given one. `FakeTopics` implements the administration
+contract without segments. Set `failure` to make its next call raise another error.
 """
 
 import json
@@ -70,7 +70,7 @@ class HttpClientConnection:
     async def request(
         self, method: str, target: str, *, body: bytes | None = b"", headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """Send a request, without the body that its headers announce if that is None, and read the whole answer."""
+        """Send a request and read the whole answer. If `body` is None, a body that the headers announce is not sent."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         fields = {"host": self._host, "content-length": str(len(body or b"")), **(headers or {})}
@@ -110,7 +110,7 @@ async def request(
 
 
 async def read_all(stream: trio.abc.Stream) -> bytes:
-    """What the server says until it hangs up."""
+    """Return what the server sends until it closes the connection."""
     said = b""
     while data := await stream.receive_some():
         said += data
@@ -118,7 +118,7 @@ async def read_all(stream: trio.abc.Stream) -> bytes:
 
 
 async def is_closed(stream: trio.abc.Stream) -> bool:
-    """Whether the server hung up: the stream ends, whatever came before. Closes this end too."""
+    """Return whether the server has closed the connection, whatever it sent before. Closes this end too."""
     async with stream:
         with suppress(trio.BrokenResourceError):
             await read_all(stream)

@@ -1,4 +1,4 @@
-"""Counts how often tasks are scheduled: the proof that waiting costs nothing.
+"""Counts how often tasks are scheduled, to show that waiting costs nothing.
 
 with TaskSteps() as steps:
     await trio.testing.wait_all_tasks_blocked()

@@ -1,8 +1,8 @@
-"""When to kill a broker: moments drawn at random, from outside and from inside, of all that a load makes it do.
+"""Random moments at which to kill a broker under load, from outside and from inside. Pure.
 
-Half of them come from outside, a few milliseconds or less behind something that the load did (a send, a commit, its
-answer, an acknowledgement, a split, a restart). The others come from inside, behind or instead of the nth write to the
-disk since the start (dying_process.py), which also ends start-ups and recoveries half-way. Pure.
+Half of the kills come from outside, at most a few milliseconds after an event of the load: a send, a commit, its
+answer, an acknowledgement, a split, a restart. The other half come from inside, after or instead of the nth disk write
+since the start (dying_process.py). These also interrupt starts and recoveries.
 """
 
 import math
@@ -29,7 +29,7 @@ _EVENTS: Final = (
 
 
 class Moment(NamedTuple):
-    """When to kill: from inside, or a while after something has happened so many times since the broker was ready."""
+    """When to kill: from inside, or some time after the nth event since the broker was ready."""
 
     death: Death | None
     event: str = READY
@@ -51,7 +51,7 @@ def draw(random: Random, *, from_outside: bool) -> Moment:
         # The first dozen writes are the broker's start; its segments' recovery follows, and then the load.
         write = random.randint(1, 12) if random.random() < 0.2 else round(_log_uniform(random, 12, 800))
         is_done = random.random() < 0.4
-        # What does not wait for a write that is never made needs some time to show it.
+        # Code that wrongly does not wait for this write needs some time to show it.
         stall_seconds = random.choice((0, 0, 0.003) if is_done else (0, 0.003, 0.03, 0.03))
         return Moment(Death(write, is_done, stall_seconds), change_after_seconds=change_after)
     event = random.choice(_EVENTS)

@@ -1,4 +1,4 @@
-"""What came of a broker that was killed again and again: what clients did, how it was killed, what was wrong. Pure."""
+"""The report of a kill loop: what clients did, how the broker was killed, and what was wrong. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Asks a broker for the last readable position of segments: what a new reader would be able to read by now."""
+"""Asks a broker for the last readable positions of segments: up to where a new reader could read now."""
 
 from collections.abc import Iterable
 from functools import partial

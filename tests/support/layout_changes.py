@@ -1,4 +1,4 @@
-"""Splits and merges the segments of scalable topics at random, through a broker that may die meanwhile.
+"""Splits and merges the segments of scalable topics at random, with a broker that may die meanwhile.
 
 changes = LayoutChanges(http_address, happenings)
 await changes.change(topics, random)
@@ -18,14 +18,14 @@ from tests.support.http import Answer, request
 from tidewire.wire.pulsar.hashing import key_hash
 
 ACTIVE_SEGMENTS_MAX: Final = 8
-"""With more, segments are merged and not split."""
+"""With more segments, they are merged and not split."""
 
 CHANGE_ASKED: Final = "split or merge asked"
 SPLIT_DONE: Final = "split done"
 MERGE_DONE: Final = "merge done"
 
 GONE: Final = (OSError, AssertionError, trio.BrokenResourceError, h11.RemoteProtocolError)
-"""What a request meets when the broker is not there, or goes."""
+"""The errors of a request when the broker is not running, or dies."""
 
 
 class SegmentView(NamedTuple):
@@ -79,7 +79,7 @@ class LayoutChanges:
             self.happenings.note(CHANGE_ASKED)
             answer = await request(self._http, "POST", f"{_path(topic)}/{change}")
         except GONE:
-            return  # It died. Whether the change was made is to be seen in the layout.
+            return  # The broker died. The layout shows whether the change was made.
         self._judge_answer(topic, change, kind, answer)
 
     def _judge_answer(self, topic: str, change: str, kind: str, answer: Answer) -> None:

@@ -1,9 +1,9 @@
-"""Layouts of scalable topics as a controller could have left them, for Hypothesis.
+"""Hypothesis strategies for layouts of scalable topics that a controller can produce.
 
     @given(layouts())            any layout that some sequence of splits, merges, prunes and subscriptions leads to
     @given(histories())          such a sequence, each layout on the way included
 
-Moves that the layout refuses are part of a history: they leave no step.
+A history may contain moves that the layout refuses. They add no layout.
 """
 
 from hypothesis import strategies as st

@@ -1,6 +1,6 @@
 """A process that appends to ledger 1 until its writer ends: `python -m tests.support.ledger_writer DATA BROKER_ID`.
 
-Prints the number of every entry once it is confirmed, and at the end the name of the error that ended it.
+It prints the number of every entry once it is confirmed, and finally the name of the error that ended it.
 """
 
 import sys

@@ -1,11 +1,11 @@
-"""A place for ledgers in memory, where stores of several brokers meet: the second implementation of `LedgerStore`.
+"""A place for ledgers in memory that stores of several brokers share: the second implementation of `LedgerStore`.
 
     place = MemoryLedgers()
     async with place.broker("broker-1") as store:     # leaving is like kill -9: what was confirmed stays in the place
         ledger = await store.create(1)
 
-It is for tests. A broker that kept messages in memory would be a mode that nobody has asked for. What it has none of:
-unsynced data, damage, a full disk. An entry is confirmed as soon as it is appended.
+It is only for tests. It does not model unsynced data, damage or a full disk. An entry is confirmed as soon as it is
+appended.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence

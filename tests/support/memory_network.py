@@ -1,11 +1,11 @@
-"""A network in memory: byte streams whose two ends are two tasks' of one program.
+"""A network in memory: byte streams between two tasks of one program.
 
     near, far = memory_stream_pair()
     await near.send(b"abc"); await far.receive()         # b"abc", or pieces of it
     await far.aclose()                                   # `near` reads the end, and cannot write any more
 
-What is sent and not received is bounded, as by a socket's buffer. Works under asyncio and Trio, takes no time, and
-leaves nothing to the operating system; so tests on it are repeatable and can let the clock jump.
+The bytes in flight are bounded, as in a socket's buffer. It works under asyncio and Trio, takes no time, and does not
+use the operating system. So tests on it are repeatable, and the clock can jump.
 """
 
 from collections.abc import Callable, Mapping

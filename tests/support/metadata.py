@@ -1,4 +1,4 @@
-"""Short questions to a metadata store, as tests ask them."""
+"""Short queries of a metadata store for tests."""
 
 from trio.testing import wait_all_tasks_blocked
 
@@ -14,7 +14,7 @@ async def keys(store: MetadataStore, start: str = "", end: str = LAST) -> list[s
 
 
 async def keys_left(store: MetadataStore, prefix: str) -> list[str]:
-    """The keys that begin so, once everybody waits and nothing is held back to go along with another change set."""
+    """Return the keys with this prefix, once all tasks wait and no change set is held back to join another one."""
     for _round in range(3):
         await wait_all_tasks_blocked()
         if not await keys(store, *starting_with(prefix)):

@@ -1,4 +1,4 @@
-"""Folders of an embedded store as crashes and operators leave them, on the disk or a simulated one.
+"""Folders of an embedded store in the states that crashes and operators leave, on a real or simulated disk.
 
 folder = make_folder(DiskFiles(), tmp_path / "data")           # records, an index, a large change set
 append(DiskFiles(), tmp_path / "data", unfinished(...))        # and what a store would never leave by itself

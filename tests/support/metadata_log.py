@@ -1,4 +1,4 @@
-"""For tests of the embedded metadata store's log: large change sets, what is read, and what stands in a log file.
+"""Helpers for tests of the embedded metadata store's log: large change sets, readings, and the content of log files.
 
 ops = large()                        # a change set that needs a transaction
 await Stepping(disk, look).run(lambda: store.commit(ops))      # `look` is called before each write to the log

@@ -1,12 +1,12 @@
-"""Ends the transactions of a load, through crashes of the broker, and writes down what became of each.
+"""Ends the transactions of a load, through crashes of the broker, and records the outcome of each.
 
     outcomes = Outcomes(happenings)
     await outcomes.commit(running, random)   # asked again by the client until it is answered
-    outcomes.broker_died(random)             # gives some of those up that are unanswered
-    await outcomes.finish()                  # afterwards every one is decided that the broker still knows
+    outcomes.broker_died(random)             # gives up some unanswered ones
+    await outcomes.finish()                  # afterwards all that the broker still knows have ended
 
-Of the commits that are unanswered when the broker dies some are asked again by the client, some are given up and
-aborted, which tells how they ended, and some are given up until the end.
+When the broker dies, some commits are unanswered. The client retries some of them. Others are given up and aborted,
+which tells how they ended. The rest are given up until the end.
 """
 
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from tidewire.protocol.errors import OutcomeUnknown, TidewireError
 from tidewire.protocol.refusals import TransactionConflict, TransactionNotFound
 
 TIMEOUT_SECONDS: Final = 120.0
-"""Of transactions that are going to be ended."""
+"""The timeout of transactions that will be ended."""
 
 LEFT_SECONDS: Final = 2.0
-"""Of transactions that are left to their time-out."""
+"""The timeout of transactions that are left to time out."""
 
 RETENTION_SECONDS: Final = 30.0
-"""So long at least a broker under such a load must know a finished transaction."""
+"""The least time for which a broker under such a load must remember an ended transaction."""
 
 COMMIT_ASKED: Final = "commit asked"
 COMMITTED: Final = "committed"

@@ -1,4 +1,4 @@
-"""A consumer's outlet that keeps what it was sent, and closes and opens as a test says.
+"""A consumer's outlet that records what it was sent, and becomes writable or not as a test says.
 
 outlet = RecordingOutlet()
 outlet.writable = False       # a slow consumer

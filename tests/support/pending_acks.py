@@ -1,4 +1,4 @@
-"""One subscription's pending acknowledgements with their owner's stores around them, and nothing of dispatch.
+"""One subscription's pending acknowledgements with their owner's stores, but without dispatch.
 
     async with owned(store, stream_of(3)) as rig:           # each `owned` is the segment's next owner
         txn = await rig.begin()
@@ -6,7 +6,7 @@
         await rig.end(txn, EndAction.COMMIT)
         assert rig.is_acknowledged(0)
 
-`Target` stands in for the subscription: it takes acknowledgements into the cursor and keeps what it is given back.
+`Target` replaces the subscription: it applies acknowledgements to the cursor, and records what it is given back.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -1,17 +1,17 @@
-"""Takes messages from one topic and puts a copy of each into another, all in transactions, through crashes.
+"""Copies each message of one topic to another, in transactions, through crashes.
 
     pipeline = Pipeline(client, source, subscription, target, copies, happenings, outcomes, ordered=True, seed=7)
     nursery.start_soon(pipeline.run)
     await pipeline.until_settled(values)
     await pipeline.finish()
 
-Several workers share the subscription, each with a consumer of its own: queue consumers, which acknowledge message by
-message, parts of one batch in several transactions at a time; or stream consumers, which acknowledge all up to a
-message. A transaction is committed, aborted or left to its time-out, as it is drawn.
+Several workers share the subscription, each with its own consumer. Queue consumers acknowledge single messages, and
+parts of one batch in several concurrent transactions. Stream consumers acknowledge cumulatively. A random choice
+decides whether a transaction is committed, aborted or left to time out.
 
-The workers keep the one rule that a program has to keep for each message to count once: whatever does not end well is
-done again. What an aborted transaction has acknowledged comes again by itself; when it is not known what was
-acknowledged, a worker goes on with a new consumer, which gets everything that is not.
+For each message to count once, a program must keep one rule: repeat everything that does not end well. Messages that an
+aborted transaction acknowledged are redelivered automatically. If it is unknown what was acknowledged, a worker
+continues with a new consumer, which gets everything unacknowledged.
 """
 
 from collections.abc import Iterable, Sequence

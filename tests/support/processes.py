@@ -1,4 +1,4 @@
-"""A broker in a process of its own, started as a user starts it.
+"""A broker in a separate process, started as a user starts it.
 
     with running_broker(tmp_path / "data") as broker:
         broker.service_url            # pulsar://127.0.0.1:40311
@@ -6,11 +6,11 @@
         broker.restart()              # same data, same addresses
         broker.stop()                 # SIGTERM, and the exit status must be 0; leaving the block does the same
 
-What the broker wrote to standard error is printed when the block is left by an exception, which pytest shows with the
-failed test, and stands in every error raised here.
+When an exception leaves the block, the broker's standard error is printed, and pytest shows it with the failed test. It
+is also in every error raised here.
 
-It is blocking on purpose: the broker is another process, so a test on Trio, on asyncio and in plain Python can use the
-same object. Nothing waits without a bound, and nothing polls: the ready line is read from a pipe by a thread.
+The methods block on purpose, so that tests on Trio, on asyncio and in plain Python can use the same object. Every wait
+has a time limit, and nothing polls: a thread reads the ready line from a pipe.
 """
 
 import queue
@@ -41,7 +41,7 @@ _READY = re.compile(r"ready pulsar=(\S+:[0-9]+) http=(\S+:[0-9]+) data=(.+)")
 
 
 class BrokerFailure(AssertionError):
-    """The broker did not start, ended by itself, or ended badly; carries what it wrote to standard error."""
+    """The broker did not start, ended by itself, or did not stop cleanly; the text has its standard error."""
 
 
 class RunningBroker:
@@ -81,7 +81,7 @@ class RunningBroker:
 
     @property
     def stderr(self) -> str:
-        """All that it wrote to standard error, over all starts."""
+        """Everything that it wrote to standard error, over all starts."""
         if not self._stderr_path.exists():
             return ""
         return self._stderr_path.read_text(encoding="utf-8", errors="replace")
@@ -163,7 +163,7 @@ class RunningBroker:
 
     @property
     def is_running(self) -> bool:
-        """False after `kill` and `stop`; a process that ended by itself still counts, until `stop` complains."""
+        """False after `kill` and `stop`. A process that ended by itself counts as running until `stop` raises."""
         return self._process is not None
 
     def _failure(self, what: str) -> BrokerFailure:

@@ -2,12 +2,12 @@
 
     async with open_proxy("127.0.0.1:2379") as proxy:
         proxy.endpoint                # give this to the client
-        proxy.cut()                   # every connection ends, and new ones are ended at once
+        proxy.cut()                   # every connection ends, and new ones end at once
         proxy.mute()                  # requests still pass, answers do not
-        proxy.mend()                  # as at first; connections that were muted are ended
+        proxy.mend()                  # back to normal; muted connections are ended
 
-Faults: a connection that ends, a server that cannot be reached, answers that are lost after the request was carried
-out. It neither delays nor changes a byte.
+Faults: a connection that ends, an unreachable server, answers that are lost after the request was carried out. The
+proxy does not delay or change any byte.
 """
 
 from collections.abc import AsyncIterator

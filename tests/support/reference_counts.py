@@ -1,4 +1,4 @@
-"""What reference counts alone free: the garbage collector stands still meanwhile.
+"""Stops the garbage collector, to show what reference counts alone free.
 
 with collector_stopped():
     gone = weakref.ref(make())

@@ -1,8 +1,8 @@
-"""The metadata store's contract on the near side of a connection to tests/support/store_process.py.
+"""A client of tests/support/store_process.py that implements the metadata store's contract.
 
-What it leaves out: sessions, and `peek`, since it has no image. When the process dies, every call that was under way
-raises StoreUnavailable, and so does every later one: connect again once the process is back. A watch whose `next` was
-cancelled has lost what that would have returned.
+It leaves out sessions, and `peek`, because it has no image. When the process dies, every call in progress raises
+StoreUnavailable, and so does every later one. Connect again once the process is back. If a watch's `next` is cancelled,
+its result is lost.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -1,13 +1,13 @@
-"""A broker without front ends, over stores of the test's choice. It works only when it is asked.
+"""A broker without front ends and without background work, over stores of the test's choice.
 
 async with rooms(metadata, files) as broker:
     await broker.controller.create_topic(TOPIC, 1, {})
     topic = await broker.topics.get(await broker.segment(TOPIC, 0))
 
-It is the daemon's own `Broker`, which follows the metadata store but has not begun its background work. A test runs the
-work that it is about: `nursery.start_soon(broker.pruner.run)`. Settings are the daemon's, by name.
+It is the daemon's own `Broker`, which follows the metadata store but has not started its background work. A test starts
+the work that it needs: `nursery.start_soon(broker.pruner.run)`. Settings have the daemon's names.
 
-Leaving the block is like killing the broker. Its claims go with its session, as they would in time.
+The end of the block is like a kill of the broker, except that its session and claims end at once.
 """
 
 from collections.abc import AsyncIterator

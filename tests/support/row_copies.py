@@ -1,10 +1,10 @@
-"""What Spark put away of a topic that was written to by a transactional load, and whether it is that topic. Pure.
+"""Checks Spark's copies of a topic that a transactional load has written. Pure.
 
     complaints = judge(history, inputs, copies)
 
-Each copy says where its message stands (spark_job.PLACE), so a copy can be judged as if it were a reading of it: by
-`history.History`, which knows what must be there once, what must not be there at all, and each key's order. Of
-transactions whose commit was not answered, which may be there or not, it must be what other readers see.
+Each copy has the position of its message (spark_job.PLACE), so `history.History` can check it like a reading. The
+history knows what must be there once, what must not be there, and each key's order. Transactions whose commit was not
+answered may be there or not, but the copies must match what other readers see.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

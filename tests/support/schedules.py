@@ -1,4 +1,4 @@
-"""Run a test under many orders of the scheduler: every order Trio could take is one more thing a program must bear.
+"""Runs a test under many orders of the scheduler, because a program must work under every order that Trio can choose.
 
     @every_schedule()
     async def test_two_writers() -> None: ...
@@ -6,9 +6,9 @@
     @every_schedule(steps=st.lists(...))
     async def test_steps(steps: list[Step]) -> None: ...
 
-Trio registers its scheduler's random numbers with Hypothesis. Under `@given` alone every example begins with the same
-seed, so the order is repeatable but always the same one; drawing `random_module` gives each example a seed of its own,
-which Hypothesis reports and repeats when a test fails.
+Trio registers its scheduler's random numbers with Hypothesis. Under `@given` alone, every example starts with the same
+seed, so the order is repeatable but always the same. Drawing `random_module` gives each example its own seed.
+Hypothesis reports that seed and repeats it when a test fails.
 """
 
 from collections.abc import Callable

@@ -1,25 +1,25 @@
-"""A broker of the client's tests: it answers like one, until the script says otherwise.
+"""A broker in memory for the client's tests. It answers like a broker, until the script says otherwise.
 
     async with scripted_broker() as broker:
         topic = broker.add_topic("topic://public/default/x", segments=2)
         async with broker.client() as client: ...
 
-By itself it serves lookups, layouts, producers, consumers, readers and transactions from memory, in memory: every
-connection is a `memory_stream_pair`. It keeps what it was sent in `broker.commands` (type and content, in order) and
-`topic.segments[0].entries`. A script then interferes:
+By default it serves lookups, layouts, producers, consumers, readers and transactions from memory. Every connection is a
+`memory_stream_pair`. It records what it was sent in `broker.commands` (type and content, in order) and
+`topic.segments[0].entries`. A script can interfere:
 
 - `broker.hold(SEND)`: commands of this type pile up unanswered; `broker.release(SEND)` answers them and all later ones.
 - `topic.segments[0].held = []`: the same for the sends to one segment; `broker.answer_held(segment)` answers them.
 - `broker.on(SEND, handler)`: `handler(peer, frame)` answers instead; `broker.off(SEND)` undoes it.
-- `broker.drop_connections()`: every client's connection ends, behind what was sent on it. `broker.refuses = True`: no
+- `broker.drop_connections()`: every client's connection ends, after what was sent on it. `broker.refuses = True`: no
   new one is accepted.
-- `topic.split(0)`, `topic.merge(2, 3)`: seal, create children, push the layout, answer what met the seal, close the
-  producers, in this order; `topic.seal(0)` and `topic.push()` are its parts.
+- `topic.split(0)`, `topic.merge(2, 3)`: seal, create children, push the layout, answer sends to the sealed segment,
+  close the producers, in this order; `topic.seal(0)` and `topic.push()` are parts of it.
 - `await broker.seen(SEND, 3)`: wait until three such commands have come.
 
-Left out, because no test of the client needs it: checking what it is sent, permits, redelivery to another consumer,
-individual acknowledgements (all is sent again to a new session, but for what was acknowledged cumulatively),
-batches as anything but one entry, and making a finished transaction invisible.
+It leaves out what no test of the client needs: checks of what it is sent, permits, redelivery to another consumer,
+individual acknowledgements (a new session gets everything that was not acknowledged cumulatively), batches as more than
+one entry, and hiding aborted transactions.
 """
 
 from collections import Counter

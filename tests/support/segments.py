@@ -1,4 +1,4 @@
-"""A segment as its owner has it: managed ledger, transaction buffer, claim, and the header watch they share.
+"""A segment with the parts that its owner has: managed ledger, transaction buffer, claim and a shared header watch.
 
     async with segment_host(metadata, files) as host:                 # coordinator, header watch, ledger store
         segment = await host.own("segment://public/default/x/0000-ffff-0")

@@ -1,8 +1,8 @@
-"""A Spark job as a user ships it: it reads a topic as a batch, writes that to another one, and reads this as a stream.
+"""A Spark job as a user ships it: reads a topic as a batch, writes it to another topic, and reads that as a stream.
 
     python shipped_job.py URL TOPIC TARGET MASTER [register]
 
-It is run in a folder of its own and imports nothing of the tests, so that it finds only what was shipped. Its last line
+It runs in a separate folder and imports nothing from the tests, so that it finds only what was shipped. Its last line
 is JSON.
 """
 

@@ -1,10 +1,10 @@
-"""A small real file system, which a test fills and empties.
+"""A small real file system that a test fills and empties.
 
     with small_disk(tmp_path, 64 * 1024 * 1024) as disk, running_broker(disk / "data") as broker:
         with space_taken(disk):
             ...                     # the disk is full
 
-Only root may mount one. Without those rights a test fails and says so, as a suite that passes without it shows nothing
+Only root may mount one. Without root rights a test fails with a message, because a suite that skips it shows nothing
 about real disks.
 """
 

@@ -1,4 +1,4 @@
-"""Spark's driver, in processes of its own, started as a user starts it: by spark-submit, with a job and a checkpoint.
+"""Spark's driver in separate processes, started as a user starts it: by spark-submit, with a job and a checkpoint.
 
     async with trio.open_nursery() as nursery:
         driver = SparkDriver(folder, arguments, happenings, master="local-cluster[2,1,1024]")
@@ -7,9 +7,9 @@
         driver.kill(Victims.ALL)                  # kill -9
         await driver.ended.wait()
 
-Spark is a tree of processes: the driver's JVM, the user's Python below it, planners and workers in Python, executors'
-JVMs with their workers. Which of them are killed is the caller's choice; what is left of them then ends by itself, or
-does not, and meets the next driver.
+Spark is a tree of processes: the driver's JVM, the user's Python below it, planners and workers in Python, and
+executors' JVMs with their workers. The caller chooses which of them are killed. The others may end by themselves, or
+may still run when the next driver starts.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A Spark cluster of two hosts on one machine, for tests of what takes two: Spark runs no task twice on one host.
+"""A Spark cluster of two hosts on one machine. Spark runs a task a second time only on another host.
 
     with spark_on_two_hosts(folder) as spark:
         ...

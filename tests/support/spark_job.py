@@ -1,11 +1,11 @@
-"""A streaming job as its user would write it: one topic's rows, put away as Parquet files and as messages.
+"""A streaming job as its user would write it: it writes one topic's rows as Parquet files and as messages.
 
     spark-submit tests/support/spark_job.py --service-url pulsar://127.0.0.1:6650 --topic topic://public/default/x
         --checkpoints checkpoints [--parquet rows] [--to topic://public/default/y] [--steering FOLDER]
 
-Each way out is a query with a checkpoint of its own. Where a row's message stands goes with the row, so that it can be
-said afterwards which message a copy is a copy of. With `--steering` the format is that of spark_steering.py. Prints
-`started` when all queries are.
+Each output is a query with its own checkpoint. Each row contains the position of its message, so that a copy can be
+matched with its message. With `--steering` the job uses the format of spark_steering.py. It prints `started` when all
+queries have started.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What came of a Spark job that was killed again and again: what was killed and put away, what was wrong. Pure."""
+"""The report of a Spark kill loop: what was killed, what was written, and what was wrong. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass, field

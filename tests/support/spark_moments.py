@@ -1,10 +1,10 @@
-"""When to kill Spark's driver, an executor or the broker: moments all over what a micro-batch goes through. Pure.
+"""Moments at which to kill Spark's driver, an executor or the broker, spread over all steps of a micro-batch. Pure.
 
     for moment in moments(Random(7), Target.DRIVER, 30, has_sink=True): ...
 
-Each run of kills goes through the events in an order of its own and begins anew when it has had them all, so that none
-is left out. Most steps of the data source can be made to last (spark_steering.py): then the kill falls between two
-steps that are microseconds apart. The others are told by Spark's log, and killed a moment later.
+Each run of kills goes through the events in its own random order and starts again at the end, so that none is left out.
+Most steps of the data source can be held (spark_steering.py). Then the kill comes between two steps that are
+microseconds apart. Other events appear in Spark's log, and the kill comes a moment later.
 """
 
 import math

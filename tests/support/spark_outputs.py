@@ -1,4 +1,4 @@
-"""Reads what a Spark job has put away, in its order: the rows of a Parquet sink, the messages of a topic."""
+"""Reads the output of a Spark job in order: the rows of a Parquet sink, or the messages of a topic."""
 
 import json
 from collections.abc import Iterable

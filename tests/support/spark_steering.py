@@ -1,14 +1,14 @@
-"""Format "tidewire" for a Spark that is to be killed: it says where each of its processes has come to, and waits there.
+"""Format "tidewire" for kill tests of Spark: each process reports the step it has reached, and can be held there.
 
     spark.dataSource.register(SteeredTidewire)
     spark.readStream.format("tidewire_steered").option("steering", str(folder)) ...
 
-It is the data source that users have, between a line said before and one said after each of its steps. Lines go into a
-named pipe in the `steering` folder, each whole, as `EVENT PID`. Where the folder has a file `hold EVENT`, the first
-process that comes to that event takes the file away and stands still until it is killed, so that a kill falls exactly
-there, however short the step is. It says so by a line `held EVENT PID`, and goes on after HELD_SECONDS_MAX.
+It is the data source that users have, but it writes a line before and after each step. Lines go into a named pipe in
+the `steering` folder, each in one write, as `EVENT PID`. If the folder has a file `hold EVENT`, the first process that
+reaches this event removes the file and pauses until it is killed. So a kill comes exactly there, however short the step
+is. The process reports it with a line `held EVENT PID`, and continues after HELD_SECONDS_MAX.
 
-Runs in Spark's processes, so it imports nothing but what is there. `spark_driver.listen` reads the lines elsewhere.
+It runs in Spark's processes, so it imports only what exists there. `spark_driver.listen` reads the lines elsewhere.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A topic under a load of transactions, and what everybody can read of it: what tests of Spark's outputs begin with.
+"""A topic under a load of transactions, and everything readable in it, for tests of Spark's outputs.
 
 async with told(broker, "topic://public/default/x") as story:
     await story.goes_on()                  # a good number of transactions have been committed meanwhile

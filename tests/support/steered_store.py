@@ -1,4 +1,4 @@
-"""Metadata stores in memory that a test steers: it acts before or after change sets, or lets the image lag.
+"""Metadata stores in memory that a test controls: it acts before or after change sets, or makes the image lag.
 
 store = SteeredStore()
 store.before = hook           # awaited with the operations of each change set, before it is decided

@@ -1,11 +1,11 @@
-"""The longest steps of the event loop while a story runs: for scripts and for looking, never for a test's verdict.
+"""The longest steps of the event loop while a story runs: for scripts and for debugging, never for an assertion.
 
 with longest_steps() as steps:
     ...
 for step in steps.worst():
     print(step.cpu_seconds, step.task, step.paused_at)
 
-Milliseconds depend on the machine, so tests assert on what does not: counts of slices, or how work grows with size.
+Milliseconds depend on the machine. So tests assert what does not: counts of slices, or how the work grows with size.
 """
 
 from collections.abc import Iterator

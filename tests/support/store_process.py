@@ -1,4 +1,4 @@
-"""The embedded metadata store in a process of its own, which can be killed: the real store on the real disk.
+"""The embedded metadata store in a separate process that can be killed: the real store on the real disk.
 
     with store_process(tmp_path / "data") as process:
         process.start()
@@ -7,9 +7,9 @@
         process.kill()                                        # kill -9
         process.start(Death(write=3, is_done=False))          # and it dies instead of its third write to the disk
 
-The process serves the store's calls over a loopback connection (tests/support/remote_store.py is the other end), each
-call in a task of its own, so calls of many clients meet in the store as calls of many tasks do in a broker. A watch is
-read by `next_watch`, one call for one `next`, so a slow reader there is a slow reader of the store.
+The process serves the store's calls over a loopback connection (tests/support/remote_store.py is the client). Each call
+runs in its own task, so concurrent calls of clients reach the store like concurrent tasks of a broker. A watch is read
+by `next_watch`, one call for each `next`, so a slow reader there is a slow reader of the store.
 """
 
 import signal

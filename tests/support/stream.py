@@ -1,4 +1,4 @@
-"""A stream of entries in memory: stands in for a managed ledger (to a cursor) and for a source (to a dispatcher).
+"""A stream of entries in memory: replaces a managed ledger (for a cursor) and a source (for a dispatcher).
 
     stream = MemoryStream()
     first = stream.append()              # readable at once
@@ -8,8 +8,8 @@
     stream.append(readable=False)        # stands above the readable position until `show`
     stream.seal()
 
-Behaves as `ManagedLedger` and `Source` say. Counts the reads it serves. `read` checkpoints once, and then answers with
-what is readable at that moment; `hold_reads` makes reads wait, to let something happen meanwhile.
+It behaves like `ManagedLedger` and `Source`, and counts the reads that it serves. `read` checkpoints once, and then
+returns what is readable at that moment. `hold_reads` makes reads wait, so that something can happen meanwhile.
 """
 
 from bisect import bisect_right

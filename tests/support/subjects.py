@@ -1,7 +1,7 @@
-"""What the suite of the client `tidewire` runs against: a broker of ours, or with `--against pulsar` an Apache Pulsar.
+"""The broker that the suite of the client `tidewire` runs against: Tidewire, or Apache Pulsar with `--against pulsar`.
 
-The tests are the same; they ask for the fixture `broker` and get either. What only a process of ours can do (be killed
-and come back on its data) they ask of `mortal`, and are left out against Pulsar.
+The tests are the same: they use the fixture `broker`, which is either of them. Tests that need a Tidewire process
+(killed and restarted on its data) use `mortal`, and do not run against Pulsar.
 """
 
 from collections.abc import Iterator

@@ -1,15 +1,13 @@
-"""A load of transactions on one scalable topic, which goes on through crashes of the broker and writes its history.
+"""A load of transactions on one scalable topic, which continues through crashes of the broker and records its history.
 
     load = Load(client, producer, history, happenings, outcomes, seed=7)
     nursery.start_soon(load.run)
     ...                                  # kill the broker, and tell: outcomes.broker_died(random)
     ends = await load.finish(segments)   # afterwards: everything is decided, and the last messages of all are named
 
-Each worker has keys of its own and sends one message after another, so the order of every key is known; but it has
-several transactions open at a time, which end in another order than they began in. Some are committed, some aborted,
-some left to their time-out.
-
-Which transaction does what is drawn from the seed; what meets what is up to the machine.
+Each worker has its own keys and sends one message after another, so the order of every key is known. But it has several
+transactions open at a time, which end in another order than they began. Some are committed, some aborted, some left to
+time out. The seed decides what each transaction does. The timing depends on the machine.
 """
 
 from collections import deque

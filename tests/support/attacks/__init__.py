@@ -1,4 +1,4 @@
-"""Attacks on a running broker, and a witness that holds the broker to its word meanwhile (scripts/attack.py).
+"""Attacks on a running broker, and a witness that checks the broker's promises meanwhile (scripts/attack.py).
 
 siege.py      a broker, an attack and a witness side by side; what they find is a `Verdict`
 witness.py    a well-behaved client: messages, transactions, acknowledgements, and what must be readable of them

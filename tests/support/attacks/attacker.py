@@ -1,4 +1,4 @@
-"""The attackers' side: connections that send what they like, and how long they go on."""
+"""The attackers' side: connections that send anything, and the length of an attack."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,11 +16,11 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 READ_BYTES: Final = 256 * 1024
 LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
-"""What a connection ends with when the broker has closed it, or takes no more of them."""
+"""The errors of a connection that the broker has closed or refused."""
 
 
 class Attacker:
-    """One attack's means: addresses, chance, time, and what came of it."""
+    """The means of one attack: addresses, random numbers, time; and its results."""
 
     def __init__(self, pulsar: Address, http: Address, chance: Random, seconds: float) -> None:
         self.pulsar = pulsar
@@ -36,9 +36,9 @@ class Attacker:
         return trio.current_time() < self.until
 
     async def in_parallel(self, tasks: int, attack: Callable[["Attacker", Random], Awaitable[None]]) -> None:
-        """Several at a time, each again and again with chances of its own until the time is over.
+        """Run the attack in `tasks` tasks, each repeatedly with its own random numbers, until the time is over.
 
-        Beyond that time an attacker who waits for the broker is cancelled.
+        After that time, attackers that wait for the broker are cancelled.
         """
 
         async def repeat(chance: Random) -> None:
@@ -56,14 +56,14 @@ class Attacker:
 
     @asynccontextmanager
     async def stream(self, address: Address | None = None) -> AsyncIterator[trio.SocketStream]:
-        """A connection that has said nothing yet."""
+        """Yield a connection that has sent nothing yet."""
         async with await trio.open_tcp_stream(*(address or self.pulsar)) as stream:
             self.counts["connections"] += 1
             yield stream
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator["AttackerClient"]:
-        """A connection that has said CONNECT and was answered."""
+        """Yield a connection that has sent CONNECT and was answered."""
         async with self.stream() as stream:
             client = AttackerClient(stream)
             await client.ask(commands.connect("attack"))
@@ -81,7 +81,7 @@ class Attacker:
 
 
 class AttackerClient(WireClient):
-    """A connection of which it is no surprise that the broker closes it."""
+    """A connection that the broker may close at any time."""
 
     async def receive(self) -> pb.BaseCommand:
         """The next command.

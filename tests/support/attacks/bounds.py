@@ -1,4 +1,4 @@
-"""The largest inputs that the protocol allows, which are served, and those just above, which are refused by name."""
+"""The largest legal inputs, which must be served, and slightly larger ones, which must be refused by name."""
 
 from random import Random
 from typing import Final
@@ -25,9 +25,9 @@ Type = pb.BaseCommand.Type
 PLAIN: Final = "persistent://public/default/bounds"
 PREFIX: Final = "persistent://public/default/"
 ID_BYTES: Final = 24
-"""No more than this an id takes here, in an ACK."""
+"""The most bytes that an id takes here in an ACK."""
 ID_BYTES_MIN: Final = 4
-"""And no less."""
+"""The least bytes that an id takes here in an ACK."""
 
 
 async def _ask(attacker: Attacker, client: AttackerClient, what: str, command: pb.BaseCommand, *served: int) -> None:

@@ -1,7 +1,7 @@
-"""Attacks by number: more of what a stranger may open than one may have, on topics of the attackers' own.
+"""Attacks by number: more producers, consumers and so on than a client may have, on the attackers' own topics.
 
-Each reaches a bound of docs/bounds.md, if there is time: what is below it is served, and what is above it is refused,
-forgotten or held back. Nobody else notices.
+Each reaches a bound of docs/bounds.md, if there is time. What is below the bound is served. What is above it is
+refused, forgotten or held back. Other clients must not notice.
 """
 
 from contextlib import suppress
@@ -84,7 +84,7 @@ async def unacknowledged(attacker: Attacker) -> None:
             for number in range(0, 2 * UNACKED_MESSAGES_PER_CONSUMER_MAX, BATCH):
                 await sending.send_payload(commands.send(1, number, num_messages=BATCH), batch)
                 await sending.receive()
-            # What it answers to this comes behind all that it has sent by now.
+            # The answer to this comes after everything that the broker has sent so far.
             await taking.send(commands.lookup(topic, 2))
             taken = 0
             while (await taking.receive()).type == Type.MESSAGE:

@@ -1,6 +1,6 @@
-"""Attacks by the surroundings: a process that is killed or stopped, too few descriptors, a full disk, no etcd.
+"""Attacks through the environment: a process that is killed or stopped, too few descriptors, a full disk, no etcd.
 
-After each the broker is killed (kill -9) and started again. It must still keep what it promised.
+After each attack the broker is killed (kill -9) and started again. It must still keep its promises.
 """
 
 import os
@@ -35,7 +35,7 @@ LARGE_BYTES: Final = 200_000
 AWAY_SECONDS: Final = 14
 """Longer than the broker's session in etcd lasts."""
 DESCRIPTORS: Final = 700
-"""Few more than a broker insists on; with fewer it refuses to start."""
+"""A few more than a broker needs; with fewer it refuses to start."""
 
 
 def killed(folder: Path, seed: int, seconds: float) -> Verdict:
@@ -71,7 +71,7 @@ async def _kill_and_judge(
 
 
 def stopped(folder: Path, seed: int, seconds: float) -> Verdict:
-    """SIGSTOP and SIGCONT in turn, while clients storm."""
+    """Alternate SIGSTOP and SIGCONT during a flood of requests."""
 
     async def run(broker: RunningBroker, attacker: Attacker) -> None:
         async with trio.open_nursery() as nursery:
@@ -86,7 +86,7 @@ def stopped(folder: Path, seed: int, seconds: float) -> Verdict:
 
 
 def descriptors(folder: Path, seed: int, seconds: float) -> Verdict:
-    """Few descriptors, and more clients than that."""
+    """Connect more clients than there are descriptors."""
 
     async def run(attacker: Attacker) -> None:
         async with trio.open_nursery() as nursery:
@@ -99,7 +99,7 @@ def descriptors(folder: Path, seed: int, seconds: float) -> Verdict:
 
 
 def full_disk(folder: Path, seed: int, seconds: float) -> Verdict:
-    """A disk that is full and has space again in turn, while clients storm, and send what nobody keeps."""
+    """Fill the disk and free it again repeatedly, during a flood of requests and large sends."""
 
     async def send(attacker: Attacker, _chance: Random) -> None:
         async with attacker.client() as client:
@@ -120,7 +120,7 @@ def full_disk(folder: Path, seed: int, seconds: float) -> Verdict:
                     await trio.sleep(FULL_SECONDS)
                 attacker.counts["times full"] += 1
                 await trio.sleep(FULL_SECONDS / 2)
-            # What was sent may fill it for good: then the witnesses wait, and a new process rightly does not start.
+            # The sends may have filled the disk. Then the witnesses would wait, and a new process would not start.
             enlarge(disk, 3 * DISK_BYTES)
 
     with small_disk(folder, DISK_BYTES) as disk, running_broker(disk / "data", *FLAGS) as broker:
@@ -129,7 +129,7 @@ def full_disk(folder: Path, seed: int, seconds: float) -> Verdict:
 
 
 def no_etcd(folder: Path, seed: int, seconds: float) -> Verdict:
-    """An etcd that stops for longer than the broker's session lasts, while clients storm."""
+    """Stop etcd for longer than the broker's session lasts, during a flood of requests."""
 
     async def run(etcd: EtcdProcess, attacker: Attacker) -> None:
         async with trio.open_nursery() as nursery:
@@ -147,7 +147,7 @@ def no_etcd(folder: Path, seed: int, seconds: float) -> Verdict:
 
 
 async def _stand_still(pid: int, seconds: float) -> None:
-    """Stop a process for so long; it goes on if the caller is cancelled."""
+    """Stop a process for `seconds`. It continues also if the caller is cancelled."""
     os.kill(pid, signal.SIGSTOP)
     try:
         await trio.sleep(seconds)

@@ -1,13 +1,14 @@
-"""Damage to one file of every kind in a data folder, and what a broker makes of it.
+"""Damages one file of every kind in a data folder, and checks how a broker reacts.
 
-A broker is stocked with a witness's messages and killed. Then, for each kind of file, a copy of its folder gets one
-file damaged, and a broker is started on the copy. It may do one of three things:
+A broker is filled with a witness's messages and killed. Then, for each kind of file, one file in a copy of its folder
+is damaged, and a broker is started on the copy. It may do one of three things:
 
-- refuse to start, with one sentence that names the file or the folder it is in;
-- serve all that was acknowledged;
-- tell readers of the damage, naming the file, and serve everything else.
+- refuse to start, with one sentence that names the file or its folder;
+- serve everything that was acknowledged;
+- report the damage to readers, naming the file, and serve everything else.
 
-It may never show what was aborted, what nobody sent, or one message twice; nor hold back a message without a word.
+It must never show aborted messages, messages that were never sent, or one message twice. It must not withhold a message
+without reporting it.
 """
 
 import re
@@ -33,13 +34,13 @@ from tidewire.protocol.errors import TidewireError
 WORK_SECONDS: Final = 1.5
 """How long the witness works, each of three times."""
 TOLD_SECONDS_MAX: Final = 60
-"""A reader who hears nothing for so long was not told."""
+"""A reader that gets nothing for this time was not told."""
 FLAGS: Final = (
     *("--ledger-age-seconds-max", "0.5"),
     *("--journal-file-bytes-max", "1MiB"),
     *("--txn-retention-seconds", "0.5"),
 )
-"""So that every kind of file comes into being within a second."""
+"""With these flags, every kind of file is created within a second."""
 
 
 class Kind(NamedTuple):
@@ -207,9 +208,9 @@ DAMAGES: Final[dict[str, Damage]] = {
 
 
 def damage_every_kind(stock: Stock, name: str, seed: int, seconds: float) -> Verdict:
-    """Do one damage to a file of each kind, in drawn order, until the time is over; blocks. The first is always done.
+    """Apply one damage to a file of each kind, in random order, until the time is over; blocks. At least one is done.
 
-    Every file that is damaged is drawn by seed, damage and kind alone.
+    The choice of each damaged file depends only on seed, damage and kind.
     """
     verdict = Verdict(name, complaints=list(stock.complaints))
     start = monotonic()

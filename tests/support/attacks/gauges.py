@@ -1,11 +1,11 @@
-"""What a broker says that it holds for clients: connections, producers, consumers, topics, memory.
+"""The broker's own figures of what it holds for clients: connections, producers, consumers, topics, memory.
 
     before = await gauges(broker.http_url)
     ...                                             # clients come and go
     left = await settled(broker.http_url, before)   # {} once no more is held than before
 
-A broker that forgets to let go of something for a client that is gone answers everybody else as before, so that no
-other verdict tells.
+If a broker does not release something for a client that has left, it still answers other clients. So no other verdict
+would show the leak.
 """
 
 import urllib.request

@@ -1,4 +1,4 @@
-"""Attacks over HTTP. While they go on, a polite client asks for the broker's health, and must be told."""
+"""Attacks over HTTP. Meanwhile a polite client asks for the broker's health, and must get an answer."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -56,7 +56,7 @@ BODIES: Final = (
 
 
 async def malformed(attacker: Attacker) -> None:
-    """Requests that are none, or two things at a time."""
+    """Send malformed and ambiguous requests."""
     heads = (
         b"GET\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
@@ -97,7 +97,7 @@ async def malformed(attacker: Attacker) -> None:
 
 
 async def junk(attacker: Attacker) -> None:
-    """Every method on every path, with names, parameters and bodies that nobody means. None may be our failure."""
+    """Send every method to every path with senseless names, parameters and bodies. None may be answered with 500."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         path = chance.choice(PATHS)

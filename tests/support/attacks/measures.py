@@ -1,4 +1,4 @@
-"""What a broker's process holds, as the system counts it: memory, sockets, descriptors; and what it logged."""
+"""What a broker's process holds, by the system's figures (memory, sockets, descriptors), and what it has logged."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ FILES_MORE_MAX: Final = 8
 """Files of journal and metadata come and go."""
 _LOOK_SECONDS: Final = 0.2
 _DEFECT: Final = re.compile(r"Traceback|\[(error|critical)\s*\]", re.IGNORECASE)
-"""A line that no client can cause. The broker's log has no such line but for defects of its own."""
+"""A log line that no client can cause: only a bug in the broker writes one."""
 
 
 class Held:

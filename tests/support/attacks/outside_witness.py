@@ -1,12 +1,12 @@
-"""A witness that is somebody else's client: `pulsar-client`, which publishes and reads beside an attack.
+"""A witness that uses a third-party client, `pulsar-client`. It publishes and reads during an attack.
 
     outside = OutsideWitness(broker.service_url, "witness-0")
     async with outside.at_work(): ...     # the attack
     await outside.judge()                 # reads everything again; afterwards look at `complaints`
 
-Broker and client of one project may share a misunderstanding, of which the other witness says nothing. One producer
-sends, one shared consumer acknowledges, on a regular topic, as the library does it by itself: it connects again, and
-sends again what was not answered. Its calls block, so each runs in a thread.
+Tidewire's broker and client may share a misunderstanding, which the other witness would not notice. Here one producer
+sends and one shared consumer acknowledges, on a regular topic. The library reconnects and resends by itself. Its calls
+block, so each runs in a thread.
 """
 
 from collections import Counter

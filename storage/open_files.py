@@ -85,7 +85,7 @@ class OpenFiles:
         """Return once every earlier `write` to this file is durable.
 
         Raises:
-            OSError: it is not durable, or the sync of a descriptor failed that was closed in between.
+            OSError: it is not durable, or an earlier sync of some file failed when it was closed.
         """
         with self._guard:
             if self._failure is not None:

@@ -8,9 +8,9 @@ set that no caller waits for is held back for a moment, so that it can share a g
 
 A change set that is too large for one batch is a transaction (KIP-868). It is the last of its group and is written
 behind the others, so nothing was decided on top of it if it is aborted. It is written piece by piece, while readers see
-the state before it. It is shown when its end is durable. If its caller is cancelled before that, it is aborted: the
-delta is dropped, and values, versions, indexes, counters and sessions stay as they were (R15). Only a failing disk can
-end it otherwise, because every reason to refuse it was checked before its begin.
+the state before it. It is shown when its end is durable. If its caller is cancelled before that, or the disk is full,
+it is aborted: the delta is dropped, and values, versions, indexes, counters and sessions stay as they were (R15). Every
+other reason to refuse it was checked before its begin.
 
 A failed write or sync ends the store. The contents of the disk are then unknown, and only opening the store again
 tells. A full disk is refused before that: the whole group gets `StoreFull`, because members may depend on each other,

@@ -60,13 +60,13 @@ class Watches:
         return ImageRangeWatch(self, self._image, start, end)
 
     def fire(self, revision: int, written: Sequence[Written]) -> None:
-        """Tell every watch that the change set concerns. The image holds it already."""
+        """Notify the watches of the changed keys. The image holds the change set already."""
         concerned: dict[ImageRangeWatch, list[Written]] = {}
         self.note(written, concerned)
         self.tell(revision, concerned)
 
     def note(self, written: Sequence[Written], concerned: dict["ImageRangeWatch", list[Written]]) -> None:
-        """Find the watches that a part of a change set concerns. Readers of single keys look at the image later."""
+        """Find the watches of the keys in a part of a change set. Readers of single keys look at the image later."""
         for change in written:
             for key_watch in self._keys.get(change.key, ()):
                 key_watch.signal.set()
@@ -76,12 +76,12 @@ class Watches:
             range_watch.fold(2 * len(written))
 
     def tell(self, revision: int, concerned: Mapping["ImageRangeWatch", list[Written]]) -> None:
-        """Tell the watches that `note` found. The image holds the whole change set."""
+        """Notify the watches that `note` found. The image holds the whole change set."""
         for range_watch, changes in concerned.items():
             range_watch.add(revision, changes)
 
     def fail(self, cause: BaseException) -> None:
-        """Declare that nothing fires again. Readers get `cause` once they have read what was there."""
+        """Declare that no watch fires again. Readers get `cause` once they have read what was there."""
         self._failure = cause
         for key_watches in self._keys.values():
             for key_watch in key_watches:

@@ -1,6 +1,5 @@
 """`make pipeline` for three days of flights: it needs Java, and comes to the right answer through two kills."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,6 @@ def test_three_days_come_out_right_and_no_process_is_left_behind(tmp_path: Path)
     ended = subprocess.run(
         [sys.executable, "-m", "examples.flights.run", "--days", "3", "--folder", str(folder)],
         cwd=CHECKOUT,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS_MAX,

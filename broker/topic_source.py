@@ -3,6 +3,8 @@
 The topic's transaction buffer says both.
 """
 
+from collections.abc import Callable
+
 from broker.entry_codecs import EntryCodecs
 from broker.errors import TopicClosed
 from broker.last_visible import last_visible
@@ -24,6 +26,8 @@ class TopicSource:
         self._codecs = codecs
         self.readable: Watermark = buffer.readable
         self._buffer = buffer
+        self.is_visible: Callable[[Entry], bool] = buffer.is_visible
+        """See `Source`. Bound here, because dispatch calls it for each entry."""
         self._sealed_signals: list[Signal] = []
         self._has_ended = False
 
@@ -93,10 +97,6 @@ class TopicSource:
                 except LedgerCorrupt:
                     return entries[:number]
         return entries
-
-    def is_visible(self, entry: Entry) -> bool:
-        """Return whether a readable entry may be delivered: it is neither a control entry nor aborted."""
-        return self._buffer.is_visible(entry)
 
     def chunk_of(self, entry: Entry) -> Chunk | None:
         """Return which chunk of a message the entry is, or None."""

@@ -70,9 +70,12 @@ ENTRY_MEMORY_BYTES: Final = 400
 _FLAG_TXN: Final = 1
 _FLAG_CONTROL: Final = 2
 _FORMATS: Final = tuple(EntryFormat)
-_LENGTH: Final = struct.Struct(">I")
-_HEADER: Final = struct.Struct(">BBIqq")  # format, flags, message count, timestamp, first index
+_PREFIX: Final = struct.Struct(">IBBIqq")  # length of the rest, format, flags, message count, timestamp, first index
+_LENGTH_SIZE: Final = 4
+_HEADER_SIZE: Final = _PREFIX.size - _LENGTH_SIZE
 _TXN: Final = struct.Struct(">qq")
+_TXN_PREFIX: Final = struct.Struct(_PREFIX.format + "qq")
+"""Both, one behind the other."""
 
 
 class CorruptEntry(ValueError):
@@ -88,19 +91,15 @@ UNCOPIED_BYTES_MIN: Final = 16 * 1024
 
 def encode_entry(entry: Entry) -> Pieces:
     """The bytes of an entry in a batch. A large payload is the last piece, uncopied."""
-    flags = 0
-    identity = b""
-    if entry.txn is not None:
-        flags |= _FLAG_TXN
-        identity = _TXN.pack(entry.txn.most, entry.txn.least)
-    if entry.is_control:
-        flags |= _FLAG_CONTROL
-    payload = entry.payload
-    length = _HEADER.size + len(identity) + len(payload)
-    header = _HEADER.pack(entry.format, flags, entry.message_count, entry.timestamp_ms, entry.first_index)
-    if len(payload) >= UNCOPIED_BYTES_MIN:
-        return b"".join((_LENGTH.pack(length), header, identity)), payload
-    return (b"".join((_LENGTH.pack(length), header, identity, payload)),)
+    _position, payload, first_index, count, time_ms, txn, entry_format, is_control = entry
+    flags = _FLAG_CONTROL if is_control else 0
+    rest = _HEADER_SIZE + len(payload)
+    if txn is None:
+        head = _PREFIX.pack(rest, entry_format, flags, count, time_ms, first_index)
+    else:
+        rest += _TXN.size
+        head = _TXN_PREFIX.pack(rest, entry_format, flags | _FLAG_TXN, count, time_ms, first_index, txn.most, txn.least)
+    return (head, payload) if len(payload) >= UNCOPIED_BYTES_MIN else (head + payload,)
 
 
 def copy_small_together(pieces: Sequence[bytes]) -> Pieces:
@@ -124,14 +123,13 @@ def decode_entries(ledger: int, first_entry: int, body: bytes | memoryview) -> I
     entry_id = first_entry
     end = len(body)
     while offset < end:
-        if end - offset < _LENGTH.size + _HEADER.size:
+        if end - offset < _PREFIX.size:
             raise CorruptEntry(f"{end - offset} bytes are left, too few for an entry")
-        (length,) = _LENGTH.unpack_from(body, offset)
-        stop = offset + _LENGTH.size + length
-        if length < _HEADER.size or stop > end:
+        length, form, flags, message_count, timestamp_ms, index = _PREFIX.unpack_from(body, offset)
+        stop = offset + _LENGTH_SIZE + length
+        if length < _HEADER_SIZE or stop > end:
             raise CorruptEntry(f"entry {entry_id} claims {length} bytes")
-        form, flags, message_count, timestamp_ms, index = _HEADER.unpack_from(body, offset + _LENGTH.size)
-        start = offset + _LENGTH.size + _HEADER.size
+        start = offset + _PREFIX.size
         txn = None
         if flags & ~(_FLAG_TXN | _FLAG_CONTROL):
             raise CorruptEntry(f"entry {entry_id} has the unknown flags {flags}")

@@ -9,6 +9,7 @@ Users import from `tidewire`. The files, from the outside in:
 - `checkpoint`: how far a checkpoint consumer has come
 - `redelivery`, `dead_letters`: when a message comes again, and where it goes when it did too often
 - `topic_consumer`, `subscribing`, `seeking`, `inbox`: one segment's session, how it begins and moves, what has arrived
+- `producer_session`, `topic_session`, `registration`: their phases, as tables
 - `acknowledgements`, `confirmations`: what was dealt with, and having that confirmed
 - `transactions`, `coordinators`: one transaction, and who decides it
 - `layout_watch`: how we know of a topic's segments

@@ -72,7 +72,7 @@ def test_a_data_folder_in_use(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         status, sentence = start_wrongly("--data-dir", str(broker.data_dir), cwd=tmp_path)
         assert status == FAILED
-        assert "in use" in sentence
+        assert "already uses the data folder" in sentence
         assert str(broker.data_dir) in sentence
 
 

@@ -20,6 +20,6 @@ def avro_library() -> ModuleType:
         import fastavro
     except ImportError as error:
         raise LibraryMissing(
-            f"values in Avro take the package fastavro, which {sys.executable} does not have"
+            f"values in Avro need the package fastavro, which {sys.executable} does not have"
         ) from error
     return fastavro

@@ -55,20 +55,20 @@ def find_columns(schema: StructType, *, topic_is_given: bool) -> FrameColumns:
         if types is None and name != "value":
             names = ", ".join(["value", *_WRITTEN])
             raise UnwritableColumns(
-                f"column {name} cannot be written: a message is made of {names}; drop it, or put it into one of these"
+                f"column {name} cannot be written: a message has {names}; drop the column, or put it into one of these"
             )
         if name in places:
             raise UnwritableColumns(f"there are two columns {name}")
         if types is not None and not any(_is_a(field.dataType, known) for known in types):
             expected = " or ".join(known.simpleString() for known in types)
-            raise UnwritableColumns(f"column {name} is {field.dataType.simpleString()}, and has to be {expected}")
+            raise UnwritableColumns(f"column {name} is {field.dataType.simpleString()}, but must be {expected}")
         places[name] = place
     if "value" not in places:
         raise UnwritableColumns(
-            "there is no column value, of which messages are made; name one so, as in to_json(struct(*)) AS value"
+            "the column value is missing; name the messages' column so, as in to_json(struct(*)) AS value"
         )
     if not topic_is_given and "topic" not in places:
-        raise UnwritableColumns("neither the option topic nor a column topic says where to write")
+        raise UnwritableColumns("the target is missing; give the option topic or a column topic")
     return FrameColumns(places["value"], *(places.get(name) for name in FrameColumns._fields[1:]))
 
 

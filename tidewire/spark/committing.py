@@ -83,7 +83,8 @@ def commit(options: WriteOptions, group: CommitGroup, winners: list[TransactionI
             else "running it again is safe"
         )
         raise CommitFailed(
-            f"nobody could be asked to commit {group} for {options.operation_timeout_seconds:g} s; {advice}: {error}"
+            f"no broker could be reached to commit {group} for {options.operation_timeout_seconds:g} s; "
+            f"{advice}: {error}"
         ) from error
 
 

@@ -167,9 +167,7 @@ class BlockingConnection:
             for piece in pieces:
                 self._socket.sendall(piece)
         except TimeoutError as error:
-            raise OperationTimedOut(
-                f"{self.address} has read nothing of what it was sent for {self._timeout_seconds:g} s"
-            ) from error
+            raise OperationTimedOut(f"{self.address} has read nothing for {self._timeout_seconds:g} s") from error
         except OSError as error:
             raise self._broken(error) from error
 

@@ -101,8 +101,8 @@ class Coordinator:
     def _require_groups(self, are_known: bool) -> None:
         if not are_known:
             raise ProtocolViolation(
-                f"the broker at {self._connection.address} knows no groups of transactions; writing from Spark needs a"
-                " Tidewire broker of this version"
+                f"the broker at {self._connection.address} does not support groups of transactions; "
+                "writing from Spark needs a Tidewire broker of this version"
             )
 
 
@@ -122,5 +122,5 @@ def _leader(service: BlockingConnection, number: int | None) -> tuple[int, str]:
     if number is None and leaders:
         number = random.choice(sorted(leaders))  # noqa: S311 - it spreads load and nothing else
     if number is None or number not in leaders:
-        raise ConnectFailed(f"{service.address} says that nobody coordinates transactions at the moment")
+        raise ConnectFailed(f"{service.address} says that no broker coordinates transactions at the moment")
     return number, leaders[number]

@@ -87,19 +87,19 @@ class Decoder:
         # Whatever the libraries make of bytes that are none of theirs.
         except Exception as error:
             name = _S.Type.Name(kind)
-            raise UnreadableMessage(f"a value is not what the topic's {name} schema says: {error}") from error
+            raise UnreadableMessage(f"a value does not match the topic's {name} schema: {error}") from error
 
     def _fixed(self, values: Values, item: np.dtype[Any]) -> pa.Array:
         absent = np.array([value is None for value in values])
         filler = bytes(item.itemsize)
         if any(value is not None and len(value) != item.itemsize for value in values):
-            raise ValueError(f"it has not {item.itemsize} bytes")
+            raise ValueError(f"it does not have {item.itemsize} bytes")
         read = np.frombuffer(b"".join(filler if value is None else value for value in values), item)
         native = read.astype(item.newbyteorder("="))
         if pa.types.is_timestamp(self._type):
             beyond = native[(native > _TIME_MS_MAX) | (native < -_TIME_MS_MAX)]
             if beyond.size:
-                raise ValueError(f"{beyond[0]} is no time that a timestamp can hold")
+                raise ValueError(f"a timestamp cannot hold the time {beyond[0]}")
             return pa.array(native * _US_PER_MS, pa.int64(), mask=absent).view(self._type)
         return pa.array(native, self._type, mask=absent)
 
@@ -109,7 +109,7 @@ class Decoder:
         lines = [b"{}" if value is None else value.strip().replace(b"\n", b" ") for value in values]
         # So no value can go on in the next one unnoticed: behind a brace that closes, none that opens can follow.
         if not all(line[:1] == b"{" and line[-1:] == b"}" for line in lines):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         text = b"\n".join(lines)
         table = pyarrow.json.read_json(
             io.BytesIO(text),
@@ -142,7 +142,7 @@ class Decoder:
 
 def _flag(value: bytes) -> bool:
     if len(value) != 1:
-        raise ValueError("it has not 1 byte")
+        raise ValueError("it does not have 1 byte")
     return value != b"\0"
 
 

@@ -148,7 +148,7 @@ def _check_sizes(sizes: Numbers, columns: Columns) -> None:
         place = int(sizes.argmax())
         key = None if columns.keys is None else columns.keys[place].as_py()
         named = "a row without key" if key is None else f"the row with the key {key!r:.100}"
-        raise UnwritableRow(f"{named} takes {sizes[place]} bytes; a message may have {ROW_BYTES_MAX}")
+        raise UnwritableRow(f"{named} takes {sizes[place]} bytes; the limit is {ROW_BYTES_MAX}")
 
 
 class _Matrix:
@@ -260,7 +260,7 @@ def _milliseconds(times: pa.Array) -> tuple[Numbers, npt.NDArray[np.bool_]]:
     present = _present(times)
     microseconds: Numbers = times.view(pa.int64()).fill_null(0).to_numpy()
     if len(microseconds) and int(microseconds.min()) < 0:
-        raise UnwritableRow("an event_time is before 1970, which a message cannot have")
+        raise UnwritableRow("an event_time is before 1970, which is not allowed")
     return microseconds // _US_PER_MS, present
 
 
@@ -268,7 +268,7 @@ def _properties(maps: pa.Array) -> pa.BinaryArray:
     """The `properties` fields of each row: each entry as a field, then those of a row in one."""
     names, texts = maps.keys, maps.items
     if texts.null_count:
-        raise UnwritableRow("properties hold a null, which a message cannot have; leave such entries out")
+        raise UnwritableRow("properties hold a null, which is not allowed; leave such entries out")
     count = len(names)
     name_sizes, text_sizes = _sizes(names), _sizes(texts)
     name_heads, text_heads = _Matrix(count), _Matrix(count)

@@ -96,7 +96,7 @@ class Follower:
         if self._options.fail_on_data_loss:
             for topic, _, _ in self._options.starting.places:
                 if topic not in topics:
-                    raise DataLost(f"starting_position names {topic}, which is not read; {ADVICE}")
+                    raise DataLost(f"starting_position names {topic}, which this query does not read; {ADVICE}")
         return {topic: self._first(topic) for topic in topics}
 
     def resumed(self, read_to: Callable[[Segment], EntryPosition]) -> Offsets:

@@ -130,7 +130,7 @@ class HeldSubscription:
             )
             if not answer.HasField("consumer_mark_delete_position"):
                 raise ProtocolViolation(
-                    f"the broker of {part.wire_name} does not say where subscription {self._name} is"
+                    f"the broker of {part.wire_name} does not report the position of subscription {self._name}"
                 )
             return EntryPosition(*position(answer.consumer_mark_delete_position))
 

@@ -170,7 +170,7 @@ class JobProgress:
                 # When a segment was removed, the layout that is asked for anew tells.
                 if not is_removed:
                     raise
-        raise DataLost(f"segments that job {self._name!r} is to read are not there, time and again")
+        raise DataLost(f"segments that job {self._name!r} must read are repeatedly missing")
 
     def _begin(self) -> tuple[Batch, TransactionId] | None:
         batch = self._plan()
@@ -218,7 +218,7 @@ class JobProgress:
         )
         for segment_range in ranges:
             if segment_range.after < self._read_to.get(segment_range.part.wire_name, EARLIEST):
-                raise ProtocolViolation(f"what job {self._name!r} committed last is not acknowledged: {segment_range}")
+                raise ProtocolViolation(f"the last commit of job {self._name!r} is not acknowledged: {segment_range}")
         return Batch(self._application, number, ranges) if ranges else None
 
     @property

@@ -96,7 +96,7 @@ class Gauge:
         backlog_range = ask_end(self._owner, self._consumer_id, pb.BacklogRangeRequest(since_ms=time_ms)).backlog_range
         if backlog_range is None:
             raise ProtocolViolation(
-                f"the broker at {self._owner.address} does not find messages of {self._topic} by time; "
+                f"the broker at {self._owner.address} cannot find messages of {self._topic} by time; "
                 "give positions, earliest or latest"
             )
         return backlog_range

@@ -80,7 +80,7 @@ def parse_place(text: str) -> Place:
     """
     found = _PLACE.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no place in a segment; expected LEDGER:ENTRY@INDEX")
+        raise ValueError(f"{text!r} is not a position in a segment; give it as LEDGER:ENTRY@INDEX")
     return Place(EntryPosition(int(found[1]), int(found[2])), int(found[3]), found[4] or "")
 
 

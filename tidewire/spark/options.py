@@ -119,19 +119,19 @@ class ReadOptions:
         options = by_name(given, READ_NAMES, others=WRITE_ONLY_NAMES)
         for name in WRITE_ONLY_NAMES:
             if name in options:
-                raise InvalidOption(f"option {name} is for writing; for reading there are {', '.join(READ_NAMES)}")
+                raise InvalidOption(f"option {name} is for writing; options for reading are {', '.join(READ_NAMES)}")
         for name in {Use.BATCH: _STREAM_ONLY, Use.STREAM: _BATCH_ONLY, None: ()}[use]:
             if name in options:
                 raise InvalidOption(f"option {name} is not for {use.value if use else ''}")
         topics, pattern = _topics(options)
         starting = _boundary(options, "starting_position", LATEST_START if use is Use.STREAM else EARLIEST_START)
         if use is Use.BATCH and starting == LATEST_START:
-            raise InvalidOption("option starting_position: nothing stands behind latest when a batch is read")
+            raise InvalidOption("option starting_position: a batch that starts at latest has nothing to read")
         if use is Use.STREAM and any(segment == OTHERS for _, segment, _ in starting.places):
             raise InvalidOption(f"option starting_position: {OTHERS} in place of a segment's name is for a batch")
         ending = _boundary(options, "ending_position", LATEST_START)
         if ending == EARLIEST_START:
-            raise InvalidOption("option ending_position: nothing stands before earliest")
+            raise InvalidOption("option ending_position: there is nothing before earliest")
         return cls(
             service=service_of(options),
             topics=topics,
@@ -160,7 +160,7 @@ def by_name(given: Mapping[str, str], known: Sequence[str], others: Sequence[str
     by_bare_name = {_bare(name): name for name in (*known, *others)}
     for name in given:
         if name.lower() == "path":
-            raise InvalidOption('a topic is no path: leave it out of load and save, and give .option("topic", ...)')
+            raise InvalidOption('a topic is not a path: leave it out of load and save, and give .option("topic", ...)')
         if _bare(name) not in by_bare_name:
             raise InvalidOption(f"unknown option {name.lower()!r}; format tidewire knows {', '.join(known)}")
     return {by_bare_name[_bare(name)]: value for name, value in given.items()}
@@ -212,7 +212,7 @@ def _pattern(text: str) -> Pattern:
     try:
         re.compile(found[2])
     except re.error as error:
-        raise InvalidOption(f"option topic_pattern: {found[2]!r} is no regular expression: {error}") from error
+        raise InvalidOption(f"option topic_pattern: {found[2]!r} is not a regular expression: {error}") from error
     return Pattern(found[1], found[2])
 
 
@@ -261,7 +261,7 @@ def count_of(options: Mapping[str, str], name: str, least: int) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
-        raise InvalidOption(f"option {name}: {text!r} is no whole number of {least} or more")
+        raise InvalidOption(f"option {name}: {text!r} is not a whole number of at least {least}")
     return int(text)
 
 
@@ -279,7 +279,7 @@ def seconds_of(options: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= SECONDS_MAX:
-        raise InvalidOption(f"option {name}: {text!r} is no number of seconds above 0 and up to {SECONDS_MAX:.0f}")
+        raise InvalidOption(f"option {name}: {text!r} is not a number of seconds above 0 and up to {SECONDS_MAX:.0f}")
     return seconds
 
 

@@ -101,6 +101,6 @@ def _check_named(boundary: Boundary, parts: Iterable[Segment]) -> None:
     for topic, segment, _ in boundary.places:
         if segment != OTHERS and (topic, segment) not in there:
             raise DataLost(
-                f"{topic} has no segment {segment!r}, which a position names: it was removed, or never was; "
-                "set fail_on_data_loss to false to read what there is"
+                f"{topic} has no segment {segment!r}, which a position names: it was removed, or never existed; "
+                "set fail_on_data_loss to false to read the rest"
             )

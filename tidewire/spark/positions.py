@@ -77,7 +77,7 @@ def parse_boundary(text: str) -> Boundary:
     except ValueError:
         raise ValueError(f"{text!r} is neither earliest nor latest nor a time nor JSON by topic and segment") from None
     if time.tzinfo is None:
-        raise ValueError(f"{text!r} does not say its time zone; write {text}Z for UTC")
+        raise ValueError(f"{text!r} has no time zone; write {text}Z for UTC")
     # Brokers count from 1970, and took nothing before.
     return Boundary(max(0, round(time.astimezone(UTC).timestamp() * 1000)))
 
@@ -93,7 +93,7 @@ def parse_position(text: object) -> EntryPosition:
         return word
     found = _POSITION.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise ValueError(f"{text!r} is no position; expected LEDGER:ENTRY, earliest or latest")
+        raise ValueError(f"{text!r} is not a position; give LEDGER:ENTRY, earliest or latest")
     return EntryPosition(int(found[1]), int(found[2]))
 
 
@@ -101,7 +101,7 @@ def _by_segment(text: str) -> Boundary:
     try:
         topics = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"this is no JSON: {error}") from error
+        raise ValueError(f"this is not JSON: {error}") from error
     if not all(isinstance(segments, dict) for segments in topics.values()):
         raise ValueError('expected {"TOPIC": {"SEGMENT": "LEDGER:ENTRY"}}')
     places = [(topic, segment, place) for topic, segments in topics.items() for segment, place in segments.items()]

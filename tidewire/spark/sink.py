@@ -166,7 +166,7 @@ class RowWriting:
         assert topics is not None, "checked with the data frame's columns"
         for topic in topics.unique().to_pylist():
             if topic is None:
-                raise UnwritableRow("a row's topic is null, so nothing says where to write it")
+                raise UnwritableRow("a row's topic is null, so the row has no target")
             wrong = check_topic(topic)
             if wrong is not None:
                 raise UnwritableRow(f"a row's topic: {wrong}")

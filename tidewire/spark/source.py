@@ -113,4 +113,4 @@ class TidewireSource(DataSource):
 
     def _check(self, schema: StructType) -> None:
         if schema != self._columns:
-            raise InvalidOption("format tidewire has a schema of its own; load without .schema(...) and select columns")
+            raise InvalidOption("format tidewire has its own schema; load without .schema(...) and select columns")

@@ -113,9 +113,11 @@ def common_schema(brokers: Brokers, topics: Iterable[str]) -> TopicSchema:
         found.setdefault(schema_of(brokers, topic), topic)
     if len(found) > 1:
         first, second = list(found.values())[:2]
-        raise UnreadableSchema(f"{first} and {second} have different schemas; read them apart, or without schema=auto")
+        raise UnreadableSchema(
+            f"{first} and {second} have different schemas; read them separately, or without schema=auto"
+        )
     if not found:
-        raise UnreadableSchema("no topic matches, so there is no schema to read by; read without schema=auto")
+        raise UnreadableSchema("no topic matches, so there is no schema; read without schema=auto")
     return next(iter(found))
 
 
@@ -135,7 +137,7 @@ def spark_type(schema: TopicSchema) -> DataType:
     try:
         return _avro_type(json.loads(schema.definition), {}, decoded_by_avro=schema.kind == _S.Avro)
     except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableSchema(f"the topic's schema is not understood: {error!r}") from error
+        raise UnreadableSchema(f"the topic's schema cannot be parsed: {error!r}") from error
 
 
 def _avro_type(schema: Any, named: dict[str, DataType], *, decoded_by_avro: bool) -> DataType:  # noqa: ANN401 - JSON

@@ -218,7 +218,7 @@ def _source_options(given: Mapping[str, str]) -> tuple[ReadOptions, EntryPositio
     if options.subscription is not None:
         raise InvalidOption("option subscription: a job's subscription has the job's name")
     if options.uncommitted:
-        raise InvalidOption("option isolation: a job reads what is committed")
+        raise InvalidOption("option isolation: a job always reads committed messages")
     wrong = [topic for topic in options.topics if not topic.startswith(SCALABLE)]
     if wrong:
         raise InvalidOption(f"option topic: {wrong[0]} takes no transactions; a job reads {SCALABLE} topics")
@@ -226,7 +226,7 @@ def _source_options(given: Mapping[str, str]) -> tuple[ReadOptions, EntryPositio
         return options, EARLIEST
     starts = {EARLIEST_START: EARLIEST, LATEST_START: LATEST}
     if options.starting not in starts:
-        raise InvalidOption("option starting_position: a job that was never run begins at earliest or at latest")
+        raise InvalidOption("option starting_position: a new job must begin at earliest or latest")
     return options, starts[options.starting]
 
 

@@ -124,10 +124,10 @@ def values_of(form: Form, kind: DataType) -> Values:
 
 
 _ADVICE: Final = {
-    Form.NONE: "and has to be binary or string; with the option schema (auto, json, avro) it may be more",
+    Form.NONE: "but must be binary or string; with the option schema (auto, json, avro) it may be more",
     Form.AUTO: "for which there is no schema; cast it, or put it into a struct",
-    Form.JSON: "and has to be a struct for schema=json",
-    Form.AVRO: "and has to be a struct for schema=avro",
+    Form.JSON: "but must be a struct for schema=json",
+    Form.AVRO: "but must be a struct for schema=avro",
 }
 
 
@@ -205,7 +205,7 @@ def _milliseconds(moment: datetime) -> int:
 
 def _finite(number: float) -> float:
     if not math.isfinite(number):
-        raise ValueError(f"there is no {number} in JSON")
+        raise ValueError(f"JSON cannot represent {number}")
     return number
 
 
@@ -267,6 +267,6 @@ def _definition(kind: DataType, name: str, taken: set[str], *, in_json: bool) ->
         where = name.removeprefix(f"{RECORD_NAME}_").replace("_", ".") if name != RECORD_NAME else "value"
         form = "JSON" if in_json else "Avro"
         raise UnwritableColumns(
-            f"field {where} of column value is {kind.simpleString()}, which is not written as {form}"
+            f"field {where} of column value is {kind.simpleString()}, which cannot be written as {form}"
         )
     return known

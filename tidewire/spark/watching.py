@@ -272,7 +272,7 @@ class Watch:
                     raise
         if found is None:
             raise ProtocolViolation(
-                f"the broker of {followed.part.wire_name} does not measure what there is to read, as streams need it to"
+                f"the broker of {followed.part.wire_name} cannot measure the backlog, which streams need"
             )
         return found
 

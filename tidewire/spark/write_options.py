@@ -99,15 +99,15 @@ class WriteOptions:
         options = by_name(given, WRITE_NAMES, others=(*_READ_ONLY, *_SPARKS_OWN))
         for name in _READ_ONLY:
             if name in options:
-                raise InvalidOption(f"option {name} is for reading; for writing there are {', '.join(WRITE_NAMES)}")
+                raise InvalidOption(f"option {name} is for reading; options for writing are {', '.join(WRITE_NAMES)}")
         application, version = options.get("txn_app_id"), count_of(options, "txn_version", 0)
         if use is Use.STREAM and version is not None:
             raise InvalidOption("option txn_version is not for a stream, which counts its batches by itself")
         if use is Use.BATCH and (application is None) != (version is None):
             given_one, other = ("txn_version", "txn_app_id") if application is None else ("txn_app_id", "txn_version")
-            raise InvalidOption(f"option {given_one}: give {other}, too; only together they say which batch this is")
+            raise InvalidOption(f"option {given_one}: give {other} too; only both together name the batch")
         if "also_commit" in options and version is None:
-            raise InvalidOption("option also_commit: give txn_app_id and txn_version, too; they say of which batch")
+            raise InvalidOption("option also_commit: give txn_app_id and txn_version too; they name the batch")
         if application == "":
             raise InvalidOption("option txn_app_id is empty")
         return cls(
@@ -159,5 +159,7 @@ def _form(options: Mapping[str, str]) -> Form:
 def _transactions(text: str) -> tuple[tuple[int, int], ...]:
     found = [re.fullmatch(r"(\d{1,19}):(\d{1,19})", one.strip()) for one in text.split(",") if one.strip()]
     if None in found:
-        raise InvalidOption(f"option also_commit: {text!r} is no list of transactions; expected MOST:LEAST,MOST:LEAST")
+        raise InvalidOption(
+            f"option also_commit: {text!r} is not a list of transactions; give it as MOST:LEAST,MOST:LEAST"
+        )
     return tuple((int(one[1]), int(one[2])) for one in found if one is not None)

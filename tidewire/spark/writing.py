@@ -316,7 +316,7 @@ class Attempt:
         layout = layout_of(owner, topic.name, update)
         succession = layout.succession(topic.layout)
         if succession is Succession.OTHER_TOPIC:
-            raise WriteFailed(f"{topic.name} was deleted and made again while a task wrote to it")
+            raise WriteFailed(f"{topic.name} was deleted and created again while a task wrote to it")
         if succession is Succession.NEWER:
             topic.layout = layout
             topic.is_new = True

@@ -206,7 +206,10 @@ def test_each_message_of_a_topic_is_read_by_the_version_it_was_written_with(
     [
         ({"schema": "auto"}, "read it without schema=auto"),
         ({"subscription": "s"}, "option subscription is not for a batch"),
-        ({"starting_position": '{"TOPIC": {"0000-0fff-9": "1:1"}}'}, "it was removed, or never was; set fail_on_data"),
+        (
+            {"starting_position": '{"TOPIC": {"0000-0fff-9": "1:1"}}'},
+            "it was removed, or never existed; set fail_on_data",
+        ),
         ({"topic": "", "topic_pattern": "topic://public/none/.*", "schema": "auto"}, "no topic matches"),
     ],
 )

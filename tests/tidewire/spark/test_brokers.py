@@ -127,7 +127,7 @@ def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        (ConnectFailed("refused"), "refused; is one running there, as option service_url says?"),
+        (ConnectFailed("refused"), "refused; check that a broker runs there, and option service_url"),
         (ProtocolViolation("no frame"), "no frame; does option service_url name the port for pulsar://"),
     ],
 )

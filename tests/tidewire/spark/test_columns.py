@@ -50,15 +50,15 @@ def test_a_frame_that_was_read_from_a_topic_can_be_written_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ([("key", TEXT)], "there is no column value, of which messages are made; name one"),
-        ([VALUE], "neither the option topic nor a column topic says where to write"),
-        ([VALUE, TOPIC, ("carrier", TEXT)], "column carrier cannot be written: a message is made of value, key, event"),
-        ([VALUE, TOPIC, ("key", NUMBER)], "column key is int, and has to be string or binary"),
-        ([VALUE, TOPIC, ("event_time", NUMBER)], "column event_time is int, and has to be timestamp"),
-        ([VALUE, TOPIC, ("event_time", TimestampNTZType())], "event_time is timestamp_ntz, and has to be timestamp"),
-        ([VALUE, TOPIC, ("properties", MapType(TEXT, NUMBER))], "column properties is map<string,int>, and has to"),
+        ([("key", TEXT)], "the column value is missing; name the messages' column"),
+        ([VALUE], "the target is missing; give the option topic or a column topic"),
+        ([VALUE, TOPIC, ("carrier", TEXT)], "column carrier cannot be written: a message has value, key, event"),
+        ([VALUE, TOPIC, ("key", NUMBER)], "column key is int, but must be string or binary"),
+        ([VALUE, TOPIC, ("event_time", NUMBER)], "column event_time is int, but must be timestamp"),
+        ([VALUE, TOPIC, ("event_time", TimestampNTZType())], "event_time is timestamp_ntz, but must be timestamp"),
+        ([VALUE, TOPIC, ("properties", MapType(TEXT, NUMBER))], "column properties is map<string,int>, but must"),
         ([VALUE, TOPIC, ("value", BINARY)], "there are two columns value"),
-        ([VALUE, ("topic", BINARY)], "column topic is binary, and has to be string"),
+        ([VALUE, ("topic", BINARY)], "column topic is binary, but must be string"),
     ],
 )
 def test_what_would_be_lost_or_misunderstood_is_refused_by_name(

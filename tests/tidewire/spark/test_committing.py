@@ -206,7 +206,9 @@ def test_a_commit_that_nobody_answers_says_whether_it_may_be_asked_again(
 
     monkeypatch.setattr(committing, "Coordinator", silent)
     impatient = WriteOptions(options.service, options.topic, operation_timeout_seconds=1e-9)
-    with pytest.raises(CommitFailed, match=r"nobody could be asked to commit batch 5 of .*; running it again is safe"):
+    with pytest.raises(
+        CommitFailed, match=r"no broker could be reached to commit batch 5 of .*; running it again is safe"
+    ):
         commit(impatient, group, [])
     with pytest.raises(
         CommitFailed, match=r"to commit the rows for .*; they may be there all the same, so look before"
@@ -420,18 +422,20 @@ def scripted(answer: Callable[[pb.BaseCommand], pb.BaseCommand]) -> Brokers:
 def test_a_broker_that_knows_no_groups_is_told_apart() -> None:
     wire = CommitGroup("a", 0).on_the_wire
     coordinator = Coordinator(scripted(lambda command: commands.new_txn_response(command.new_txn.request_id, (0, 1))))
-    with pytest.raises(ProtocolViolation, match="scripted:6650 knows no groups of transactions; writing from Spark"):
+    with pytest.raises(
+        ProtocolViolation, match="scripted:6650 does not support groups of transactions; writing from Spark"
+    ):
         coordinator.new_transaction(wire, 1000)
     coordinator = Coordinator(scripted(lambda command: commands.end_txn_response(command.end_txn.request_id, (0, 0))))
-    with pytest.raises(ProtocolViolation, match="knows no groups"):
+    with pytest.raises(ProtocolViolation, match="does not support groups"):
         coordinator.commit_group(wire, [])
-    with pytest.raises(ProtocolViolation, match="knows no groups"):
+    with pytest.raises(ProtocolViolation, match="does not support groups"):
         coordinator.abort_group(wire)
 
 
 @pytest.mark.parametrize("number", [1, 7])
 def test_a_coordinator_that_nobody_leads_is_asked_for_again(number: int) -> None:
-    with pytest.raises(ConnectFailed, match="scripted:6650 says that nobody coordinates transactions at the moment"):
+    with pytest.raises(ConnectFailed, match="scripted:6650 says that no broker coordinates transactions at the moment"):
         Coordinator(scripted(lambda command: command), number=number)
 
 

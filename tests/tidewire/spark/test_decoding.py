@@ -82,7 +82,7 @@ def test_primitive_values_are_read_and_absent_ones_are_null(kind: int, encoded: 
 
 @pytest.mark.parametrize("kind", [S.Bool, S.Int8, S.Int32, S.Int64, S.Double, S.Timestamp, S.String])
 def test_a_value_that_is_no_such_thing_is_not_guessed_at(kind: int) -> None:
-    with pytest.raises(UnreadableMessage, match="a value is not what the topic's"):
+    with pytest.raises(UnreadableMessage, match="a value does not match the topic's"):
         decoder(kind).column([b"\xff\xff\xff"], b"")
 
 
@@ -124,7 +124,7 @@ def test_json_objects_are_structs(objects: list[dict[str, Any] | None], pretty: 
 )
 def test_what_is_no_json_object_is_not_guessed_at(values: list[bytes]) -> None:
     """Nor does it shift the rows behind it."""
-    with pytest.raises(UnreadableMessage, match="Json schema says"):
+    with pytest.raises(UnreadableMessage, match="Json schema"):
         decoder(S.Json, RECORD).column([b"{}", *values, b"{}"], b"")
 
 
@@ -193,12 +193,12 @@ def test_other_logical_types_are_what_they_are_written_as(kind: str, logical: st
 @pytest.mark.parametrize("kind", [S.Date, S.Timestamp])
 @pytest.mark.parametrize("milliseconds", [2**62, -(2**62), -(2**63)])
 def test_a_time_that_no_timestamp_can_hold_is_not_another_one(kind: int, milliseconds: int) -> None:
-    with pytest.raises(UnreadableMessage, match=r"schema says: .* is no time that a timestamp can hold"):
+    with pytest.raises(UnreadableMessage, match=r"schema: a timestamp cannot hold the time"):
         decoder(kind).column([struct.pack(">q", 1), struct.pack(">q", milliseconds)], b"")
 
 
 def test_garbage_in_an_avro_topic_is_named() -> None:
-    with pytest.raises(UnreadableMessage, match="Avro schema says"):
+    with pytest.raises(UnreadableMessage, match="Avro schema"):
         decoder(S.Avro, RECORD).column([b"\xff"], b"")
 
 
@@ -223,7 +223,7 @@ def test_definitions_in_avros_language_are_column_types(schema: object, made: Da
         (TopicSchema(S.KeyValuePair, ""), "schemas of type KeyValuePair are not decoded"),
         (TopicSchema(S.ProtobufNative, ""), "without schema=auto"),
         (TopicSchema(S.Avro, json.dumps(["string", "int"])), "no column type for the union"),
-        (TopicSchema(S.Avro, "{"), "the topic's schema is not understood"),
+        (TopicSchema(S.Avro, "{"), "the topic's schema cannot be parsed"),
         (TopicSchema(S.Avro, json.dumps(NESTED)), "it contains itself"),
     ],
 )
@@ -240,5 +240,5 @@ def test_an_empty_struct_is_read_too() -> None:
 def test_fastavro_is_needed_for_avro_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
     assert decoder(S.String).column([b"a"], b"").to_pylist() == ["a"]
-    with pytest.raises(LibraryMissing, match="take the package fastavro"):
+    with pytest.raises(LibraryMissing, match="need the package fastavro"):
         decoder(S.Avro, RECORD)

@@ -328,5 +328,5 @@ def test_a_topic_that_was_created_again_is_told_from_an_older_layout() -> None:
     made.created_at_ms = 1000
     world.dag.segments.append(made)
     world.close_producers()
-    with pytest.raises(WriteFailed, match="was deleted and made again while a task wrote to it"):
+    with pytest.raises(WriteFailed, match="was deleted and created again while a task wrote to it"):
         attempt.write(TOPIC, rows((0, 2)))

@@ -159,7 +159,7 @@ def test_a_position_in_a_topic_that_is_not_read_is_not_passed_over() -> None:
     topics = Topics()
     topics.add("0000-ffff-0", 1)
     start = parse_boundary('{"topic://public/default/y": {"0000-ffff-0": "latest"}}')
-    with pytest.raises(DataLost, match="names topic://public/default/y, which is not read"):
+    with pytest.raises(DataLost, match="names topic://public/default/y, which this query does not read"):
         following(topics, replace(OPTIONS, starting=start)).first()
     lenient = replace(OPTIONS, starting=start, fail_on_data_loss=False)
     assert encode(following(topics, lenient).first()) == {X: {"0000-ffff-0": "-1:-1@0"}}

@@ -242,7 +242,7 @@ def test_a_decision_without_the_acknowledgement_is_found_out(job: Job) -> None:
         with Brokers(job.sink) as brokers:
             Coordinator(brokers).commit_group(batch.group.on_the_wire, [])
         progress.committed(batch)
-        with pytest.raises(ProtocolViolation, match=r"what job .* committed last is not acknowledged"):
+        with pytest.raises(ProtocolViolation, match=r"the last commit of job .* is not acknowledged"):
             progress.begin()
 
 

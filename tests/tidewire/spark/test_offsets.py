@@ -48,7 +48,7 @@ def test_offsets_carry_which_segment_they_are_in() -> None:
 
 @pytest.mark.parametrize("text", ["", "5:41", "5@3", "5:41@", "5:41@x", "a:b@c", "5:41@3#", "5:41@3#xyz"])
 def test_what_is_no_place_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no place in a segment"):
+    with pytest.raises(ValueError, match="is not a position in a segment"):
         parse_place(text)
 
 

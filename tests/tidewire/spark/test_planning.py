@@ -221,7 +221,7 @@ def test_times_need_a_broker_that_finds_them() -> None:
     world.measures = False
     sized(world, 1)
     world.options = replace(world.options, starting=parse_boundary("1"))
-    with pytest.raises(ProtocolViolation, match=r"does not find messages .* by time; give positions"):
+    with pytest.raises(ProtocolViolation, match=r"cannot find messages .* by time; give positions"):
         planned(world)
 
 

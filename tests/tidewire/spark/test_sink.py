@@ -144,10 +144,10 @@ def test_numbers_are_read_back_by_their_schema_and_text_is_refused_after_that(
 @pytest.mark.parametrize(
     ("options", "columns", "sentence"),
     [
-        ({}, "id AS value", "column value is bigint, and has to be binary or string"),
+        ({}, "id AS value", "column value is bigint, but must be binary or string"),
         ({}, "'a' AS value, id AS carrier", "column carrier cannot be written"),
         ({"starting_position": "latest"}, "'a' AS value", "option starting_position is for reading"),
-        ({"txn_app_id": "a"}, "'a' AS value", "option txn_app_id: give txn_version, too"),
+        ({"txn_app_id": "a"}, "'a' AS value", "option txn_app_id: give txn_version too"),
     ],
 )
 def test_mistakes_reach_the_user_as_one_sentence(

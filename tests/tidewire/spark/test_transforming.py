@@ -24,9 +24,9 @@ def made(source: dict[str, str], sink: dict[str, str], spark: Any = None) -> Con
     [
         ({"topics": "x"}, "unknown option 'topics'"),
         ({"subscription": "s"}, "option subscription: a job's subscription has the job's name"),
-        ({"isolation": "read_uncommitted"}, "option isolation: a job reads what is committed"),
+        ({"isolation": "read_uncommitted"}, "option isolation: a job always reads committed messages"),
         ({"topic": "persistent://a/b/x"}, "option topic: persistent://a/b/x takes no transactions"),
-        ({"starting_position": "1714564800000"}, "option starting_position: a job that was never run begins at"),
+        ({"starting_position": "1714564800000"}, "option starting_position: a new job must begin at"),
         ({"ending_position": "latest"}, "option ending_position is not for a stream"),
     ],
 )
@@ -38,7 +38,7 @@ def test_what_its_source_cannot_be(changed: dict[str, str], sentence: str) -> No
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"path": "x"}, "a topic is no path"),
+        ({"path": "x"}, "a topic is not a path"),
         ({"txnAppId": "a", "txn_version": "1"}, "option txn_app_id is set by the job"),
         ({"also_commit": "1:2"}, "option also_commit is set by the job"),
         ({"topic": "persistent://a/b/y"}, "option topic: persistent://a/b/y takes no transactions"),

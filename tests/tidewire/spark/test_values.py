@@ -170,18 +170,18 @@ def test_bytes_and_text_need_no_schema() -> None:
 @pytest.mark.parametrize(
     ("form", "kind", "sentence"),
     [
-        (Form.NONE, IntegerType(), "column value is int, and has to be binary or string; with the option schema"),
-        (Form.NONE, struct(a=StringType()), "column value is struct<a:string>, and has to be binary or string"),
+        (Form.NONE, IntegerType(), "column value is int, but must be binary or string; with the option schema"),
+        (Form.NONE, struct(a=StringType()), "column value is struct<a:string>, but must be binary or string"),
         (Form.AUTO, DateType(), "column value is date, for which there is no schema; cast it"),
-        (Form.JSON, StringType(), "column value is string, and has to be a struct for schema=json"),
-        (Form.AVRO, BinaryType(), "column value is binary, and has to be a struct for schema=avro"),
-        (Form.JSON, struct(a=BinaryType()), "field a of column value is binary, which is not written as JSON"),
+        (Form.JSON, StringType(), "column value is string, but must be a struct for schema=json"),
+        (Form.AVRO, BinaryType(), "column value is binary, but must be a struct for schema=avro"),
+        (Form.JSON, struct(a=BinaryType()), "field a of column value is binary, which cannot be written as JSON"),
         (
             Form.JSON,
             struct(a=struct(b=DecimalType(5, 1))),
             "field a.b of column value is decimal.5,1., which",
         ),
-        (Form.AVRO, struct(a=NullType()), "field a of column value is void, which is not written as Avro"),
+        (Form.AVRO, struct(a=NullType()), "field a of column value is void, which cannot be written as Avro"),
         (Form.AVRO, struct(a=MapType(IntegerType(), StringType())), "field a of column value is map<int,string>"),
     ],
 )
@@ -192,7 +192,7 @@ def test_what_has_no_schema_is_refused_by_name(form: Form, kind: DataType, sente
 
 def test_a_number_that_json_does_not_have_is_refused() -> None:
     kind = struct(a=DoubleType())
-    with pytest.raises(UnwritableRow, match="a value cannot be written as JSON: there is no nan in JSON"):
+    with pytest.raises(UnwritableRow, match="a value cannot be written as JSON: JSON cannot represent nan"):
         values_of(Form.JSON, kind).encode(arrow(kind, [{"a": math.nan}]))
 
 

@@ -263,5 +263,5 @@ def test_topics_of_a_pattern_come_and_go() -> None:
 def test_a_broker_that_does_not_measure_has_no_streams() -> None:
     world, watch, part = watched()
     world.measures = False
-    with pytest.raises(ProtocolViolation, match=r"does not measure what there is to read, as streams need it to$"):
+    with pytest.raises(ProtocolViolation, match=r"cannot measure the backlog, which streams need$"):
         watch.behind(part, EARLIEST)

@@ -41,7 +41,11 @@ def test_what_spark_adds_for_a_stream_is_no_option_of_ours() -> None:
     ("given", "use", "sentence"),
     [
         ({"topics": "x"}, Use.BATCH, "unknown option 'topics'; format tidewire knows service_url, topic, schema"),
-        ({"starting_position": "latest"}, Use.BATCH, "option starting_position is for reading; for writing there are"),
+        (
+            {"starting_position": "latest"},
+            Use.BATCH,
+            "option starting_position is for reading; options for writing are",
+        ),
         ({"topic": "x"}, Use.BATCH, "option topic: 'x' is not the full name of a topic"),
         ({"topic": "topic://a/b/c,topic://a/b/d"}, Use.BATCH, "option topic: .* is not the full name of a topic"),
         (
@@ -51,14 +55,22 @@ def test_what_spark_adds_for_a_stream_is_no_option_of_ours() -> None:
         ),
         ({"topic": ""}, Use.BATCH, "option topic is missing"),
         ({"schema": "xml"}, Use.BATCH, "option schema: 'xml' is none of none, auto, json, avro"),
-        ({"txn_app_id": "a"}, Use.BATCH, "option txn_app_id: give txn_version, too"),
-        ({"txn_version": "1"}, Use.BATCH, "option txn_version: give txn_app_id, too"),
+        ({"txn_app_id": "a"}, Use.BATCH, "option txn_app_id: give txn_version too"),
+        ({"txn_version": "1"}, Use.BATCH, "option txn_version: give txn_app_id too"),
         ({"txn_app_id": "", "txn_version": "1"}, Use.BATCH, "option txn_app_id is empty"),
-        ({"txn_app_id": "a", "txn_version": "-1"}, Use.BATCH, "option txn_version: '-1' is no whole number"),
-        ({"also_commit": "1:2"}, Use.BATCH, "option also_commit: give txn_app_id and txn_version, too"),
-        ({"also_commit": "1", "txn_app_id": "a", "txn_version": "1"}, Use.BATCH, "option also_commit: '1' is no list"),
+        ({"txn_app_id": "a", "txn_version": "-1"}, Use.BATCH, "option txn_version: '-1' is not a whole number"),
+        ({"also_commit": "1:2"}, Use.BATCH, "option also_commit: give txn_app_id and txn_version too"),
+        (
+            {"also_commit": "1", "txn_app_id": "a", "txn_version": "1"},
+            Use.BATCH,
+            "option also_commit: '1' is not a list",
+        ),
         ({"txn_app_id": "a", "txn_version": "1"}, Use.STREAM, "option txn_version is not for a stream"),
-        ({"transaction_timeout_seconds": "3601"}, Use.BATCH, "transaction_timeout_seconds: '3601' is no number of sec"),
+        (
+            {"transaction_timeout_seconds": "3601"},
+            Use.BATCH,
+            "transaction_timeout_seconds: '3601' is not a number of sec",
+        ),
     ],
 )
 def test_mistakes_are_told_by_name(given: dict[str, str], use: Use, sentence: str) -> None:
@@ -72,5 +84,5 @@ def test_the_broker_has_to_be_named() -> None:
 
 
 def test_what_is_for_writing_is_refused_for_reading() -> None:
-    with pytest.raises(InvalidOption, match="option txn_app_id is for writing; for reading there are service_url"):
+    with pytest.raises(InvalidOption, match="option txn_app_id is for writing; options for reading are service_url"):
         ReadOptions.parse({**URL, **TOPIC, "txnAppId": "a"})

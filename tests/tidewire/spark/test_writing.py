@@ -225,7 +225,10 @@ def test_a_topic_that_does_not_exist_is_refused_by_name(broker: RunningBroker) -
 
 @pytest.mark.parametrize(
     ("is_made_again", "error", "sentence"),
-    [(False, Refused, "there is no topic {}"), (True, WriteFailed, "{} was deleted and made again while a task wrote")],
+    [
+        (False, Refused, "there is no topic {}"),
+        (True, WriteFailed, "{} was deleted and created again while a task wrote to it"),
+    ],
 )
 def test_a_topic_that_is_deleted_under_a_task_is_told(
     broker: RunningBroker, topic: str, is_made_again: bool, error: type[Exception], sentence: str

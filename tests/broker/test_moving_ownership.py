@@ -16,7 +16,12 @@ from storage.metadata.store import Check, Op, Put, StoreUnavailable
 from storage.position import EARLIEST
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
-from tests.support.rooms import Rooms, publish, rooms, visible
+from tests.support.rooms import (
+    Rooms,
+    payloads,
+    publish,
+    rooms,
+)
 from tests.support.steered_store import SteeredStore
 from txn.errors import OwnershipLost
 
@@ -47,10 +52,6 @@ def fail(topic: Topic, error: Exception | None = None) -> None:
 
     assert topic._nursery is not None
     topic._nursery.start_soon(task)
-
-
-async def payloads(topic: Topic) -> list[bytes]:
-    return [entry.payload for entry in await visible(topic)]
 
 
 @pytest.mark.parametrize("error", [KeyError("defect"), StoreUnavailable("no answer"), OwnershipLost("no answer")])

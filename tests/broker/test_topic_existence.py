@@ -1,7 +1,5 @@
 """Which topics and segments are there to be loaded."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from broker.cluster.ownership import KEY_PREFIX as OWNERS
@@ -13,17 +11,6 @@ from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, rooms
 from tests.support.steered_store import SteeredStore
 from txn.errors import RecordUnreadable
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
 
 
 async def claims(broker: Rooms) -> list[str]:

@@ -2,36 +2,23 @@
 
 import gc
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
-from broker.topic import Topic
 from storage.metadata.store import Op
 from storage.position import EARLIEST
-from tests.support.disk import SimulatedFiles
-from tests.support.rooms import Rooms, publish, rooms, visible
+from tests.support.rooms import (
+    Rooms,
+    payloads,
+    publish,
+)
 from tests.support.steered_store import SteeredStore
 
 PLAIN = TopicName.parse("persistent://public/default/plain")
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
-
-
-async def payloads(topic: Topic) -> list[bytes]:
-    return [entry.payload for entry in await visible(topic)]
 
 
 async def test_deleting_removes_every_record_and_all_data(broker: Rooms) -> None:

@@ -1,6 +1,6 @@
 """Loading, unloading and deleting topics; what goes wrong with one stays with it."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,17 +31,6 @@ from txn.states import EndAction
 
 PLAIN = TopicName.parse("persistent://public/default/plain")
 OTHER = TopicName.parse("persistent://public/default/other")
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
 
 
 class Client:

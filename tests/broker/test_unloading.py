@@ -1,6 +1,6 @@
 """Topics that are unloaded: by hand, when nobody uses them, and when the broker stops."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from urllib.parse import quote
 
 import pytest
@@ -17,24 +17,19 @@ from storage.metadata.store import ChangeSetTooLarge, Delete, Op, Put, starting_
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
-from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from tests.support.rooms import (
+    TOPIC,
+    Rooms,
+    payloads,
+    publish,
+    rooms,
+)
 from tests.support.steered_store import SteeredStore
 from txn.errors import OwnershipLost
 from txn.states import EndAction
 
 PLAIN = TopicName.parse("persistent://public/default/plain")
 OTHER = TopicName.parse("persistent://public/default/other")
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
 
 
 class Client:
@@ -52,10 +47,6 @@ class Client:
 
     def topic_replaced(self) -> None:
         self.replaced += 1
-
-
-async def payloads(topic: Topic) -> list[bytes]:
-    return [entry.payload for entry in await visible(topic)]
 
 
 async def claims(broker: Rooms) -> list[str]:

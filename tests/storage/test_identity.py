@@ -62,11 +62,6 @@ async def refused(files: SimulatedFiles, metadata: MemoryStore, match: str, brok
     assert (snapshot(files), await metadata.scan("", LAST)) == before
 
 
-@pytest.fixture
-def metadata() -> MemoryStore:
-    return MemoryStore()
-
-
 async def test_a_new_folder_and_a_new_root_get_identities_that_stay(metadata: MemoryStore) -> None:
     """E1: over restarts, for several brokers of the folder."""
     files = SimulatedFiles(seed=1)

@@ -14,16 +14,6 @@ from tests.support.ledgers import LEDGERS, ledger_store
 from tests.support.managed_ledgers import NAME, open_managed, payloads, publish, rolling
 
 
-@pytest.fixture
-def metadata() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def files() -> SimulatedFiles:
-    return SimulatedFiles(seed=5)
-
-
 async def test_trimming_is_on_record_before_anything_is_removed(files: SimulatedFiles, metadata: MemoryStore) -> None:
     async with ledger_store(files, tail_bytes_max=0) as store:
         ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=100))

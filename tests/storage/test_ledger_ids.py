@@ -1,15 +1,9 @@
 """Ids of ledgers: reserved in blocks, never given twice."""
 
-import pytest
 import trio
 
 from storage.ledger_ids import IDS_PER_BLOCK, LEDGER_IDS_KEY, LedgerIds
 from storage.metadata.memory import MemoryStore
-
-
-@pytest.fixture
-def metadata() -> MemoryStore:
-    return MemoryStore()
 
 
 async def test_ids_are_reserved_in_blocks_and_rise_over_all_owners(metadata: MemoryStore) -> None:

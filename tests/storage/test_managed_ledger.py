@@ -26,16 +26,6 @@ from tests.support.managed_ledgers import NAME, Clock, open_managed, payloads, p
 from tests.support.steered_store import SteeredStore
 
 
-@pytest.fixture
-def metadata() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def files() -> SimulatedFiles:
-    return SimulatedFiles(seed=5)
-
-
 async def test_what_was_appended_is_read_back(files: SimulatedFiles, metadata: MemoryStore) -> None:
     async with ledger_store(files) as store:
         ledger = await open_managed(store, metadata)

@@ -17,16 +17,6 @@ from tests.support.ledgers import LEDGERS, ledger_store
 from tests.support.managed_ledgers import NAME, open_managed, payloads, publish, rolling, stored
 
 
-@pytest.fixture
-def metadata() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def files() -> SimulatedFiles:
-    return SimulatedFiles(seed=5)
-
-
 async def test_a_new_owner_goes_on_where_the_last_one_ended(files: SimulatedFiles, metadata: MemoryStore) -> None:
     async with ledger_store(files) as store:
         first = await open_managed(store, metadata)

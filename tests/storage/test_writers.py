@@ -64,11 +64,6 @@ async def alive(_writer: Writer) -> bool:
     return True
 
 
-@pytest.fixture
-def metadata() -> MemoryStore:
-    return MemoryStore()
-
-
 async def test_a_record_names_the_writer_before_an_entry_is_appended(metadata: MemoryStore) -> None:
     """E2: folder, broker, epoch and stream; also of closed ledgers, which are in that folder."""
     files = SimulatedFiles()

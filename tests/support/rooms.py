@@ -21,6 +21,7 @@ from broker.budgets import Budgets
 from broker.config import BrokerSettings, load_settings
 from broker.entry_codecs import EntryCodecs
 from broker.front_ends import ENTRY_CODECS
+from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.topic import Topic
 from storage.clock import WallClock
@@ -80,6 +81,20 @@ def settings_of(**settings: object) -> BrokerSettings:
     return load_settings({"message_bytes_max": MESSAGE_BYTES_MAX, "segment_retention_seconds": 0, **settings})
 
 
+async def subscribe(broker: Rooms, name: str, start: StartPosition = StartPosition.EARLIEST) -> None:
+    """Add a stream subscription to TOPIC."""
+    await broker.controller.subscriptions.add(TOPIC, name, SubscriptionKind.STREAM, start)
+
+
+async def segments(broker: Rooms) -> dict[int, Topic]:
+    """TOPIC's segments, active and sealed, by id."""
+    layout = await broker.layouts.get(TOPIC)
+    return {
+        segment_id: await broker.topics.get(TOPIC.segment_name(segment.descriptor))
+        for segment_id, segment in layout.segments.items()
+    }
+
+
 async def publish(topic: Topic, payload: bytes, txn: TxnId | None = None) -> None:
     """Publish one message and wait until it is durable."""
     position = await topic.publish(payload, message_count=1, txn=txn, entry_format=EntryFormat.PULSAR)
@@ -94,6 +109,11 @@ async def visible(topic: Topic) -> list[Entry]:
         found += [entry for entry in entries if topic.is_visible(entry)]
         at = topic.next_after(entries[-1].position)
     return found
+
+
+async def payloads(topic: Topic) -> list[bytes]:
+    """The payloads of all visible entries."""
+    return [entry.payload for entry in await visible(topic)]
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@
 `publish` waits until the entry is durable, as a producer does for its receipt; `append` does not.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -20,7 +20,7 @@ from storage.entry import Entry, EntryFormat, TxnId
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
-from storage.metadata.store import Check, MetadataStore, starting_with
+from storage.metadata.store import Check, MetadataStore, Op, PutSequential, starting_with
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store
@@ -43,6 +43,11 @@ async def append(buffer: TransactionBuffer, payload: bytes, txn: TxnId | None) -
     if txn is not None:
         await buffer.admit(txn)
     return buffer.append(payload, 1, txn, EntryFormat.PULSAR)
+
+
+def puts_an_op(ops: Sequence[Op]) -> bool:
+    """Whether a change set makes an op record."""
+    return any(isinstance(op, PutSequential) for op in ops)
 
 
 class Segment:

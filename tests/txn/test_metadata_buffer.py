@@ -1,6 +1,6 @@
 """The transaction buffer of one owner, over a real managed ledger and the memory store."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import trio
@@ -8,33 +8,16 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.errors import LedgerSealed
-from storage.metadata.store import Check, Op, PutSequential
+from storage.metadata.store import Check, Op
 from storage.position import Position
 from storage.signal import Signal
-from tests.support.disk import SimulatedFiles
-from tests.support.segments import SegmentHost, append, segment_host
+from tests.support.segments import SegmentHost, append, puts_an_op
 from tests.support.steered_store import SteeredStore
 from txn.counters import OpCounters
 from txn.errors import TransactionEnded, TransactionNotFound
 from txn.headers import v5_id
 from txn.ops import writes_of_segment
 from txn.states import TxnState
-
-
-def puts_an_op(ops: Sequence[Op]) -> bool:
-    return any(isinstance(op, PutSequential) for op in ops)
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def host(store: SteeredStore) -> AsyncIterator[SegmentHost]:
-    async with segment_host(store, SimulatedFiles(seed=3)) as made:
-        yield made
-
 
 # -- publishing
 

@@ -1,32 +1,17 @@
 """Owners that are stale, stores that do not answer, segments that are deleted, images that are behind."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from storage.metadata.store import Op, PutSequential, StoreUnavailable
+from storage.metadata.store import Op, StoreUnavailable
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import SegmentHost, append, segment_host
+from tests.support.segments import SegmentHost, append, puts_an_op, segment_host
 from tests.support.steered_store import LaggingStore, SteeredStore
 from txn.errors import OutcomeUnknown, OwnershipLost, TransactionEnded
 from txn.open_header import OP_PUT_SECONDS_MAX
-
-
-def puts_an_op(ops: Sequence[Op]) -> bool:
-    return any(isinstance(op, PutSequential) for op in ops)
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def host(store: SteeredStore) -> AsyncIterator[SegmentHost]:
-    async with segment_host(store, SimulatedFiles(seed=3)) as made:
-        yield made
 
 
 async def test_a_stale_owner_writes_nothing(host: SegmentHost) -> None:

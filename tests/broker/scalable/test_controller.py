@@ -1,6 +1,6 @@
 """Create, split, merge and delete, stopped at every step and carried on by the next controller."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -18,12 +18,11 @@ from broker.errors import (
 from broker.layouts.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import Layout
-from broker.layouts.parts import SegmentState, StartPosition, SubscriptionKind
+from broker.layouts.parts import SegmentState, StartPosition
 from broker.layouts.record import from_json
 from broker.layouts.store import layout_key
 from broker.names import TopicName
 from broker.scalable import controller
-from broker.topic import Topic
 from storage.entry import EntryFormat
 from storage.errors import LedgerSealed
 from storage.metadata.store import Op, StoreUnavailable
@@ -31,35 +30,20 @@ from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.draining import drained
 from tests.support.outlet import recording_consumer
-from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from tests.support.rooms import (
+    TOPIC,
+    Rooms,
+    publish,
+    rooms,
+    segments,
+    subscribe,
+    visible,
+)
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore, Stopped
 from txn.states import EndAction
 
 STEPS_MAX = 60
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
-
-
-async def subscribe(broker: Rooms, name: str, start: StartPosition = StartPosition.EARLIEST) -> None:
-    await broker.controller.subscriptions.add(TOPIC, name, SubscriptionKind.STREAM, start)
-
-
-async def segments(broker: Rooms) -> dict[int, Topic]:
-    layout = await broker.layouts.get(TOPIC)
-    return {
-        segment_id: await broker.topics.get(TOPIC.segment_name(segment.descriptor))
-        for segment_id, segment in layout.segments.items()
-    }
 
 
 def states(layout: Layout) -> dict[int, SegmentState]:

@@ -1,6 +1,6 @@
 """Scalable topics that are deleted, stopped at every step and carried on by the next controller."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -18,38 +18,22 @@ from broker.layouts.checks import wrong_in
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.layouts.record import from_json
 from broker.layouts.store import layout_key
-from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.metadata.store import Delete, Op, Put
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
-from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from tests.support.rooms import (
+    TOPIC,
+    Rooms,
+    publish,
+    rooms,
+    segments,
+    subscribe,
+    visible,
+)
 from tests.support.steered_store import SteeredStore, Stopped
 
 STEPS_MAX = 60
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
-
-
-async def subscribe(broker: Rooms, name: str, start: StartPosition = StartPosition.EARLIEST) -> None:
-    await broker.controller.subscriptions.add(TOPIC, name, SubscriptionKind.STREAM, start)
-
-
-async def segments(broker: Rooms) -> dict[int, Topic]:
-    layout = await broker.layouts.get(TOPIC)
-    return {
-        segment_id: await broker.topics.get(TOPIC.segment_name(segment.descriptor))
-        for segment_id, segment in layout.segments.items()
-    }
 
 
 class Producer:

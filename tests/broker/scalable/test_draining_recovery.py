@@ -1,8 +1,7 @@
 """Whether a sealed segment is drained, when it cannot be asked at first."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
-import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -12,22 +11,10 @@ from broker.names import TopicName
 from broker.scalable.draining import follow_drained
 from broker.store_retry import RETRY_SECONDS
 from storage.metadata.store import Op, Put, StoreUnavailable
-from tests.support.disk import SimulatedFiles
-from tests.support.rooms import TOPIC, Rooms, publish, rooms
+from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.steered_store import SteeredStore
 
 NAME = "s"
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
 
 
 class Follower:

@@ -1,6 +1,6 @@
 """Regular topics that become scalable ones: what they take along, who is in the way, and death at every step."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import trio
@@ -40,17 +40,6 @@ STEPS_MAX = 80
 
 RECORD = b'{"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}%s]}'
 MORE = b', {"name": "b", "type": "int", "default": 0}'
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
 
 
 class Client:

@@ -31,17 +31,6 @@ STREAM = SubscriptionKind.STREAM
 
 
 @pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
-
-
-@pytest.fixture
 async def keeping(store: SteeredStore, mock_clock: MockClock) -> AsyncIterator[Rooms]:
     """A broker that keeps what is drained for an hour of a clock that a test may jump."""
     async with rooms(store, SimulatedFiles(seed=5), clock=moving_clock(), segment_retention_seconds=3600) as made:

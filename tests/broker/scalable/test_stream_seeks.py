@@ -1,6 +1,6 @@
 """A subscription is moved while its ordered consumers read: what comes again comes parents first."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import trio
@@ -13,8 +13,7 @@ from broker.layouts.registrations import GroupId
 from broker.topic import Topic
 from storage.cursor import cursor_key
 from storage.metadata.store import Op, Put
-from tests.support.disk import SimulatedFiles
-from tests.support.rooms import TOPIC, Rooms, publish, rooms
+from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.steered_store import SteeredStore
 from tests.support.wire import WireClient, connected, listening, message
 from tidewire.wire.pulsar import commands
@@ -22,17 +21,6 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Type = pb.BaseCommand.Type
 GROUP = GroupId(TOPIC, "s")
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
 
 
 class Member:

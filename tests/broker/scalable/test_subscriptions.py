@@ -1,6 +1,6 @@
 """Subscriptions of scalable topics: created, deleted and moved on every segment, stopped at every write."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -9,36 +9,22 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import BrokerError, SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
 from broker.layouts.parts import StartPosition, SubscriptionKind
-from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.metadata.store import Op, Put
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
-from tests.support.rooms import TOPIC, Rooms, publish, rooms
+from tests.support.rooms import (
+    TOPIC,
+    Rooms,
+    publish,
+    rooms,
+    segments,
+)
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore, Stopped
 
 STEPS_MAX = 60
 STREAM = SubscriptionKind.STREAM
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
-
-
-async def segments(broker: Rooms) -> dict[int, Topic]:
-    layout = await broker.layouts.get(TOPIC)
-    return {
-        segment_id: await broker.topics.get(TOPIC.segment_name(segment.descriptor))
-        for segment_id, segment in layout.segments.items()
-    }
 
 
 async def backlogs(broker: Rooms, name: str = "s") -> dict[int, int]:

@@ -1,6 +1,6 @@
 """Splits and merges that fail for something that passes, and go on by themselves when it has passed."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
@@ -25,17 +25,6 @@ changes = pytest.mark.parametrize(
     [lambda broker: broker.controller.split(TOPIC, 0), lambda broker: broker.controller.merge(TOPIC, 0, 1)],
     ids=["split", "merge"],
 )
-
-
-@pytest.fixture
-def store() -> SteeredStore:
-    return SteeredStore()
-
-
-@pytest.fixture
-async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
-    async with rooms(store, SimulatedFiles(seed=5)) as made:
-        yield made
 
 
 async def two_segments(broker: Rooms) -> None:

@@ -1,14 +1,13 @@
 """One session of a producer of one segment, and its phases as a table.
 
-A session ends for one reason. What happens behind the end changes nothing: the producer opens another session, or hands
-what is unanswered to the segment's children.
+Behind its end the producer opens another session, or hands what is unanswered to the segment's children.
 """
 
 from enum import Enum, auto
 from typing import Final
 
 from tidewire.client.connection import Connection, Listener
-from tidewire.protocol.errors import TidewireError
+from tidewire.client.phased_session import PhasedSession, moves
 from tidewire.protocol.listeners import Kind
 
 
@@ -44,35 +43,19 @@ _ROWS: Final = {
     Phase.LOST: (Phase.LOST,) * 4,
 }
 
-MOVES: Final[dict[tuple[Phase, Event], Phase]] = {
-    (phase, event): to for phase, row in _ROWS.items() for event, to in zip(_COLUMNS, row, strict=True)
-}
+MOVES: Final = moves(_COLUMNS, _ROWS)
 """Where each event leads from each phase."""
 
 
-class ProducerSession:
-    """See the module's docstring."""
+class ProducerSession(PhasedSession[Phase, Event]):
+    """See the module's docstring. `error` is set in the phases SEALED, RETIRED and LOST, and in no others."""
 
     def __init__(self, connection: Connection, listener: Listener) -> None:
-        """Attach `listener` to the connection; `detach` ends that.
-
-        Raises:
-            ConnectionLost: the connection has ended.
-        """
-        self.connection: Final = connection
-        self.producer_id: Final = connection.attach(Kind.PRODUCER, listener)
-        self.phase = Phase.OPENING
-        """Moves by the methods below alone."""
+        """As `PhasedSession`."""
+        super().__init__(connection, Kind.PRODUCER, listener, MOVES, Phase.OPENING)
+        self.producer_id: Final = self._id
         self.schema_version = b""
         """What the broker calls the producer's schema; known from the phase OPEN on."""
-        self.error: TidewireError | None = None
-        """Why nothing can be sent any more; set in the phases SEALED, RETIRED and LOST, and in no others."""
-
-    def happened(self, event: Event, error: TidewireError | None = None) -> None:
-        """Move to the next phase; SEALED and LOST have an error."""
-        before, self.phase = self.phase, MOVES[self.phase, event]
-        if self.phase is not before and self.error is None:
-            self.error = error
 
     @property
     def is_open(self) -> bool:
@@ -83,7 +66,3 @@ class ProducerSession:
     def is_at_broker(self) -> bool:
         """Whether the broker may still have the producer."""
         return self.phase not in {Phase.CLOSED, Phase.RETIRED}
-
-    def detach(self) -> None:
-        """Hear nothing more of it."""
-        self.connection.detach(Kind.PRODUCER, self.producer_id)

@@ -1,6 +1,6 @@
 """A stream consumer's registration with its topic's controller, and its phases as a table.
 
-A registration ends for one reason. What happens behind the end changes nothing: the consumer registers again.
+Behind its end the consumer registers again.
 """
 
 from collections import deque
@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final
 
 from tidewire.client.connection import Connection, Listener
-from tidewire.protocol.errors import TidewireError
+from tidewire.client.phased_session import PhasedSession, moves
 from tidewire.protocol.listeners import Kind
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -41,41 +41,21 @@ _ROWS: Final = {
     Phase.LOST: (Phase.LOST,) * 3,
 }
 
-MOVES: Final[dict[tuple[Phase, Event], Phase]] = {
-    (phase, event): to for phase, row in _ROWS.items() for event, to in zip(_COLUMNS, row, strict=True)
-}
+MOVES: Final = moves(_COLUMNS, _ROWS)
 """Where each event leads from each phase."""
 
 
-class Registration:
-    """See the module's docstring."""
+class Registration(PhasedSession[Phase, Event]):
+    """See the module's docstring. `error` is set in the phase LOST and in no other."""
 
     def __init__(self, connection: Connection, listener: Listener) -> None:
-        """Attach `listener` to the connection; `end` ends that.
-
-        Raises:
-            ConnectionLost: the connection has ended.
-        """
-        self.connection: Final = connection
-        self.consumer_id: Final = connection.attach(Kind.CONSUMER, listener)
-        self.phase = Phase.JOINING
-        """Moves by the methods below alone."""
-        self.lost: TidewireError | None = None
-        """Why the connection ended; set in the phase LOST and in no other."""
+        """As `PhasedSession`; `end` detaches it."""
+        super().__init__(connection, Kind.CONSUMER, listener, MOVES, Phase.JOINING)
+        self.consumer_id: Final = self._id
         self.shares: Final[deque[pb.ScalableConsumerAssignment]] = deque()
         """Each is taken up in its turn: a segment that left and came back is subscribed to anew, as the broker expects.
         Their epochs never fall."""
         self._epoch = -1
-
-    def happened(self, event: Event) -> None:
-        """Move to the next phase."""
-        self.phase = MOVES[self.phase, event]
-
-    def lose(self, error: TidewireError) -> None:
-        """The connection has ended."""
-        self.happened(Event.LOST)
-        if self.phase is Phase.LOST and self.lost is None:
-            self.lost = error
 
     def answered(self, answer: pb.CommandScalableTopicSubscribeResponse) -> None:
         """The controller knows the consumer."""
@@ -98,5 +78,5 @@ class Registration:
 
     def end(self) -> None:
         """Leave, and hear nothing more."""
-        self.connection.detach(Kind.CONSUMER, self.consumer_id)
+        self.detach()
         self.leave()

@@ -262,8 +262,8 @@ class StreamConsumer(Receiving[T]):
             registration.end()
 
     def _is_over(self, registration: Registration) -> bool:
-        if registration.lost is not None:
-            raise fresh(registration.lost)
+        if registration.error is not None:
+            raise fresh(registration.error)
         return self._is_stopping or registration.phase is Phase.CLOSED
 
     def _take_up(self, assignment: pb.ScalableConsumerAssignment) -> None:
@@ -310,7 +310,7 @@ class StreamConsumer(Receiving[T]):
     def connection_lost(self, error: TidewireError) -> None:
         """See `Listener`."""
         if self._registration is not None:
-            self._registration.lose(error)
+            self._registration.happened(Event.LOST, error)
         self._wake.set()
 
     # ---------------------------------------------------------------------------------------------------------- the end

@@ -201,8 +201,8 @@ class TopicConsumer:
                 self._place.pin(last)
 
     def _is_over(self, session: TopicSession) -> bool:
-        if session.lost is not None:
-            raise fresh(session.lost)
+        if session.error is not None:
+            raise fresh(session.error)
         return self._is_stopping or session.phase in OVER
 
     @property
@@ -342,7 +342,7 @@ class TopicConsumer:
     def connection_lost(self, error: TidewireError) -> None:
         """See `Listener`."""
         if self._session is not None:
-            self._session.lose(error)
+            self._session.happened(Event.LOST, error)
         self._acknowledgements.rewind()
         self._wake.set()
 

@@ -1,6 +1,6 @@
 """One session of a consumer of one segment, and its phases as a table.
 
-A session ends for one reason. What happens behind the end changes nothing: the consumer opens another session.
+Behind its end the consumer opens another session.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import Final
 
 from tidewire.client.acknowledgements import IDS_PER_COMMAND_MAX, AckCommand
 from tidewire.client.connection import Connection, Listener
-from tidewire.protocol.errors import TidewireError
+from tidewire.client.phased_session import PhasedSession, moves
 from tidewire.protocol.listeners import Kind
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -52,9 +52,7 @@ _ROWS: Final = {
     Phase.LOST: (Phase.LOST,) * 6,
 }
 
-MOVES: Final[dict[tuple[Phase, Event], Phase]] = {
-    (phase, event): to for phase, row in _ROWS.items() for event, to in zip(_COLUMNS, row, strict=True)
-}
+MOVES: Final = moves(_COLUMNS, _ROWS)
 """Where each event leads from each phase."""
 
 USABLE: Final = frozenset({Phase.OPEN, Phase.ENDED})
@@ -67,37 +65,15 @@ OVER: Final = frozenset({Phase.MOVED, Phase.CLOSED, Phase.LOST})
 """Phases from which no other but an end leads."""
 
 
-class TopicSession:
-    """See the module's docstring."""
+class TopicSession(PhasedSession[Phase, Event]):
+    """See the module's docstring. `error` is set in the phase LOST and in no other."""
 
     def __init__(self, connection: Connection, listener: Listener) -> None:
-        """Attach `listener` to the connection; `detach` ends that.
-
-        Raises:
-            ConnectionLost: the connection has ended.
-        """
-        self.connection: Final = connection
-        self.consumer_id: Final = connection.attach(Kind.CONSUMER, listener)
-        self.phase = Phase.SUBSCRIBING
-        """Moves by `happened` alone."""
+        """As `PhasedSession`."""
+        super().__init__(connection, Kind.CONSUMER, listener, MOVES, Phase.SUBSCRIBING)
+        self.consumer_id: Final = self._id
         self.permits_due = 0
         """Messages that were taken out of the inbox and not asked for again; below half of the queue's length."""
-        self.lost: TidewireError | None = None
-        """Why the connection ended; set in the phase LOST and in no other."""
-
-    def happened(self, event: Event) -> None:
-        """Move to the next phase."""
-        self.phase = MOVES[self.phase, event]
-
-    def lose(self, error: TidewireError) -> None:
-        """The connection has ended."""
-        self.happened(Event.LOST)
-        if self.phase is Phase.LOST and self.lost is None:
-            self.lost = error
-
-    def detach(self) -> None:
-        """Hear nothing more of it."""
-        self.connection.detach(Kind.CONSUMER, self.consumer_id)
 
     def write(self, command: pb.BaseCommand) -> None:
         """Send it soon."""

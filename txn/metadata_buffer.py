@@ -34,6 +34,7 @@ from txn.read_barriers import ReadBarriers
 from txn.segment_write import SegmentWrite, find_span
 from txn.settlement import Settlement
 from txn.states import TxnState
+from txn.tenure import Tenure
 from txn.visibility import HeldPositions
 
 
@@ -70,8 +71,9 @@ class MetadataTransactionBuffer:
         self._counters = counters
         self._outstanding = OutstandingOps(counters)
         self._is_recovered = False
+        self._tenure = Tenure(self._segment)
         self._settlement = Settlement(
-            ledger, self._aborted, metadata=metadata, claim=claim, counters=counters, removed=self._removed
+            ledger, self._aborted, self._tenure, metadata=metadata, claim=claim, counters=counters
         )
         self.readable: Watermark = ledger.confirmed.derive(self._readable_at)
 
@@ -207,7 +209,7 @@ class MetadataTransactionBuffer:
     async def run(self) -> None:
         """See `TransactionBuffer`: removes the records of decided transactions."""
         try:
-            await self._settlement.run(self.readable)
+            await self._settlement.run(self.readable, self._removed)
         finally:
             self.leave()
 
@@ -223,7 +225,7 @@ class MetadataTransactionBuffer:
 
     async def _join(self, txn: TxnId) -> SegmentWrite:
         """The transaction's entry in `_writes`, with its op record durable."""
-        self._settlement.require_owned()
+        self._tenure.require()
         write = self._writes.get(txn)
         if write is not None:
             if write.joining is not None:
@@ -249,12 +251,12 @@ class MetadataTransactionBuffer:
             self._counters.op_writes += 1
             self._outstanding.add(1)
         except Conflict as conflict:
-            raise self._settlement.end(OwnershipLost(self._segment)) from conflict
+            raise self._tenure.end(OwnershipLost(self._segment)) from conflict
         except StoreFull as full:
             raise NoSpace(f"the transaction cannot be recorded on {self._segment}: {full}") from full
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             # This buffer no longer knows its segment's state.
-            raise self._settlement.end(OutcomeUnknown(self._segment, "an op record")) from unknown
+            raise self._tenure.end(OutcomeUnknown(self._segment, "an op record")) from unknown
         finally:
             assert write.joining is not None, "only this task ends the joining"
             write.joining.set()

@@ -7,8 +7,8 @@ from storage.metadata.store import Check, Conflict, Delete, MetadataStore
 from txn.errors import OwnershipLost
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_segment
 
-REMOVED_AT_ONCE_MAX: Final = 100
-"""The most op records that one change set removes, which keeps it below etcd's 128 operations."""
+RECORDS_AT_ONCE_MAX: Final = 100
+"""The most records that one change set removes or writes, which keeps it below etcd's 128 operations."""
 
 
 async def remove_ops(
@@ -22,8 +22,8 @@ async def remove_ops(
         Conflict: the claim is gone.
     """
     commit = metadata.commit_along if along else metadata.commit
-    for start in range(0, len(keys), REMOVED_AT_ONCE_MAX):
-        await commit([*claim, *(Delete(key) for key in keys[start : start + REMOVED_AT_ONCE_MAX])])
+    for start in range(0, len(keys), RECORDS_AT_ONCE_MAX):
+        await commit([*claim, *(Delete(key) for key in keys[start : start + RECORDS_AT_ONCE_MAX])])
 
 
 async def remove_strange_acks(segment: str, *, besides: Container[str], metadata: MetadataStore, claim: Check) -> None:

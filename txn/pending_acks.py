@@ -46,6 +46,7 @@ from txn.pending_steps import PendingSteps, pause_after
 from txn.pending_transaction import AckTarget, Command, CommandId, PendingTransaction
 from txn.reservations import furthest
 from txn.states import TxnState
+from txn.tenure import Tenure
 
 RECORD_BYTES_MAX: Final = 512 * 1024
 """The largest op record of one command. Every metadata store accepts more in one piece."""
@@ -89,7 +90,8 @@ class PendingAcks:
         self._apply_wake = Signal()
         self._has_ended = False
         """Whether nothing more is applied here."""
-        self._settlement = PendingSettlement(segment, cursor, metadata, self._claim)
+        self._tenure = Tenure(segment)
+        self._settlement = PendingSettlement(segment, cursor, self._tenure, metadata, self._claim)
         self._landed = trio.Event()
         """Set and replaced when the outcome of a write is known, or a decision is applied."""
         self._era = 0
@@ -134,7 +136,7 @@ class PendingAcks:
             if first.key is not None:
                 return
             # If the segment is lost, the next owner finds out whether the first copy was recorded.
-            self._settlement.require_owned()
+            self._tenure.require()
             await self._landed.wait()
         assert self._subscription is not None, "recovered before anything is acknowledged"
         given: Sequence[EntryAck] = acks
@@ -170,7 +172,7 @@ class PendingAcks:
         if pending is None or pending.decided is not None:
             return
         pending.decided = state
-        if not pending.in_flight and not self._settlement.has_ended:
+        if not pending.in_flight and not self._tenure.has_ended:
             self._apply(pending)
 
     async def caught_up(self) -> None:
@@ -289,7 +291,7 @@ class PendingAcks:
         except Conflict as conflict:
             # Nothing was written.
             await self._withdraw(pending, command)
-            raise self._settlement.end(OwnershipLost(self._segment)) from conflict
+            raise self._tenure.end(OwnershipLost(self._segment)) from conflict
         except ExpectedError as error:
             if key is None and error.definite:
                 # It is known that nothing was written.
@@ -298,15 +300,15 @@ class PendingAcks:
                     raise AcknowledgementTooLarge(self._cursor.name, str(error)) from error
                 raise
             if key is None:
-                raise self._settlement.end(OutcomeUnknown(self._segment, "an op record")) from error
+                raise self._tenure.end(OutcomeUnknown(self._segment, "an op record")) from error
             if not isinstance(error, StoreFull):
                 # The subscription was moved meanwhile. If the move is never durable, its record counts.
-                raise self._settlement.end(OutcomeUnknown(self._segment, "the removal of an op record")) from error
+                raise self._tenure.end(OutcomeUnknown(self._segment, "the removal of an op record")) from error
             self._settlement.add_orphans([key])
         except trio.TooSlowError as unknown:
-            raise self._settlement.end(OutcomeUnknown(self._segment, "an op record")) from unknown
+            raise self._tenure.end(OutcomeUnknown(self._segment, "an op record")) from unknown
         except BaseException:
-            self._settlement.end(OutcomeUnknown(self._segment, "an op record"))
+            self._tenure.end(OutcomeUnknown(self._segment, "an op record"))
             raise
         finally:
             self._land(pending)
@@ -337,7 +339,7 @@ class PendingAcks:
         """The outcome of this many writes is known, or will never be."""
         self._tell_landed()
         pending.in_flight -= count
-        if pending.in_flight or pending.is_discarded or self._settlement.has_ended:
+        if pending.in_flight or pending.is_discarded or self._tenure.has_ended:
             # After a loss, it is unknown which commands the transaction has. The next owner finds out.
             return
         if not pending.commands:

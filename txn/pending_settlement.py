@@ -7,21 +7,17 @@ even by the next owner.
 
 from collections.abc import Callable, Iterable, Sequence
 
-import structlog
 import trio
 
 from storage.cursor import Cursor
-from storage.errors import SPACE_RETRY_SECONDS
-from storage.metadata.store import Check, Conflict, MetadataStore, StoreFull, StoreUnavailable
+from storage.metadata.store import Check, Conflict, MetadataStore, StoreUnavailable
 from storage.position import EARLIEST
-from storage.signal import Signal
-from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
+from txn.errors import OutcomeUnknown, OwnershipLost
 from txn.op_removal import remove_ops
 from txn.open_header import OP_PUT_SECONDS_MAX
 from txn.pending_steps import PendingSteps
 from txn.pending_transaction import PendingTransaction
-
-log = structlog.get_logger(__name__)
+from txn.tenure import Tenure
 
 
 class PendingSettlement:
@@ -31,6 +27,7 @@ class PendingSettlement:
         self,
         segment: str,
         cursor: Cursor,
+        tenure: Tenure,
         metadata: MetadataStore,
         claim: tuple[Check, ...],
     ) -> None:
@@ -39,25 +36,24 @@ class PendingSettlement:
         Args:
             segment: the segment's name.
             cursor: the subscription's progress.
+            tenure: ends when this owner loses the segment.
             metadata: holds the records.
             claim: the owner's claim, a condition of each removal.
         """
         self._segment = segment
         self._cursor = cursor
+        self._tenure = tenure
         self._metadata = metadata
         self._claim = claim
         self._applied: list[PendingTransaction] = []
         """Decided transactions, applied in memory as far as the cursor has room."""
         self._orphans: dict[str, None] = {}
         """Op records from before the cursor was moved. They go once the move is durable."""
-        self._wake = Signal()
-        self._ended: TxnError | None = None
-        """Why this owner has lost the segment, or may have lost it."""
 
     def add(self, pending: PendingTransaction) -> None:
         """A decision is applied in memory, so the transaction's records can go."""
         self._applied.append(pending)
-        self._wake.set()
+        self._tenure.due.set()
 
     def discard(self, pending: PendingTransaction) -> None:
         """The transaction is forgotten."""
@@ -67,23 +63,7 @@ class PendingSettlement:
     def add_orphans(self, keys: Iterable[str]) -> None:
         """These records no longer count once the current cursor is durable."""
         self._orphans.update(dict.fromkeys(keys))
-        self._wake.set()
-
-    def end(self, error: TxnError) -> TxnError:
-        """The error to raise to the client. `run` ends with the first one."""
-        self._ended = self._ended or error
-        self._wake.set()
-        return error.anew()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether `run` is about to end, or has ended, because this owner has lost the segment, or may have lost it."""
-        return self._ended is not None
-
-    def require_owned(self) -> None:
-        """Raise the error with which `run` is about to end."""
-        if self._ended is not None:
-            raise self._ended.anew()
+        self._tenure.due.set()
 
     async def run(self, steps: PendingSteps, removed: Callable[[PendingTransaction], None]) -> None:
         """Remove records until cancelled, and call `removed` when a transaction has nothing left here.
@@ -95,18 +75,7 @@ class PendingSettlement:
             OwnershipLost, OutcomeUnknown: the caller must close the segment.
             CursorError: the cursor has ended.
         """
-        while True:
-            await self._wait_for_work(steps)
-            self.require_owned()
-            try:
-                await self._settle_all(steps, removed)
-            except StoreFull as full:
-                # The decisions are applied in memory. Every removal may be repeated.
-                log.warning(
-                    "records of acknowledgements cannot be removed yet", segment=self._segment, reason=str(full)
-                )
-                await trio.sleep(SPACE_RETRY_SECONDS)
-                self._wake.set()
+        await self._tenure.repeat(lambda: self._settle_all(steps, removed), lambda: self._wait_for_work(steps))
 
     async def remove(self, keys: Sequence[str], *, along: bool = False) -> None:
         """Remove these records. With `along`, they share the sync of other change sets, if no caller waits.
@@ -117,7 +86,7 @@ class PendingSettlement:
         try:
             await remove_ops(keys, metadata=self._metadata, claim=self._claim, along=along)
         except Conflict as conflict:
-            raise self.end(OwnershipLost(self._segment)) from conflict
+            raise self._tenure.end(OwnershipLost(self._segment)) from conflict
 
     async def remove_orphans(self) -> None:
         """Remove the orphaned records, because the cursor is durably gone. Not cancelled half-way.
@@ -130,7 +99,7 @@ class PendingSettlement:
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
                 await self._remove_orphans(tuple(self._orphans))
         except (trio.TooSlowError, StoreUnavailable) as unknown:
-            raise self.end(OutcomeUnknown(self._segment, "the removal of op records")) from unknown
+            raise self._tenure.end(OutcomeUnknown(self._segment, "the removal of op records")) from unknown
 
     async def _settle_all(self, steps: PendingSteps, removed: Callable[[PendingTransaction], None]) -> None:
         if self._orphans:
@@ -145,16 +114,16 @@ class PendingSettlement:
     async def _wait_for_work(self, steps: PendingSteps) -> None:
         """Wait until something was decided, or until the cursor may have room again."""
         if not any(pending.left for pending in self._applied):
-            await self._wake.wait()
+            await self._tenure.due.wait()
             return
         durable = self._cursor.durable
-        durable.attach(self._wake)
+        durable.attach(self._tenure.due)
         try:
             # This try finds room that was made before the signal was attached.
             if not await self._settled(steps):
-                await self._wake.wait()
+                await self._tenure.due.wait()
         finally:
-            durable.detach(self._wake)
+            durable.detach(self._tenure.due)
 
     async def _settled(self, steps: PendingSteps) -> list[PendingTransaction]:
         """The wholly applied transactions, after another try at what the cursor had no room for."""

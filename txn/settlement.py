@@ -8,28 +8,20 @@ their ledger covers them. Only then may the header be deleted. Every step can be
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-import trio
-
-from storage.errors import SPACE_RETRY_SECONDS
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, StoreFull
-from storage.signal import Signal
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op
 from storage.watermark import Watermark
 from txn.aborted_transactions import AbortedTransactions
 from txn.counters import OpCounters
-from txn.errors import OwnershipLost, TxnError
+from txn.errors import OwnershipLost
+from txn.op_removal import RECORDS_AT_ONCE_MAX, remove_ops
 from txn.ops import WRITES_BY_SEGMENT, writes_of_segment
 from txn.segment_write import SegmentWrite
 from txn.states import TxnState
-
-log = structlog.get_logger(__name__)
+from txn.tenure import Tenure
 
 SETTLE_BATCH_MAX: Final = 50
 """The most transactions that are settled together."""
-
-SETTLE_OPERATIONS_MAX: Final = 100
-"""The most operations in one of their change sets, which keeps it below etcd's 128."""
 
 
 class Settlement:
@@ -39,75 +31,52 @@ class Settlement:
         self,
         ledger: ManagedLedger,
         aborted: AbortedTransactions,
+        tenure: Tenure,
         *,
         metadata: MetadataStore,
         claim: Check | None,
         counters: OpCounters,
-        removed: Callable[[SegmentWrite], None],
     ) -> None:
-        """Set up. `run` does the work, and calls `removed` when a write's records are gone."""
+        """Set up. `run` does the work."""
         self._ledger = ledger
         self._segment = ledger.name
         self._aborted = aborted
+        self._tenure = tenure
         self._metadata = metadata
         self._claim: tuple[Check, ...] = () if claim is None else (claim,)
         self._counters = counters
-        self._removed = removed
         self._waiting: list[SegmentWrite] = []
-        self._due = Signal()
-        self._ended: TxnError | None = None
-        """Why this owner has lost the segment, once a publish has met that."""
         self._is_discarded = False
 
     def add(self, write: SegmentWrite) -> None:
         """The write's decision is applied in memory, so its records can go."""
         self._waiting.append(write)
-        self._due.set()
+        self._tenure.due.set()
 
     def wake(self) -> None:
         """Abort records may be ready to move to the indexes of their ledgers."""
-        self._due.set()
+        self._tenure.due.set()
 
-    def end(self, error: TxnError) -> TxnError:
-        """Let `run` end with this error, or the first one given. Returns the error for the caller to raise."""
-        self._ended = self._ended or error
-        self._due.set()
-        return error.anew()
+    async def run(self, readable: Watermark, removed: Callable[[SegmentWrite], None]) -> None:
+        """Remove the records of decided transactions until cancelled, and call `removed` when a write's are gone.
 
-    def require_owned(self) -> None:
-        """Raise the error with which `run` is about to end.
-
-        Another try would wait as long for the same error, and delay the closing of the segment.
-        """
-        if self._ended is not None:
-            raise self._ended.anew()
-
-    async def run(self, readable: Watermark) -> None:
-        """Remove the records of decided transactions, until cancelled.
+        `removed` is not kept after the run. It may refer to the owner of this object, and a cycle would keep both in
+        memory.
 
         Raises:
             OwnershipLost, OutcomeUnknown: the caller must close the segment.
         """
-        while True:
-            await self._due.wait()
-            self.require_owned()
-            try:
-                await self._settle_all(readable)
-            except StoreFull as full:
-                # The decisions are applied in memory, so reading goes on. Every removal may be repeated.
-                log.warning("records of transactions cannot be removed yet", segment=self._segment, reason=str(full))
-                await trio.sleep(SPACE_RETRY_SECONDS)
-                self._due.set()
+        await self._tenure.repeat(lambda: self._settle_all(readable, removed), self._tenure.due.wait)
 
     async def discard(self) -> None:
         """Remove every record of the segment before it is deleted with its data. Durable on return."""
         # Later decisions are not recorded, because nobody would remove the records.
         self._is_discarded = True
         hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
-        keys = [hit.record.key for hit in hits]
-        while keys:
-            await self.commit([Delete(key) for key in keys[:SETTLE_OPERATIONS_MAX]])
-            del keys[:SETTLE_OPERATIONS_MAX]
+        try:
+            await remove_ops([hit.record.key for hit in hits], metadata=self._metadata, claim=self._claim)
+        except Conflict as conflict:
+            raise OwnershipLost(self._segment) from conflict
         await self.commit([self._aborted.to_delete()])
 
     async def commit(self, ops: list[Op], *, along: bool = False) -> None:
@@ -122,20 +91,20 @@ class Settlement:
         except Conflict as conflict:
             raise OwnershipLost(self._segment) from conflict
 
-    async def _settle_all(self, readable: Watermark) -> None:
+    async def _settle_all(self, readable: Watermark, removed: Callable[[SegmentWrite], None]) -> None:
         if self._is_discarded:
             self._waiting.clear()
             return
         while self._waiting:
             batch = self._waiting[:SETTLE_BATCH_MAX]
-            await self._remove_records(batch)
+            await self._remove_records(batch, removed)
             del self._waiting[: len(batch)]
         if self._aborted.has_passed(readable.value):
             for ops in await self._aborted.move_to_indexes(readable.value):
                 await self.commit(ops)
                 self._aborted.forget(ops)
 
-    async def _remove_records(self, writes: list[SegmentWrite]) -> None:
+    async def _remove_records(self, writes: list[SegmentWrite], removed: Callable[[SegmentWrite], None]) -> None:
         ops: list[Op] = []
         for write in writes:
             if write.span is not None:
@@ -147,9 +116,9 @@ class Settlement:
             if self._is_discarded:
                 return
             ops.extend(Delete(key) for key in write.op_keys)
-        for start in range(0, len(ops), SETTLE_OPERATIONS_MAX):
-            some = ops[start : start + SETTLE_OPERATIONS_MAX]
+        for start in range(0, len(ops), RECORDS_AT_ONCE_MAX):
+            some = ops[start : start + RECORDS_AT_ONCE_MAX]
             # Nobody waits for a removal. Abort records must keep their order with `discard`, so they are not held back.
             await self.commit(some, along=all(isinstance(op, Delete) for op in some))
         for write in writes:
-            self._removed(write)
+            removed(write)

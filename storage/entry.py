@@ -13,7 +13,7 @@ Pure: bytes in, values out.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import chain, groupby
 from typing import Final, NamedTuple
@@ -113,6 +113,13 @@ def copy_small_together(pieces: Sequence[bytes]) -> Pieces:
     return tuple(found)
 
 
+def extend_checksum(crc: int, pieces: Iterable[bytes]) -> int:
+    """Continue a crc32c over further bytes. How they are divided into pieces makes no difference."""
+    for piece in pieces:
+        crc = google_crc32c.extend(crc, piece)
+    return int(crc)
+
+
 def decode_entries(ledger: int, first_entry: int, body: bytes | memoryview) -> Iterator[Entry]:
     """The entries of a batch's body, in order.
 
@@ -190,7 +197,7 @@ def encode_batch(
     assert 0 < size <= BATCH_BODY_SIZE_MAX, "a batch holds at least one entry and is bounded"
     assert confirmed_before < first_entry, "what this batch carries cannot be confirmed yet"
     fields = (ledger, first_entry, len(encoded), size, confirmed_before, previous_crc, 0)
-    crc = _checksum(_BATCH.pack(BATCH_MAGIC, 0, *fields), body, previous_crc)
+    crc = extend_checksum(previous_crc, (_BATCH.pack(BATCH_MAGIC, 0, *fields), *body))
     header = BatchHeader(ledger, first_entry, len(encoded), size, confirmed_before, previous_crc, crc)
     return header, (_BATCH.pack(BATCH_MAGIC, crc, *fields), *body)
 
@@ -223,12 +230,5 @@ def check_batch(header: BatchHeader, data: bytes | memoryview, offset: int = 0) 
     bare = bytearray(data[offset : offset + BATCH_HEADER_SIZE])
     bare[4:8] = b"\0\0\0\0"
     body = bytes(data[offset + BATCH_HEADER_SIZE : stop])
-    if _checksum(bytes(bare), (body,), header.previous_crc) != header.crc:
+    if extend_checksum(header.previous_crc, (bytes(bare), body)) != header.crc:
         raise CorruptEntry(f"the checksum of the batch of entry {header.first_entry} differs")
-
-
-def _checksum(bare_header: bytes, body: Pieces, previous_crc: int) -> int:
-    crc = google_crc32c.extend(previous_crc, bare_header)
-    for piece in body:
-        crc = google_crc32c.extend(crc, piece)
-    return int(crc)

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from storage.entry import CorruptEntry, Pieces, check_batch, copy_small_together, decode_batch_header
+from storage.entry import CorruptEntry, Pieces, check_batch, copy_small_together, decode_batch_header, extend_checksum
 from storage.sector import SECTOR, DamagedSector, decode_sector, encode_sector
 
 BLOCK_MAGIC: Final = 0x54574A31  # "TWJ1": the last digit is the format's version
@@ -142,9 +142,7 @@ def encode_block(
     pieces.append(_END_MARK)
     body = copy_small_together(pieces)
     body_size = sum(map(len, body))
-    body_crc = previous_crc
-    for piece in body:
-        body_crc = google_crc32c.extend(body_crc, piece)
+    body_crc = extend_checksum(previous_crc, body)
     chain = (body_size, stream, sequence, previous_crc, body_crc)
     header, top = _encode_top(records, [], chain)
     # Between two payloads stand the sizes of entries and the magic numbers of batches. So an empty sector has most of

@@ -2,11 +2,12 @@
 
 from itertools import chain
 
+import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.entry import CorruptEntry, Entry, EntryFormat, TxnId, decode_entries, encode_entry
+from storage.entry import CorruptEntry, Entry, EntryFormat, TxnId, decode_entries, encode_entry, extend_checksum
 from storage.position import Position
 
 NUMBERS = st.integers(0, 2**63 - 1)
@@ -44,3 +45,10 @@ def test_an_entry_of_a_later_version_is_refused(at: int, value: int) -> None:
     encoded[at] = value
     with pytest.raises(CorruptEntry, match="unknown f"):
         list(decode_entries(1, 0, bytes(encoded)))
+
+
+@given(st.binary(max_size=20), st.lists(st.binary(max_size=20), max_size=3))
+def test_a_checksum_does_not_depend_on_how_bytes_are_divided(start: bytes, pieces: list[bytes]) -> None:
+    """D9: a batch is written in pieces and checked in one."""
+    whole = google_crc32c.value(start + b"".join(pieces))
+    assert extend_checksum(google_crc32c.value(start), pieces) == whole

@@ -1,6 +1,6 @@
-"""Where a broker listens: the address in a URL of one, read and written in one way.
+"""The address of a broker, and how its URL is parsed and printed.
 
-This module imports no codec, because Spark imports it wherever it looks for a data source.
+This module imports no codec, because Spark imports it whenever it looks for a data source.
 """
 
 from typing import Final, NamedTuple
@@ -12,14 +12,14 @@ DEFAULT_PORT: Final = 6650
 
 
 class BrokerAddress(NamedTuple):
-    """Where a broker listens; written as `pulsar://HOST:PORT`."""
+    """Where a broker listens. As text it is `pulsar://HOST:PORT`."""
 
     host: str
     port: int
 
     @property
     def authority(self) -> str:
-        """`HOST:PORT`, as a proxy is told which broker is meant."""
+        """`HOST:PORT`, the form in which a proxy is told the broker's address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -28,10 +28,10 @@ class BrokerAddress(NamedTuple):
 
 
 def parse_address(url: str) -> BrokerAddress:
-    """Read `pulsar://HOST[:PORT]`; the port is 6650 unless given.
+    """Parse `pulsar://HOST[:PORT]`. The default port is 6650.
 
     Raises:
-        InvalidName: it is written otherwise, or asks for TLS, which the clients do not speak.
+        InvalidName: the text has another form, or requires TLS, which the clients do not support.
     """
     try:
         parts = urlsplit(url)

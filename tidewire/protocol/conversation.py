@@ -1,18 +1,18 @@
-"""One connection to a broker, without IO: what arrived goes in, events come out; what to send is returned as bytes.
+"""One connection to a broker, without IO. Received bytes go in, events come out. Bytes to send are return values.
 
-An adapter owns the socket. It calls in this order:
+An adapter owns the socket. It makes these calls in this order:
 
-1. It sends `greeting()`, then feeds what arrives until `welcomed()` says that the broker has answered.
-2. It feeds what arrives, and takes events until `next_event` returns None. An event is one of three:
-   - `PING`: it sends `PONG`.
-   - a `Question`: its answer has come, and whoever waits for it can go on.
-   - a `Frame`: the broker sent a command that answers nothing. `listeners.py` knows who it is for.
-3. `ask` returns the bytes of a question. `withdraw` forgets one that nobody waits for any more.
-4. At the first error, or when the stream has ended, it calls `end`.
+1. It sends `greeting()`, then feeds received bytes until `welcomed()` returns True.
+2. It feeds received bytes, and takes events until `next_event` returns None. There are three kinds of events:
+   - `PING`: the adapter sends `PONG`.
+   - a `Question`: it has been answered, so the task that waits for it can continue.
+   - a `Frame`: the broker sent a command that answers no request. `listeners.py` finds its recipient.
+3. `ask` returns the bytes of a question. `withdraw` forgets a question whose answer is no longer needed.
+4. At the first error, or at the end of the stream, the adapter calls `end`.
 
-**Which answer belongs to which question.** A request carries an id that is never used again on its connection, and its
-answer repeats the id. The answer is taken once: a second one, one that comes late, and one that nobody asked for are
-dropped. An answer of another type than expected fails its question, and says so.
+**Which answer belongs to which question.** Each request has an id that is unique on its connection. Its answer repeats
+the id. Only the first answer counts. Second, late and unrequested answers are dropped. An answer of an unexpected type
+fails its question with an error that says so.
 """
 
 from collections.abc import Callable
@@ -32,27 +32,27 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.parsing import MEMBERS
 
 PONG: Final = encode_command(commands.pong())
-"""What to send at a PING."""
+"""The response to a PING."""
 
 _Type: TypeAlias = pb.BaseCommand.Type
 _Answer = TypeVar("_Answer", bound=ProtobufMessage)
 _BESIDE_MESSAGE_BYTES_MAX: Final = MAX_FRAME_SIZE - MAX_MESSAGE_SIZE
-"""What a frame may have besides the message: its command, and the message's metadata."""
+"""The part of a frame that is not the message: the command and the message's metadata."""
 _MESSAGE: Final = _Type.MESSAGE
 _PING: Final = _Type.PING
 _ERROR: Final = _Type.ERROR
 
 
 class _AnswerFields(NamedTuple):
-    """How a type of answer says what it says."""
+    """Which fields of an answer say whether it is an error."""
 
     member: str
     error: str | None
-    """The field with the error's code; None if the type has none."""
+    """The field with the error's code; None if this type has no such field."""
     text: str
-    """The field with the broker's words on the error."""
+    """The field with the broker's error message."""
     failed: int | None
-    """The value of `response` that means failure, with an error or without one."""
+    """The value of `response` that means failure, with or without an error code. None if there is no `response`."""
 
 
 def _answer_fields(number: int) -> _AnswerFields | None:
@@ -61,7 +61,7 @@ def _answer_fields(number: int) -> _AnswerFields | None:
     if "request_id" not in fields:
         return None
     error = next((name for name in ("error", "error_code") if name in fields), None)
-    failed = type(content).Failed if "response" in fields else None  # type: ignore[attr-defined]  # of two types
+    failed = type(content).Failed if "response" in fields else None  # type: ignore[attr-defined]  # two types have it
     return _AnswerFields(MEMBERS[number], error, "error_message" if error == "error_code" else "message", failed)
 
 
@@ -70,11 +70,11 @@ _ANSWERS: Final[dict[int, _AnswerFields]] = {
     for name, number in _Type.items()
     if name.endswith(("SUCCESS", "RESPONSE", "ERROR")) and (fields := _answer_fields(number)) is not None
 }
-"""The commands that answer the request whose id they carry. Only an ERROR may be about something else."""
+"""The commands that answer a request; each carries the request's id. Only an ERROR may concern something else."""
 
 
 class Ping(Enum):
-    """The broker asks whether we are there."""
+    """The broker checks whether this client is still connected."""
 
     PING = "ping"
 
@@ -83,27 +83,27 @@ PING: Final = Ping.PING
 
 
 class Question(Generic[_Answer]):
-    """A request, made by `Conversation.question`. At most one answer or error comes to it."""
+    """A request, made by `Conversation.question`. It gets at most one answer or error."""
 
     __slots__ = ("_answer", "_expected", "error", "frame", "name", "request_id")
 
     def __init__(self, request_id: int, command: pb.BaseCommand, expected: type[_Answer]) -> None:
         self.request_id = request_id
         self.name = _Type.Name(command.type)
-        """The type of the request, for errors."""
+        """The type of the request, for error messages."""
         self.frame = encode_command(command)
         self.error: TidewireError | None = None
-        """Why there is no answer: the broker refuses, answers something else, or the connection has ended."""
+        """Why there is no answer: the broker refused, it sent another type of answer, or the connection ended."""
         self._expected = expected
         self._answer: _Answer | None = None
 
     @property
     def is_answered(self) -> bool:
-        """Whether there is an answer or an error."""
+        """Whether the question has an answer or an error."""
         return self._answer is not None or self.error is not None
 
     def result(self) -> _Answer:
-        """The answer.
+        """Return the answer.
 
         Raises:
             Refused: the broker answered with an error.
@@ -116,7 +116,7 @@ class Question(Generic[_Answer]):
         return self._answer
 
     def take(self, answer: ProtobufMessage, address: BrokerAddress, name: str) -> None:
-        """The broker at `address` answered by a command of type `name`."""
+        """Take the answer, a command of type `name` from the broker at `address`."""
         if isinstance(answer, self._expected):
             self._answer = answer
         else:
@@ -130,20 +130,20 @@ class Conversation:
     """See the module's docstring."""
 
     def __init__(self, address: BrokerAddress, client_version: str, proxied_to: BrokerAddress | None = None) -> None:
-        """Nothing was sent or received yet.
+        """Set up; nothing was sent or received yet.
 
         Args:
-            address: who is at the other end, for errors.
-            client_version: what the broker is told of this client.
-            proxied_to: the broker that the peer, a proxy, shall pass everything on to.
+            address: the peer's address, for error messages.
+            client_version: the client's name and version, which the broker gets.
+            proxied_to: the broker behind the proxy, if the peer is a proxy.
         """
         self.address = address
         self.features = pb.FeatureFlags()
-        """What the broker announced."""
+        """The features that the broker announced."""
         self.message_bytes_max = MAX_MESSAGE_SIZE
-        """The largest message that the broker takes; a batch, or a chunk, is one."""
+        """The largest message that the broker accepts. A batch or a chunk counts as one message."""
         self.ended: TidewireError | None = None
-        """Why nothing more can be asked."""
+        """Why the connection ended; None while it is open."""
         self._client_version = client_version
         self._proxied_to = proxied_to
         self._decoder = FrameDecoder()
@@ -152,13 +152,13 @@ class Conversation:
 
     @property
     def questions(self) -> int:
-        """How many questions wait for their answer."""
+        """The number of questions without an answer."""
         return len(self._questions)
 
     # ------------------------------------------------------------------------------------------------- the handshake
 
     def greeting(self) -> bytes:
-        """What is sent first."""
+        """Return the first bytes to send."""
         features = commands.client_features()
         features.supports_scalable_topics = True
         features.supports_tc_metadata_discovery = True
@@ -166,11 +166,11 @@ class Conversation:
         return encode_command(commands.connect(self._client_version, proxy_to_broker_url=proxied_to, features=features))
 
     def welcomed(self) -> bool:
-        """Whether the broker has answered the greeting; False when more has to be fed first.
+        """Return whether the broker has answered the greeting. False means that more bytes are needed.
 
         Raises:
-            Refused: the broker does not want this client.
-            ProtocolViolation: the peer answers as no broker would.
+            Refused: the broker refused this client.
+            ProtocolViolation: the peer's answer is not a broker's.
         """
         try:
             frame = self._decoder.next_frame()
@@ -180,7 +180,7 @@ class Conversation:
             return False
         answer = frame.command
         if answer.type == _ERROR:
-            raise refusal(answer.error.error, f"{self.address} refuses the connection: {answer.error.message}")
+            raise refusal(answer.error.error, f"{self.address} refused the connection: {answer.error.message}")
         if answer.type != _Type.CONNECTED:
             raise ProtocolViolation(f"{self.address} answered CONNECT with {_Type.Name(answer.type)}")
         self.features = answer.connected.feature_flags
@@ -188,17 +188,17 @@ class Conversation:
             self.message_bytes_max = min(answer.connected.max_message_size, MAX_MESSAGE_SIZE)
         return True
 
-    # --------------------------------------------------------------------------------------------- what the broker says
+    # ------------------------------------------------------------------------------------------------------- receiving
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Add what arrived. Copies it, so the caller may use its buffer again."""
+        """Add received bytes. They are copied, so the caller may reuse its buffer."""
         self._decoder.feed(data)
 
     def next_event(self) -> Event | None:
-        """The next event, or None when more has to be fed first.
+        """Return the next event, or None if more bytes are needed.
 
         Raises:
-            ProtocolViolation: the broker says what the protocol does not allow. Nothing after it can be trusted.
+            ProtocolViolation: the broker broke the protocol. Nothing that follows can be trusted.
         """
         while True:
             try:
@@ -212,7 +212,7 @@ class Conversation:
             if kind == _MESSAGE:
                 return frame
             if payload is not None:
-                raise violation(self.address, f"{_Type.Name(kind)} came with a payload of {len(payload)} bytes")
+                raise violation(self.address, f"it sent {_Type.Name(kind)} with a payload of {len(payload)} bytes")
             fields = _ANSWERS.get(kind)
             if kind == _PING:
                 return PING
@@ -226,38 +226,38 @@ class Conversation:
                     question.take(content, self.address, _Type.Name(kind))
                 return question
 
-    # ----------------------------------------------------------------------------------------------------- asking it
+    # ------------------------------------------------------------------------------------------------------- requests
 
     def question(self, make: Callable[[int], pb.BaseCommand], expected: type[_Answer]) -> Question[_Answer]:
-        """A question: the command that `make` makes with a request id. An `expected` message is to answer it."""
+        """Make a question: `make` gets a request id and returns the command. `expected` is the answer's type."""
         request_id = next(self._request_ids)
         return Question(request_id, make(request_id), expected)
 
     def ask(self, question: Question[Any]) -> bytes:
-        """Wait for the answer from now on; what is returned has to be sent."""
+        """Expect an answer from now on. The caller sends the returned bytes."""
         self._questions[question.request_id] = question
         return question.frame
 
     def check_frame(self, size_bytes: int) -> None:
-        """See that the broker takes a frame with a message. It ends a connection that sends it a larger one.
+        """Check that the broker accepts a message's frame of this size. It would close the connection at a larger one.
 
         Raises:
-            MessageTooLarge: it does not.
+            MessageTooLarge: the frame is too large.
         """
         if size_bytes > self.message_bytes_max + _BESIDE_MESSAGE_BYTES_MAX:
             raise MessageTooLarge(
-                f"{self.address} takes messages of up to {self.message_bytes_max} bytes, by its setting "
-                f"message_bytes_max; this one takes {size_bytes}"
+                f"the message and its metadata take {size_bytes} bytes, but the broker at {self.address} accepts messages "
+                f"of at most {self.message_bytes_max}; send less, or raise the broker's setting message_bytes_max"
             )
 
     def withdraw(self, question: Question[Any]) -> None:
-        """Nobody waits for its answer any more: it is dropped when it comes."""
+        """Stop expecting the answer. If it still arrives, it is dropped."""
         self._questions.pop(question.request_id, None)
 
     # ------------------------------------------------------------------------------------------------------- the end
 
     def end(self, error: TidewireError) -> list[Question[Any]]:
-        """The connection has ended: fail every question that waits; these questions."""
+        """Note that the connection has ended, fail all unanswered questions, and return them."""
         self.ended = error
         questions, self._questions = self._questions, {}
         for question in questions.values():
@@ -265,22 +265,22 @@ class Conversation:
         return list(questions.values())
 
     def check_open(self) -> None:
-        """See that something can still be asked.
+        """Check that the connection has not ended.
 
         Raises:
-            TidewireError: the connection has ended, and why.
+            TidewireError: it has ended; the error says why.
         """
         if self.ended is not None:
             raise fresh(self.ended)
 
 
 def violation(address: BrokerAddress, what: object) -> ProtocolViolation:
-    """The error for a peer that was welcomed as a broker and says what the protocol does not allow."""
+    """Make the error for a broker that broke the protocol after the handshake."""
     return ProtocolViolation(f"{address} broke the protocol: {what}")
 
 
 def _refusal_in(content: Any, fields: _AnswerFields) -> Refused | None:  # noqa: ANN401 - an answer of any type
-    """The error that an answer carries, in the broker's words."""
+    """Return the error in an answer, with the broker's message; None if it has none."""
     if fields.error is not None and content.HasField(fields.error):
         return refusal(getattr(content, fields.error), getattr(content, fields.text))
     if fields.failed is not None and content.response == fields.failed:

@@ -1,6 +1,6 @@
-"""What coordinators of transactions say, and asking one for a transaction's end until its outcome is known.
+"""What transaction coordinators answer, and how a client requests a transaction's end until the outcome is known.
 
-A transaction's id says which coordinator decides it (its upper half). A coordinator is led by one broker at a time.
+The upper half of a transaction's id is the number of its coordinator. One broker at a time leads a coordinator.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ TransactionId = tuple[int, int]
 
 
 def leaders_of(update: pb.CommandWatchTcAssignmentsUpdate) -> dict[int, str]:
-    """By coordinator, its broker's URL. One that nobody leads at the moment is not in there."""
+    """Return the URL of each coordinator's leader. Coordinators without a leader are left out."""
     return {
         assigned.tc_id: assigned.broker_service_url
         for assigned in update.snapshot.assignments
@@ -23,68 +23,71 @@ def leaders_of(update: pb.CommandWatchTcAssignmentsUpdate) -> dict[int, str]:
 
 
 def transaction_of(answer: pb.CommandNewTxnResponse, coordinator: int) -> TransactionId:
-    """The id of a transaction that this coordinator has begun.
+    """Return the id of the new transaction.
 
     Raises:
-        ProtocolViolation: it names another coordinator, which later requests would go to.
+        ProtocolViolation: the id names another coordinator, so later requests would go to the wrong one.
     """
     if answer.txnid_most_bits != coordinator:
         raise ProtocolViolation(
-            f"transaction coordinator {coordinator} gave out an id of coordinator {answer.txnid_most_bits}"
+            f"transaction coordinator {coordinator} answered with an id of coordinator {answer.txnid_most_bits}"
         )
     return answer.txnid_most_bits, answer.txnid_least_bits
 
 
 class Ending:
-    """The end of one transaction. While no answer comes, it is asked for again, with the same id.
+    """The end of one transaction. Until an answer arrives, the client repeats the request with the same id.
 
-    ======================  ==============  =====================================================
-    what comes              the first time  when it was asked for before
-    ======================  ==============  =====================================================
-    a passing failure       ask again       ask again
-    TransactionNotFound     raise it        unknown: the transaction may have ended and be forgotten
-    UnknownError            raise it        ask again: Pulsar refuses so while the other is under way
-    another refusal         raise it        raise it
-    the time is over        not asked, or unknown
-    ======================  ==============  =====================================================
+    ======================  ====================  ==================================================================
+    what happens            at the first request  at a repeated request
+    ======================  ====================  ==================================================================
+    a transient failure     repeat                repeat
+    TransactionNotFound     raise it              OutcomeUnknown: the transaction may have ended and been forgotten
+    UnknownError            raise it              repeat: Pulsar answers so while the earlier request is in progress
+    another refusal         raise it              raise it
+    the time is over        OperationTimedOut before the first request, OutcomeUnknown after it
+    ======================  ====================  ==================================================================
     """
 
     def __init__(self, transaction_id: TransactionId, *, commit: bool) -> None:
-        """Not asked yet."""
+        """Set up; nothing was requested yet."""
         self._transaction_id: Final = transaction_id
         self._commit: Final = commit
         self._asked = 0
-        """How often."""
+        """The number of requests."""
         self.last: TidewireError | None = None
-        """Why it is to be asked for again."""
+        """Why the latest request failed."""
 
     def ask(self, request_id: int) -> pb.BaseCommand:
-        """The request. From now on it may have happened."""
+        """Make the request. From now on the transaction may have ended."""
         self._asked += 1
         return commands.end_txn(request_id, self._transaction_id, commit=self._commit)
 
     def failed(self, error: TidewireError) -> None:
-        """It could not be asked, or was answered by an error. Returns when it is to be asked again, after a pause.
+        """Take the failure of an attempt. If this returns, repeat the request after a delay.
 
         Raises:
-            OutcomeUnknown: nobody can tell any more.
-            TidewireError: `error` itself, which is final.
+            OutcomeUnknown: the outcome cannot be learned any more.
+            TidewireError: `error` itself, because it is final.
         """
         self.last = error
         if isinstance(error, TRANSIENT):
             return
         if self._asked > 1:
             if isinstance(error, TransactionNotFound):
-                raise OutcomeUnknown(f"{self} was not answered, so its outcome is unknown") from error
+                raise OutcomeUnknown(
+                    f"{self} got no answer in time, and the coordinator no longer knows the transaction, so its "
+                    f"outcome is unknown"
+                ) from error
             if isinstance(error, Refused) and error.code == pb.ServerError.UnknownError:
                 return
         raise error
 
     def out_of_time(self, seconds: float) -> TidewireError:
-        """What to raise when the time is over, which was so long."""
+        """Return the error to raise when the time is over. `seconds` is how long it was."""
         if self._asked:
-            return OutcomeUnknown(f"{self} was not answered within {seconds} s")
-        return OperationTimedOut(f"{self}: no coordinator within {seconds} s")
+            return OutcomeUnknown(f"{self} got no answer within {seconds} s, so its outcome is unknown")
+        return OperationTimedOut(f"{self} was not requested: no coordinator could be reached within {seconds} s")
 
     def __str__(self) -> str:
-        return f"{'committing' if self._commit else 'aborting'} {self._transaction_id}"
+        return f"the {'commit' if self._commit else 'abort'} of transaction {self._transaction_id}"

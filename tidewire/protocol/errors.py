@@ -1,22 +1,22 @@
-"""What can go wrong between a client and its broker: the errors that every client raises.
+"""The errors that every client raises.
 
-Each class says by its attribute `retriable` whether the same piece of work, begun anew, may succeed without anybody
-changing anything. Policy reads from the type, never from a message's text. For a transaction, "begun anew" means a new
-transaction; `Client.run_transaction` does exactly that.
+The attribute `retriable` of a class says whether the same work may succeed if it is simply repeated. Policy depends on
+the type, never on a message's text. For a transaction, to repeat means to run a new transaction, as
+`Client.run_transaction` does.
 
     TidewireError
     ├── ConnectFailed           no broker answers at the address
-    ├── ConnectionLost          the connection ended with an answer outstanding
-    ├── OperationTimedOut       the broker is connected and silent, or no broker could be reached for as long
-    ├── ProtocolViolation       the peer says what the protocol does not allow
-    ├── UnsupportedBroker       the broker lacks what this client needs
-    ├── OutcomeUnknown          a commit or abort stayed unanswered: it may have happened
-    ├── InvalidName             a text is no topic's name, or no broker's address (a ValueError as well)
-    ├── MessageTooLarge         a message is above what the broker takes (a ValueError as well)
-    └── Refused                 the broker's own answer, with its code (refusals.py)
+    ├── ConnectionLost          the connection ended before the answer arrived
+    ├── OperationTimedOut       the broker did not answer in time, or none could be reached in time
+    ├── ProtocolViolation       the peer broke the protocol
+    ├── UnsupportedBroker       the broker lacks a feature that this client needs
+    ├── OutcomeUnknown          a commit or abort got no answer; it may have happened
+    ├── InvalidName             the text is not a topic's name or a broker's address (also a ValueError)
+    ├── MessageTooLarge         the message exceeds the broker's limit (also a ValueError)
+    └── Refused                 the broker answered with an error code (refusals.py)
 
-Each client adds its own: `tidewire.client.errors`, `tidewire.spark.errors`. This module imports nothing else, because
-Spark imports it wherever it looks for a data source.
+Each client adds its own errors: `tidewire.client.errors`, `tidewire.spark.errors`. This module imports no other module
+of the project, because Spark imports it whenever it looks for a data source.
 """
 
 from copy import copy
@@ -24,10 +24,10 @@ from typing import ClassVar, TypeVar
 
 
 class TidewireError(Exception):
-    """The root of everything the client raises on purpose."""
+    """The base of the errors that clients raise on purpose."""
 
     retriable: ClassVar[bool] = False
-    """Whether the same work, begun anew, may succeed."""
+    """Whether the same work may succeed if it is repeated."""
 
 
 class ConnectFailed(TidewireError):
@@ -37,19 +37,19 @@ class ConnectFailed(TidewireError):
 
 
 class ConnectionLost(TidewireError):
-    """The connection ended before the answer came; what was asked may or may not have happened."""
+    """The connection ended before the answer arrived. The requested change may or may not have happened."""
 
     retriable = True
 
 
 class OperationTimedOut(TidewireError):
-    """The broker gave no answer within `operation_timeout_seconds`; it may have happened or not."""
+    """No answer arrived within `operation_timeout_seconds`. The requested change may or may not have happened."""
 
     retriable = True
 
 
 class ProtocolViolation(TidewireError):
-    """The peer sent what the protocol does not allow; its connection was closed."""
+    """The peer broke the protocol. Its connection was closed."""
 
 
 class UnsupportedBroker(TidewireError):
@@ -57,32 +57,32 @@ class UnsupportedBroker(TidewireError):
 
 
 class OutcomeUnknown(TidewireError):
-    """The end of a transaction was asked for and never answered, so that only the broker knows its outcome.
+    """A commit or abort was requested and got no answer. Only the broker knows the outcome.
 
-    Whatever it is, it is one: all of the transaction or nothing of it is visible, now or once its time-out has passed.
+    The transaction is still atomic: all of it or nothing of it becomes visible, at the latest after its time-out.
     """
 
 
 class InvalidName(TidewireError, ValueError):
-    """The text is no topic name, or no broker address, of a kind that this client knows."""
+    """The text is not a topic's name, or not a broker's address, in a form that this client knows."""
 
 
 class MessageTooLarge(TidewireError, ValueError):
-    """The message with its key and properties is above what the broker takes."""
+    """The message, with its key and properties, exceeds the broker's limit."""
 
 
 _Error = TypeVar("_Error", bound=TidewireError)
 
 
 def fresh(error: _Error) -> _Error:
-    """The same error to be raised once more: several tasks may fail for one reason, each with its own traceback."""
+    """Copy an error to raise it again. Several tasks may fail for one reason, each with its own traceback."""
     made = copy(error)
     made.__cause__ = error.__cause__
     return made
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Whether everything that went wrong is retriable; a group is when all of its members are."""
+    """Return whether the error is retriable. A group is retriable if all its members are."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_retriable(member) for member in error.exceptions)
     return isinstance(error, TidewireError) and error.retriable

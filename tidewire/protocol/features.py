@@ -1,4 +1,4 @@
-"""What a client needs of a broker besides the oldest commands. The broker announces it when it is greeted."""
+"""Checks that a broker supports what a client needs. A broker announces its features in the handshake."""
 
 from typing import Protocol
 
@@ -8,34 +8,34 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
 class Broker(Protocol):
-    """A connection that was welcomed."""
+    """A connection after its handshake."""
 
     @property
     def address(self) -> BrokerAddress:
-        """Who is at the other end."""
+        """The peer's address."""
         ...
 
     @property
     def features(self) -> pb.FeatureFlags:
-        """What it announced."""
+        """The features that it announced."""
         ...
 
 
 def require_scalable_topics(broker: Broker) -> None:
-    """See that the broker knows topics of kind `topic://`.
+    """Check that the broker supports `topic://` topics.
 
     Raises:
-        UnsupportedBroker: it does not.
+        UnsupportedBroker: it does not support them.
     """
     if not broker.features.supports_scalable_topics:
         raise UnsupportedBroker(f"{broker.address} does not support scalable topics (topic://)")
 
 
 def require_transactions(broker: Broker) -> None:
-    """See that the broker tells who coordinates the transactions of scalable topics.
+    """Check that the broker supports transactions on scalable topics: it tells clients who coordinates them.
 
     Raises:
-        UnsupportedBroker: it does not.
+        UnsupportedBroker: it does not support them.
     """
     if not broker.features.supports_tc_metadata_discovery:
-        raise UnsupportedBroker(f"{broker.address} does not support transactions of scalable topics")
+        raise UnsupportedBroker(f"{broker.address} does not support transactions on scalable topics")

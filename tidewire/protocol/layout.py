@@ -1,7 +1,7 @@
-"""A topic's layout: which segments hold which part of the hash space, which are sealed, and who came of whom.
+"""A topic's layout: its segments, their hash ranges, which are sealed, and which segments are their parents.
 
-The broker pushes a layout as a whole and numbers it by an epoch that only rises. A `persistent://` topic has a layout
-too, made here of its partitions, so that everybody works with one kind of thing.
+The broker always pushes a whole layout. Its epoch only rises. A `persistent://` topic gets a layout too, made here
+from its partitions, so that all callers work with layouts.
 """
 
 from bisect import bisect_right
@@ -25,42 +25,42 @@ from tidewire.wire.pulsar.hashing import HASH_SPACE_SIZE
 
 
 class Segment(NamedTuple):
-    """A segment of a scalable topic, a partition of a partitioned one, or all of a plain one."""
+    """A segment of a scalable topic, a partition of a partitioned topic, or a whole plain topic."""
 
     topic: str
-    """The topic that it is part of."""
+    """The topic that it belongs to."""
     name: str | None
-    """Its name within the topic; None for all of a plain topic."""
+    """Its name within the topic; None for a whole plain topic."""
     wire_name: str
     """The name under which brokers know it."""
     segment_id: int = NO_SEGMENT
     """Unique within the topic. Children have higher ids than their parents."""
     parent_ids: tuple[int, ...] = ()
     hashes: tuple[int, int] | None = None
-    """First and last hash of the keys that it takes; None when its keys are not routed by ranges of hashes."""
+    """The lowest and the highest key hash that it takes; None if keys are not routed by hash range."""
     is_active: bool = True
     """Whether it takes messages. A sealed segment never takes messages again."""
     created_ms: int = 0
-    """When it was created, milliseconds since the epoch; a segment of another topic of the same name has another."""
+    """When it was created, in milliseconds since 1970. It differs if the topic was deleted and created again."""
 
     @property
     def is_legacy(self) -> bool:
-        """Whether it is an older, regular topic seen through a scalable one."""
+        """Whether it is a regular topic that serves as a segment of the scalable topic."""
         return self.hashes is None and self.topic.startswith(SCALABLE)
 
     def overlaps(self, other: "Segment") -> bool:
-        """Whether some key belongs to both."""
+        """Return whether some key hash belongs to both segments."""
         if self.hashes is None or other.hashes is None:
             return True
         return self.hashes[0] <= other.hashes[1] and other.hashes[0] <= self.hashes[1]
 
 
 class Succession(Enum):
-    """How a layout that a broker pushed relates to the one that is known."""
+    """How a pushed layout relates to the known one."""
 
-    NEWER = "it takes the place of the known one; the epoch may be the same when only the controller moved"
-    STALE = "it is an earlier one of the same topic"
-    OTHER_TOPIC = "it is of another topic of the same name: the known one was deleted"
+    NEWER = "it replaces the known layout; the epoch is the same if only the controller moved"
+    STALE = "it is an earlier layout of the same topic"
+    OTHER_TOPIC = "it belongs to a new topic of the same name, because the known topic was deleted"
 
 
 @dataclass(frozen=True)
@@ -69,26 +69,26 @@ class Layout:
 
     epoch: int
     segments: dict[int, Segment]
-    """Every segment still known, active and sealed, by id."""
+    """All segments that the layout has, active and sealed, by id."""
     controller_url: str | None = None
-    """The broker that divides segments among stream consumers; None until the first of them asks."""
+    """The broker that assigns segments to stream consumers; None until the first of them registers."""
 
     @classmethod
     def of_update(cls, topic: str, update: pb.CommandScalableTopicUpdate) -> Self:
-        """The layout in a broker's push for `topic`, which may resolve to another name.
+        """Read the layout that a broker pushed for `topic`. The topic may resolve to another name.
 
         Raises:
-            ProtocolViolation: its active segments do not divide the hash space among them.
+            ProtocolViolation: the active segments do not cover every hash exactly once.
         """
         resolved = update.resolved_topic_name
         return cls.of_dag(resolved if resolved.startswith(SCALABLE) else topic, update.dag)
 
     @classmethod
     def of_dag(cls, topic: str, dag: pb.ScalableTopicDAG) -> Self:
-        """The layout that a broker sent for the scalable topic `topic`.
+        """Read the layout that a broker sent for the scalable topic `topic`.
 
         Raises:
-            ProtocolViolation: its active segments do not divide the hash space among them.
+            ProtocolViolation: the active segments do not cover every hash exactly once.
         """
         infos = sorted(dag.segments, key=lambda info: info.segment_id)
         layout = cls(
@@ -99,7 +99,7 @@ class Layout:
 
     @classmethod
     def of_partitions(cls, topic: str, partitions: int) -> Self:
-        """The layout of a `persistent://` topic: its partitions, or itself when it has none."""
+        """Make the layout of a `persistent://` topic: its partitions, or the topic itself if it has none."""
         if partitions == 0:
             return cls(0, {NO_SEGMENT: Segment(topic, None, topic, NO_SEGMENT)})
         names = [partition_name(index) for index in range(partitions)]
@@ -109,7 +109,7 @@ class Layout:
 
     @cached_property
     def active(self) -> tuple[Segment, ...]:
-        """The segments that take messages, by hash range."""
+        """The segments that take messages, in the order of their hash ranges."""
         return tuple(
             sorted(
                 (segment for segment in self.segments.values() if segment.is_active),
@@ -119,16 +119,16 @@ class Layout:
 
     @cached_property
     def _starts(self) -> list[int]:
-        """The first hash of each active segment; empty when partitions are counted off."""
-        # Partitions of an older topic do not divide the hash space; their producers have always counted them off.
+        """The lowest hash of each active segment; empty if keys are routed by hash modulo the number of partitions."""
+        # The partitions of a regular topic have no hash ranges. Its v4 producers route by modulo, too.
         firsts = [segment.hashes[0] for segment in self.active if segment.hashes is not None]
         return firsts if len(firsts) == len(self.active) else []
 
     def check(self) -> None:
-        """See that every hash belongs to exactly one active segment, or to partitions that are counted off.
+        """Check that each hash belongs to exactly one active segment. Partitions without ranges always pass.
 
         Raises:
-            ProtocolViolation: it does not.
+            ProtocolViolation: some hash belongs to no active segment, or to several.
         """
         if self.active and all(segment.hashes is None for segment in self.active):
             return
@@ -136,28 +136,33 @@ class Layout:
         for segment in self.active:
             first, last = segment.hashes or (-1, -1)
             if first != expected_first or last < first:
-                raise ProtocolViolation(f"the active segments of a layout do not divide the hash space: {self.active}")
+                raise ProtocolViolation(
+                    f"the broker sent a layout whose active segments overlap or leave a gap: {self.active}"
+                )
             expected_first = last + 1
         if expected_first != HASH_SPACE_SIZE:
-            raise ProtocolViolation(f"the active segments of a layout do not fill the hash space: {self.active}")
+            raise ProtocolViolation(
+                f"the broker sent a layout whose active segments do not reach the last hash: {self.active}"
+            )
 
     def segment_of(self, key_hash: int) -> Segment:
-        """The active segment that takes messages with this key hash."""
+        """Return the active segment that takes messages with this key hash."""
         starts = self._starts
         if starts:
             return self.active[bisect_right(starts, key_hash) - 1]
         return self.active[key_hash % len(self.active)]
 
     def is_active(self, segment_id: int) -> bool:
-        """Whether the segment is known and takes messages."""
+        """Return whether the segment is known and takes messages."""
         segment = self.segments.get(segment_id)
         return segment is not None and segment.is_active
 
     def succession(self, known: "Layout") -> Succession:
-        """How this layout, which was pushed, relates to the one that is known.
+        """Return how this pushed layout relates to the known one.
 
-        A topic's ids only rise and are never used again. So of two layouts of one topic, the later has no further
-        segment with an id as low as one of the earlier's, and a segment that is in both was created once.
+        A topic's segment ids only rise and are never reused. So two layouts of one topic have two properties. A segment
+        that is in both has one creation time. A segment that only the later one has gets a higher id than all segments
+        of the earlier one.
         """
         shared = self.segments.keys() & known.segments.keys()
         if any(self.segments[one].created_ms != known.segments[one].created_ms for one in shared):
@@ -173,7 +178,7 @@ class Layout:
 
 
 def ancestors(segment_ids: Iterable[int], segments: Mapping[int, Segment]) -> set[int]:
-    """All segments that these came of, at any distance, as far as they are known; parents count that are unknown."""
+    """Return the ids of all known ancestors of these segments. An unknown parent's id is included."""
     found: set[int] = set()
     waiting = list(segment_ids)
     while waiting:
@@ -186,10 +191,10 @@ def ancestors(segment_ids: Iterable[int], segments: Mapping[int, Segment]) -> se
 
 
 def due(unread: Collection[int], segments: Mapping[int, Segment]) -> list[int]:
-    """Of the segments that were not read to their end, those whose turn it is: all they came of was read."""
+    """Return the unread segments that may be read now, because all their ancestors were read to the end."""
     found: list[int] = []
     behind: set[int] = set()
-    # Parents have lower ids, so they are looked at before their children.
+    # Parents have lower ids, so the loop sees them before their children.
     for segment_id in sorted(segments):
         if any(parent in unread or parent in behind for parent in segments[segment_id].parent_ids):
             behind.add(segment_id)
@@ -206,7 +211,7 @@ def _segment(topic: str, info: pb.SegmentInfoProto) -> Segment:
         info.legacy_topic_name or segment_topic(topic, name),
         info.segment_id,
         tuple(info.parent_ids),
-        # What is in a topic that was made before there were segments came there by other rules.
+        # The messages of a regular topic were not routed by hash range.
         None if info.legacy_topic_name else (info.hash_start, info.hash_end),
         info.state == pb.SegmentState.ACTIVE,
         info.created_at_ms,

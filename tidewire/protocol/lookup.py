@@ -1,4 +1,4 @@
-"""Finding the broker that serves a topic: whom to ask, and whom next, until one is named. No IO.
+"""Finds the broker that serves a topic: which broker to ask first, and which one next. No IO.
 
     lookup = Lookup(topic, service)
     while True:
@@ -7,7 +7,7 @@
             return connection
         lookup.hear(connection.request(lookup.ask, pb.CommandLookupTopicResponse), connection.address)
 
-A topic or segment may be at any broker and may move. So everybody asks anew where it is, and follows the answer.
+Any broker may own a topic or segment, and ownership moves. So each new session begins with a lookup.
 """
 
 from typing import Final, NamedTuple
@@ -18,25 +18,25 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 LOOKUP_REDIRECTS_MAX: Final = 20
-"""How many brokers may be asked for one topic."""
+"""How many brokers one lookup may ask."""
 
 
 class Route(NamedTuple):
-    """How a broker is reached."""
+    """How to reach a broker."""
 
     address: BrokerAddress
-    """Where to connect to."""
+    """The address to connect to."""
     proxied_to: BrokerAddress | None = None
-    """The broker that a proxy at the address is to pass everything on to."""
+    """The broker behind the proxy, if a proxy listens at the address."""
 
 
 class Lookup:
     """See the module's docstring."""
 
     def __init__(self, topic: str, service: BrokerAddress) -> None:
-        """A lookup of `topic` that begins at the broker or proxy that the user named."""
+        """Begin a lookup of `topic` at the broker or proxy that the user named."""
         self.route = Route(service)
-        """To the broker to ask next; to the one that serves the topic once `is_done`."""
+        """Leads to the broker to ask next. Once `is_done`, it leads to the broker that serves the topic."""
         self.is_done = False
         """Whether the broker that serves the topic is known."""
         self._topic = topic
@@ -45,14 +45,14 @@ class Lookup:
         self._asked = 0
 
     def ask(self, request_id: int) -> pb.BaseCommand:
-        """The command for the broker at `route`."""
+        """Make the command for the broker at `route`."""
         return commands.lookup(self._topic, request_id, authoritative=self._is_authoritative)
 
     def hear(self, answer: pb.CommandLookupTopicResponse, by: BrokerAddress) -> None:
-        """The broker at `by` has answered; one that fails the lookup raised an error instead.
+        """Take the answer of the broker at `by`. An answer with an error has already raised it.
 
         Raises:
-            ProtocolViolation: it named no address, or brokers send each other round.
+            ProtocolViolation: the answer has no valid address, or the brokers redirect in a circle.
         """
         self._asked += 1
         named = named_address(answer.broker_service_url, by, self._topic)
@@ -61,19 +61,21 @@ class Lookup:
             is_hidden = answer.proxy_through_service_url and named != self._service
             self.route = Route(self._service, named) if is_hidden else Route(named)
         elif self._asked == LOOKUP_REDIRECTS_MAX:
-            raise ProtocolViolation(f"the lookup of {self._topic} was redirected {LOOKUP_REDIRECTS_MAX} times")
+            raise ProtocolViolation(
+                f"the brokers redirected the lookup of {self._topic} {LOOKUP_REDIRECTS_MAX} times, so it was given up"
+            )
         else:
             self.route = Route(named)
             self._is_authoritative = answer.authoritative
 
 
 def named_address(url: str, by: BrokerAddress, what: str) -> BrokerAddress:
-    """The address of the broker that serves `what`, as another broker names it.
+    """Parse the address that the broker at `by` named as the broker of `what`.
 
     Raises:
-        ProtocolViolation: it is no address. That is the broker's mistake, not our caller's.
+        ProtocolViolation: the URL is invalid. The mistake is the broker's, not the caller's.
     """
     try:
         return parse_address(url)
     except InvalidName as error:
-        raise ProtocolViolation(f"{by} names no broker of {what}: {error}") from error
+        raise ProtocolViolation(f"{by} named no valid address for the broker of {what}: {error}") from error

@@ -1,6 +1,6 @@
-"""What a broker answers instead of doing what it was asked: one class for each code that policy tells apart.
+"""The errors that a broker answers with: one class for each code that clients treat differently.
 
-The one table from the protocol's codes to classes stands here, and with it what may be asked again a little later.
+The only table from the protocol's codes to classes is here, with the list of transient errors.
 """
 
 from typing import Final
@@ -10,40 +10,40 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
 class Refused(TidewireError):
-    """The broker answered with an error. `code` is the protocol's ServerError, `reason` the broker's words."""
+    """The broker answered with an error. `code` is the protocol's ServerError, `reason` the broker's message."""
 
     def __init__(self, reason: str, code: int) -> None:
-        """The broker's own words and code."""
+        """Make the error from the broker's message and code."""
         super().__init__(reason, code)
         self.reason = reason
         self.code = code
 
     def __str__(self) -> str:
-        """The broker's words and the name of its code."""
+        """Return the broker's message and the name of its code."""
         name = pb.ServerError.Name(self.code) if self.code in pb.ServerError.values() else str(self.code)
         return f"{self.reason} [{name}]"
 
 
 class BrokerBusy(Refused):
-    """The broker cannot do it at the moment: starting, overloaded, or its store did not answer."""
+    """The broker cannot serve the request now: it starts, is overloaded, or cannot reach its store."""
 
     retriable = True
 
 
 class NotPermitted(Refused):
-    """Who we are, or that we may do this, was not accepted."""
+    """The broker did not accept the client's identity, or does not permit the request."""
 
 
 class NotAllowed(Refused):
-    """The broker does not do this at all."""
+    """The broker does not support the request, or never allows it."""
 
 
 class TopicNotFound(Refused):
-    """There is no such topic."""
+    """The topic does not exist."""
 
 
 class TopicTerminated(Refused):
-    """The topic takes no more messages. From a segment of a scalable topic the client goes on to its children."""
+    """The topic takes no more messages. At a sealed segment, the client continues with the segment's children."""
 
 
 class NameTaken(Refused):
@@ -51,7 +51,7 @@ class NameTaken(Refused):
 
 
 class ProducerFenced(Refused):
-    """Another producer took over with exclusive access."""
+    """Another producer has taken exclusive access to the topic."""
 
 
 class SubscriptionBusy(Refused):
@@ -65,21 +65,21 @@ class InvalidTopic(Refused):
 
 
 class IncompatibleSchema(Refused):
-    """The topic has a schema that this one does not go with."""
+    """The schema is incompatible with the topic's schema."""
 
 
 class TransactionNotFound(Refused):
-    """The broker knows no such transaction: it never was, or ended too long ago."""
+    """The broker does not know the transaction. It never existed, or it ended too long ago."""
 
 
 class TransactionConflict(Refused):
-    """The transaction was ended by its time-out or by somebody else, or collides with another; run it again."""
+    """The transaction was ended by its time-out or another client, or it conflicts with another one. Run it again."""
 
     retriable = True
 
 
 TRANSIENT: Final = (ConnectFailed, ConnectionLost, OperationTimedOut, BrokerBusy)
-"""What asking again a little later may cure."""
+"""Errors after which the same request may succeed a little later."""
 
 _CODE: Final = pb.ServerError
 _CLASSES: Final[dict[int, type[Refused]]] = {
@@ -97,9 +97,9 @@ _CLASSES: Final[dict[int, type[Refused]]] = {
     _CODE.ProducerBusy: NameTaken,
     _CODE.IncompatibleSchema: IncompatibleSchema,
     _CODE.InvalidTopicName: InvalidTopic,
-    # Consumers of a subscription are being divided anew.
+    # The subscription's consumers are being reassigned.
     _CODE.ConsumerAssignError: BrokerBusy,
-    # The coordinator moved; the next look at the assignments names the new place.
+    # The coordinator moved. The next assignments name its new broker.
     _CODE.TransactionCoordinatorNotFound: BrokerBusy,
     _CODE.InvalidTxnStatus: TransactionConflict,
     _CODE.NotAllowedError: NotAllowed,
@@ -110,13 +110,13 @@ _CLASSES: Final[dict[int, type[Refused]]] = {
 
 
 def refusal(code: int, reason: str, *, of_transactional_send: bool = False) -> Refused:
-    """The exception for a broker's error answer; codes without a class of their own become `Refused` itself.
+    """Make the exception for a broker's error. A code without its own class becomes a plain `Refused`.
 
     Args:
         code: the protocol's ServerError.
-        reason: the broker's words.
-        of_transactional_send: brokers refuse a send whose transaction has ended with the code for "not allowed", which
-            anywhere else means that asking again is of no use; here a new transaction is.
+        reason: the broker's message.
+        of_transactional_send: whether a send in a transaction was refused. If that transaction has ended, brokers
+            answer NotAllowedError. Elsewhere this code is permanent, but here a new transaction can succeed.
     """
     if of_transactional_send and code == _CODE.NotAllowedError:
         return TransactionConflict(reason, code)

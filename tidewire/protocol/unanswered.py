@@ -1,9 +1,9 @@
-"""What becomes of sends that are unanswered when their producer's session ends. Certainty decides, not hope.
+"""What happens to sends that are unanswered when their producer's session ends.
 
-A broker answers every send that it stores before it says that the segment is sealed, and before it closes the producer
-of one. So what is unanswered by then is not stored. After any other end a send may be stored or not. Outside of
-transactions it is sent again: a message may come twice, and none is lost. In a transaction a second copy would count,
-so it is sent again only where the broker recognises a repeat.
+A broker answers all sends that it stores before it reports the segment as sealed, and before it closes a sealed
+segment's producer. So a send that is unanswered by then is not stored. After any other end, a send may be stored or
+not. Outside transactions the client resends it. A message may then arrive twice, but none is lost. In a transaction, a
+second copy would count, so the client resends it only if the broker recognises duplicates.
 """
 
 from enum import Enum
@@ -15,51 +15,50 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 class End(Enum):
     """How a producer's session ended."""
 
-    SEALED = "the broker has said that the segment takes nothing more"
-    CLOSED = "the broker has closed the producer: the segment moves, or there is no space"
-    LOST = "the connection has ended"
+    SEALED = "the broker reported that the segment is sealed"
+    CLOSED = "the broker closed the producer, because the segment moves or the disk is full"
+    LOST = "the connection ended"
 
 
 class Fate(Enum):
-    """What becomes of an unanswered send."""
+    """What happens to an unanswered send."""
 
-    TO_CHILDREN = "it is not stored: it goes to the segments that hold its keys now, under ids of their producers"
-    AGAIN = "it goes to the same segment, before all later ones, under the same sequence id"
-    UNKNOWN = "nobody knows whether it is stored: it fails, and with it its transaction"
+    TO_CHILDREN = "it is not stored; resend it to the segment that takes its key now, under that producer's ids"
+    AGAIN = "resend it to the same segment, before all later sends, with the same sequence id"
+    UNKNOWN = "it may be stored or not; it fails, and its transaction fails"
 
 
 _COLUMNS: Final = ("outside", "remembered", "forgotten")
 _ROWS: Final = {
     End.SEALED: (Fate.TO_CHILDREN, Fate.TO_CHILDREN, Fate.TO_CHILDREN),
     End.CLOSED: (Fate.AGAIN, Fate.AGAIN, Fate.UNKNOWN),
-    # What was written to a lost connection may still arrive after the next session has asked what is remembered.
+    # Bytes of a lost connection may still reach the broker after the next session has learned the remembered id.
     End.LOST: (Fate.AGAIN, Fate.UNKNOWN, Fate.UNKNOWN),
 }
 
 FATES: Final = {(end, column): fate for end, row in _ROWS.items() for column, fate in zip(_COLUMNS, row, strict=True)}
-"""By the session's end: of a send outside of transactions, and of one in a transaction by whether the broker remembers
-the producer."""
+"""By the session's end and a column: outside transactions, or in one whose producer the broker remembers or forgot."""
 
 SEALING: Final = frozenset({pb.ServerError.TopicTerminatedError, pb.ServerError.TopicNotFound})
-"""Codes by which a broker refuses a send, or a producer, of a segment that takes nothing more or was removed."""
+"""The codes with which a broker refuses a send or a producer on a sealed or removed segment."""
 
 
 def fate(end: End, *, in_transaction: bool, is_remembered: bool = False) -> Fate:
-    """What becomes of a send that was unanswered when its producer's session ended.
+    """Return what happens to a send that was unanswered when its producer's session ended.
 
     Args:
-        end: how it ended.
+        end: how the session ended.
         in_transaction: whether the send belongs to a transaction.
-        is_remembered: whether the broker recognises a repeat of it; see `remembers`.
+        is_remembered: whether the broker recognises a duplicate of the send; see `remembers`.
     """
     return FATES[end, "outside" if not in_transaction else "remembered" if is_remembered else "forgotten"]
 
 
 def remembers(answered_upto: int, remembered_upto: int) -> bool:
-    """Whether a broker that opens a producer again recognises repeats of what is unanswered.
+    """Return whether the broker that reopens a producer recognises duplicates of its unanswered sends.
 
     Args:
-        answered_upto: the highest sequence id that the broker has said to have stored; -1 for none.
-        remembered_upto: the highest one that it names when it opens the producer again; -1 for none.
+        answered_upto: the highest sequence id with a receipt; -1 for none.
+        remembered_upto: the highest sequence id that the broker names as it reopens the producer; -1 for none.
     """
     return 0 <= answered_upto <= remembered_upto

@@ -44,7 +44,7 @@ def test_a_coordinator_that_nobody_leads_is_no_leader() -> None:
 def test_an_id_names_the_coordinator_that_gave_it_out() -> None:
     answer = commands.new_txn_response(1, (3, 1 << 62)).new_txn_response
     assert transaction_of(answer, 3) == (3, 1 << 62)
-    with pytest.raises(ProtocolViolation, match="coordinator 2 gave out an id of coordinator 3"):
+    with pytest.raises(ProtocolViolation, match="coordinator 2 answered with an id of coordinator 3"):
         transaction_of(answer, 2)
 
 
@@ -66,7 +66,7 @@ def test_the_first_refusal_is_final(error: Refused) -> None:
 
 def test_a_transaction_that_is_not_found_after_a_lost_answer_may_have_ended_either_way() -> None:
     """T2: what was asked for before may have been done, and its traces may be gone."""
-    with pytest.raises(OutcomeUnknown, match="committing"):
+    with pytest.raises(OutcomeUnknown, match=r"^the commit of transaction \(1, 2\) got no answer in time"):
         ended_by(Ending((1, 2), commit=True), LOST, NOT_FOUND)
     # It was never asked for before: the first answer stands.
     ending = Ending((1, 2), commit=True)

@@ -22,7 +22,7 @@ def welcomed_by(features: pb.FeatureFlags) -> Conversation:
     ("require", "feature", "lacking"),
     [
         (require_scalable_topics, "supports_scalable_topics", "does not support scalable topics"),
-        (require_transactions, "supports_tc_metadata_discovery", "does not support transactions of scalable topics"),
+        (require_transactions, "supports_tc_metadata_discovery", "does not support transactions on scalable topics"),
     ],
 )
 def test_a_broker_that_lacks_a_feature_is_told_by_name(

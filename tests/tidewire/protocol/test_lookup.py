@@ -53,13 +53,13 @@ def test_brokers_that_send_each_other_round_are_left() -> None:
     lookup = Lookup(TOPIC, SERVICE)
     for _ in range(LOOKUP_REDIRECTS_MAX - 1):
         lookup.hear(redirect(str(SERVICE)), SERVICE)
-    with pytest.raises(ProtocolViolation, match=f"the lookup of {TOPIC} was redirected 20 times"):
+    with pytest.raises(ProtocolViolation, match=f"the brokers redirected the lookup of {TOPIC} 20 times"):
         lookup.hear(redirect(str(SERVICE)), SERVICE)
 
 
 @pytest.mark.parametrize("url", ["", "nowhere", "http://x", "pulsar+ssl://x:1", "pulsar://x:y"])
 def test_who_names_no_address_is_told_with_what_was_said(url: str) -> None:
-    complaint = f"^{SERVICE} names no broker of {TOPIC}: '{url.replace('+', '.')}'"
+    complaint = f"^{SERVICE} named no valid address for the broker of {TOPIC}: '{url.replace('+', '.')}'"
     with pytest.raises(ProtocolViolation, match=complaint):
         Lookup(TOPIC, SERVICE).hear(connect(url), SERVICE)
     with pytest.raises(ProtocolViolation, match=complaint):

@@ -445,7 +445,7 @@ def test_an_id_of_another_coordinator_is_no_transaction_of_this_one() -> None:
     def answer(command: pb.BaseCommand) -> pb.BaseCommand:
         return commands.new_txn_response(command.new_txn.request_id, (1, 5), group_state=pb.UNDECIDED)
 
-    with pytest.raises(ProtocolViolation, match="coordinator 0 gave out an id of coordinator 1"):
+    with pytest.raises(ProtocolViolation, match="coordinator 0 answered with an id of coordinator 1"):
         Coordinator(scripted(answer), number=0).new_transaction(CommitGroup("a", 0).on_the_wire, 1000)
 
 

@@ -64,7 +64,7 @@ def test_a_proxy_is_told_which_broker_is_meant() -> None:
 def test_a_refused_handshake_says_why() -> None:
     refusal = encode_command(commands.error(2**64 - 1, pb.ServerError.AuthenticationError, "who are you?"))
     peer = BlockingPeer({T.CONNECT: lambda command: [refusal]})
-    with pytest.raises(Refused, match=rf"^{HERE} refuses the connection: who are you\? \[AuthenticationError\]$"):
+    with pytest.raises(Refused, match=rf"^{HERE} refused the connection: who are you\? \[AuthenticationError\]$"):
         connection_to(peer).handshake()
 
 
@@ -161,7 +161,7 @@ def test_a_frame_above_what_the_broker_takes_is_not_sent() -> None:
     connection = connection_to(peer)
     connection.handshake()
     frame = encode_payload_command(commands.send(1, 1), bytes(20_000))
-    with pytest.raises(MessageTooLarge, match=f"^{HERE} takes messages of up to 1000 bytes, by its setting"):
+    with pytest.raises(MessageTooLarge, match=f"but the broker at {HERE} accepts messages of at most 1000; send less, or raise"):
         connection.send_encoded(frame[:100], frame[100:])
     assert not peer.received_of(T.SEND)
     connection.send_encoded(encode_payload_command(commands.send(1, 1), bytes(1000)))

@@ -246,8 +246,9 @@ class Conversation:
         """
         if size_bytes > self.message_bytes_max + _BESIDE_MESSAGE_BYTES_MAX:
             raise MessageTooLarge(
-                f"the message and its metadata take {size_bytes} bytes, but the broker at {self.address} accepts messages "
-                f"of at most {self.message_bytes_max}; send less, or raise the broker's setting message_bytes_max"
+                f"the message and its metadata take {size_bytes} bytes, but the broker at {self.address} accepts "
+                f"messages of at most {self.message_bytes_max}; send less, or raise the broker's setting "
+                f"message_bytes_max"
             )
 
     def withdraw(self, question: Question[Any]) -> None:

@@ -2,18 +2,18 @@
 
 Users import from `tidewire`. The files, from the outside in:
 
-- `client`: `connect` and `Client`; owns the task group
-- `producer`, `segment_producer`: routing, and one segment's session
-- `outbox`, `sending`: what is waiting and how it is batched, and one message on its way
+- `client`: `connect` and `Client`, which owns the task group
+- `producer`, `segment_producer`: routing, and one segment's producer
+- `outbox`, `sending`: the unanswered messages and their batches, and one message
 - `stream_consumer`, `queue_consumer`, `checkpoint_consumer`, `consumers`, `reader`: the kinds of consumer
-- `checkpoint`: how far a checkpoint consumer has come
-- `redelivery`, `dead_letters`: when a message comes again, and where it goes when it did too often
-- `topic_consumer`, `subscribing`, `seeking`, `inbox`: one segment's session, how it begins and moves, what has arrived
-- `producer_session`, `topic_session`, `registration`: their phases, as tables
-- `acknowledgements`, `confirmations`: what was dealt with, and having that confirmed
-- `transactions`, `coordinators`: one transaction, and who decides it
-- `layout_watch`: how we know of a topic's segments
+- `checkpoint`: the position of a checkpoint consumer
+- `redelivery`, `dead_letters`: when a message is redelivered, and where it goes after too many redeliveries
+- `topic_consumer`, `subscribing`, `seeking`, `inbox`: one segment's consumer, its SUBSCRIBE, its seeks, its queue
+- `producer_session`, `topic_session`, `registration`: the phases of sessions, as tables
+- `acknowledgements`, `confirmations`: unsent acknowledgements, and those that the broker has to answer
+- `transactions`, `coordinators`: one transaction, and the coordinators that decide transactions
+- `layout_watch`: the current layout of a topic
 - `network`, `connection`: brokers by address and by topic, and one connection
-- `message`, `errors`: what users get to see
+- `message`, `errors`: what users see
 - `waking`, `backoff`, `background`: how tasks wait, and how they end
 """

@@ -1,11 +1,11 @@
-"""What a consumer of one segment has acknowledged and not yet told the broker. Pure.
+"""The acknowledgements of one segment that the consumer has not sent yet. Pure.
 
-Acknowledging is cheap and so frequent that it pays to tell several at once: of cumulative ones only the last counts,
-individual ones share a command. What is here bears no connection's mark; what was not told on one is told on the next.
+Acknowledgements are frequent, so the consumer sends several at once. Only the last cumulative one counts, and
+individual ones share a command. They belong to no connection: the next one carries what the last one did not.
 
-A message inside a batch is a bit of its entry. The broker is sent the bits that are left, and the entry as a whole when
-none are, since some brokers heed only that. Bits are kept for entries acknowledged in part, so memory is bounded by
-what the application holds unacknowledged.
+A message inside a batch is a bit of its entry. The consumer sends the bits of the messages that are left. When none
+are left it sends the whole entry, because some brokers ignore an empty bit set. Bits are kept only for partly
+acknowledged entries, so the messages that the application has not acknowledged bound the memory.
 """
 
 from collections.abc import Iterable
@@ -27,35 +27,35 @@ class AckCommand(NamedTuple):
 
 
 class Acknowledgements:
-    """What is still to be told about one segment."""
+    """What is still to be sent about one segment."""
 
     __slots__ = ("_confirmed", "_cumulative", "_individual", "_left", "_upto")
 
     def __init__(self) -> None:
-        """Nothing."""
-        # The furthest cumulative one so far, and whether it is still to be told.
+        """Start with no acknowledgements."""
+        # The furthest cumulative one so far, and the one that is still to be sent.
         self._upto: Position | None = None
         self._cumulative: Position | None = None
-        # The furthest one that the broker is known to have taken in.
+        # The furthest one that the broker has confirmed.
         self._confirmed: Position | None = None
-        # By entry: bits left in batches acknowledged in part; and what is to be told, 0 for a whole entry.
+        # By entry: the bits left of partly acknowledged batches; and the bits to send, 0 for a whole entry.
         self._left: dict[tuple[int, int], int] = {}
         self._individual: dict[tuple[int, int], int] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is something to tell."""
+        """Whether there is something to send."""
         return self._cumulative is not None or bool(self._individual)
 
     @property
     def upto(self) -> Position | None:
-        """The furthest cumulative one that is to be told, or was told since messages could last come again."""
+        """The furthest cumulative one that is unsent, or was sent since the last `rewind`."""
         return self._upto
 
     def add(self, place: Position) -> None:
-        """This message."""
+        """Acknowledge this message."""
         entry = (place.ledger_id, place.entry_id)
         if self._individual.get(entry) == 0:
-            # All of it is about to be told; one message more of it is no news.
+            # The whole entry is about to be sent, and this message with it.
             return
         left = 0
         if place.batch_index >= 0:
@@ -67,7 +67,7 @@ class Acknowledgements:
         self._individual[entry] = left
 
     def add_upto(self, place: Position) -> bool:
-        """This message and all before it. Whether that is news."""
+        """Acknowledge this message and all before it. Returns whether this adds anything."""
         if self._upto is not None and place.order <= self._upto.order:
             return False
         self._upto = self._cumulative = place
@@ -77,23 +77,23 @@ class Acknowledgements:
         return True
 
     def rewind(self) -> None:
-        """Messages acknowledged before may come again (the broker was told to go back): they will be news again."""
+        """The broker may redeliver messages that were acknowledged before, so they have to be acknowledged again."""
         self._upto = self._cumulative
         self._confirmed = None
 
     def forget(self) -> None:
-        """The subscription is moved: nothing of what was acknowledged, told or not, says anything any more."""
+        """The subscription has moved. Drop all acknowledgements, sent or not: they no longer apply."""
         self._upto = self._cumulative = self._confirmed = None
         self._left.clear()
         self._individual.clear()
 
     def confirmed(self, place: Position) -> None:
-        """The broker has taken in that all is acknowledged up to here."""
+        """The broker has confirmed everything up to `place`."""
         if self._confirmed is None or place.order > self._confirmed.order:
             self._confirmed = place
 
     def take_to_confirm(self, place: Position) -> list[AckCommand]:
-        """As `take`, and at least "up to here", even if that was told before, unless it is confirmed."""
+        """As `take`, but at least "up to `place`": even if that was sent before, unless it is confirmed."""
         if self._confirmed is not None and place.order <= self._confirmed.order:
             return []
         self.add_upto(place)
@@ -102,7 +102,7 @@ class Acknowledgements:
         return self.take()
 
     def take(self) -> list[AckCommand]:
-        """The commands that tell all of it, once."""
+        """The commands for everything that is unsent; it counts as sent from now on."""
         taken: list[AckCommand] = []
         if self._cumulative is not None:
             taken.append(AckCommand([_upto_id(self._cumulative)], cumulative=True))
@@ -117,7 +117,7 @@ class Acknowledgements:
 
 
 def together(places: Iterable[Position]) -> AckCommand:
-    """Exactly these messages, whatever was acknowledged before: what a transaction is told."""
+    """Exactly these messages, whatever was acknowledged before. A transaction acknowledges this way."""
     left: dict[tuple[int, int], int] = {}
     sizes: dict[tuple[int, int], int] = {}
     for place in places:
@@ -127,8 +127,8 @@ def together(places: Iterable[Position]) -> AckCommand:
             left[entry] = 0
         else:
             left[entry] = left.get(entry, (1 << place.batch_size) - 1) & ~(1 << place.batch_index)
-    # With their sizes: what two transactions acknowledge of one batch is compared, and bits do not say where it ends;
-    # and an entry of which nothing is left is all of its messages, not just those that nobody has acknowledged.
+    # The sizes are needed because brokers compare what two transactions acknowledge of one batch, and bits do not say
+    # where a batch ends. An entry without bits means all of its messages, even those acknowledged before.
     ids = [
         message_id(*entry, batch_size=sizes[entry], ack_set=ack_set_of_bits(bits) if bits else ())
         for entry, bits in left.items()

@@ -1,9 +1,9 @@
-"""A client's background work: it goes on while the program is being cancelled, and ends when the client does.
+"""A client's background work: it outlives the program's cancellation and ends when the client does.
 
 When a program is cancelled from outside (Ctrl-C, a deadline around it), ordinary child tasks are cancelled in the same
-moment. Then nothing could be said to a broker any more: an open transaction could not be aborted, and would hold back
-its topics' readers until its time-out. So background work is shielded from that. The program's own calls are not: they
-end at once, and on its way out the client ends the background, within bounds.
+moment. Then the client could no longer talk to a broker. An open transaction could not be aborted, and would hold back
+its topics' readers until its timeout. So background work is shielded from outside cancellation. The program's own
+calls are not shielded: they end at once. On its way out the client ends the background work, within bounds.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -16,11 +16,11 @@ import anyio.abc
 from tidewire.client.errors import Closed
 
 OnClose: TypeAlias = Callable[[Closed], None]
-"""Told that the client was closed; returns at once and raises nothing."""
+"""Called when the client is closed; returns at once and raises nothing."""
 
 
 def nobody(error: Closed) -> None:
-    """Nobody waits for this work."""
+    """For work whose result nobody waits for."""
 
 
 class BackgroundTask:
@@ -29,7 +29,7 @@ class BackgroundTask:
     __slots__ = ("_finished", "_on_close", "_scope", "_work")
 
     def __init__(self, work: Coroutine[Any, Any, None], on_close: OnClose) -> None:
-        """To be run once."""
+        """A task that runs `work` once."""
         self._work = work
         self._on_close = on_close
         self._scope = anyio.CancelScope(shield=True)
@@ -44,16 +44,16 @@ class BackgroundTask:
             self._finished.set()
 
     def cancel(self) -> None:
-        """End it. It may take a moment to say goodbye; `wait` for that."""
+        """End it. It may need a moment to clean up; `wait` for that."""
         self._scope.cancel()
 
     def close(self, error: Closed) -> None:
-        """End it because the client ends: whoever waits for its work is told so."""
+        """End it because the client ends, and tell whoever waits for its result."""
         self._on_close(error)
         self._scope.cancel()
 
     async def wait(self) -> None:
-        """Return when it has ended, one way or another."""
+        """Return when it has ended, for whatever reason."""
         await self._finished.wait()
 
     @property
@@ -63,7 +63,7 @@ class BackgroundTask:
 
 
 class Background:
-    """All background work of one client. An error in it is a mistake of our own and crashes the client."""
+    """All background work of one client. An error in it is a bug of this client, and crashes it."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         """Work that runs in `tasks`."""
@@ -72,16 +72,16 @@ class Background:
         self._is_closed = False
 
     def check_open(self) -> None:
-        """See that more can be started.
+        """Check that more can be started.
 
         Raises:
-            Closed: it cannot.
+            Closed: the client is closed.
         """
         if self._is_closed:
             raise Closed("the client was closed")
 
     def start(self, work: Coroutine[Any, Any, None], name: str, *, on_close: OnClose = nobody) -> BackgroundTask:
-        """Begin with `work`; if the client is closed before it has ended, `on_close` is called first.
+        """Start `work`. If the client is closed before the work has ended, `on_close` is called first.
 
         Raises:
             Closed: the client is closed.
@@ -96,7 +96,7 @@ class Background:
         return task
 
     async def aclose(self) -> None:
-        """Start nothing more, end all that runs, and wait until it has ended."""
+        """Start nothing more, cancel all running work, and wait until it has ended."""
         self._is_closed = True
         for task in self._running:
             if not task.is_finished:
@@ -107,7 +107,7 @@ class Background:
 
 @asynccontextmanager
 async def background_tasks() -> AsyncIterator[anyio.abc.TaskGroup]:
-    """A task group that ends with its body. The body's error comes out as itself, not as a member of a group."""
+    """A task group that ends with its body. An error of the body is raised as it is, not inside an exception group."""
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
         try:

@@ -1,7 +1,4 @@
-"""Waiting between attempts: the delays of `tidewire.protocol.backoff`, slept through.
-
-This is the one place where the client watches the clock.
-"""
+"""Waiting between attempts: sleeps for the delays of `tidewire.protocol.backoff`."""
 
 import anyio
 

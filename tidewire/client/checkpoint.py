@@ -1,8 +1,8 @@
-"""How far a checkpoint consumer has come, as a value to be kept: what to go on with after a crash, or somewhere else.
+"""The position of a checkpoint consumer as a value to store, from which another consumer can continue.
 
-By segment it says behind which message to go on, or that the segment was read to its end. A segment that it does not
-name was not begun: it is read from its beginning once its parents are, as if the topic had just been split. So a
-checkpoint stays good through any splits and merges that come after it.
+For each segment it holds the last received message, or that the segment was read to its end. A segment that it does
+not name was not begun. A consumer reads such a segment from its beginning once it has read the segment's parents, as if
+the topic had just been split. So a checkpoint stays valid through later splits and merges.
 """
 
 import struct
@@ -16,7 +16,7 @@ from tidewire.protocol.positions import Position
 _FORMAT: Final = 1
 _MAGIC: Final = b"TWCP"
 _HEAD: Final = struct.Struct(">4sBqI")
-# Segment, ledger and entry are signed: -1 stands for none. Then the place in the batch, the batch's size, and flags.
+# Segment, ledger and entry are signed: -1 stands for none. Then the index in the batch, the batch's size, and flags.
 _PLACE: Final = struct.Struct(">qqqiiB")
 _FINISHED: Final = 1
 _IS_SINCE: Final = 2
@@ -27,19 +27,19 @@ _NOWHERE: Final[Mapping[int, Position]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Opaque but for `to_bytes` and `from_bytes`. Equal ones go on with the same messages."""
+    """Opaque except for `to_bytes` and `from_bytes`. Consumers that start from equal ones receive the same messages."""
 
     places: Mapping[int, Position] = field(default_factory=lambda: _NOWHERE, repr=False)
-    """By segment that is being read: the last message that was received of it."""
+    """By segment that is being read: its last received message."""
     finished: frozenset[int] = field(default=frozenset(), repr=False)
-    """Segments that were read to their end, as far as the topic still has them."""
+    """Segments that were read to their end, if the topic still has them."""
     since_ms: int | None = None
-    """The time at which the consumer was told to begin, if it was."""
+    """The time at which the consumer was told to begin, if it was told one."""
     waiting: frozenset[int] = field(default=frozenset(), repr=False)
-    """Of `places`: segments of which no message was received since that time."""
+    """Those of `places` of which no message was received since that time."""
 
     def to_bytes(self) -> bytes:
-        """All of it, for `from_bytes` in this or another process. The format carries a version."""
+        """The whole checkpoint, for `from_bytes` in this or another process. The format carries a version."""
         places = [
             (segment_id, place, _IS_SINCE if segment_id in self.waiting else 0)
             for segment_id, place in self.places.items()
@@ -55,7 +55,7 @@ class Checkpoint:
         """Read what `to_bytes` wrote.
 
         Raises:
-            ValueError: the bytes are no checkpoint, or one of a format that this version does not know.
+            ValueError: the bytes are not a checkpoint, or have a format that this version does not know.
         """
         if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
             raise ValueError(f"the {len(data)} bytes are not a checkpoint")

@@ -1,7 +1,7 @@
-"""Reading a topic with the position kept by the program: for those who store it together with what they make of it.
+"""Reading a topic for programs that store the position themselves, together with their results.
 
-Everything is the reader's (reader.py) but the position: not that of one message, but of the consumer as a whole, which
-also knows what it has finished and what it has begun without receiving anything.
+It is a reader (reader.py) with another position: that of the whole consumer instead of one message. This position also
+knows the finished segments, and those that were begun but have delivered nothing.
 """
 
 from datetime import datetime
@@ -14,11 +14,11 @@ from tidewire.client.schema import Schema, T
 from tidewire.client.seeking import milliseconds_of
 
 CheckpointStart: TypeAlias = Literal["earliest", "latest"] | Checkpoint | datetime
-"""Where to begin: at the first message there is, at the first to come, where a checkpoint says, or at a time."""
+"""Where to begin: at the first message, after the last one, at a checkpoint, or at a time."""
 
 
 class CheckpointConsumer(Reader[T]):
-    """Reads a topic, scalable or not, and tells its position. Made by `Client.checkpoint_consumer`."""
+    """Reads a topic, scalable or not, and returns its position. Made by `Client.checkpoint_consumer`."""
 
     def __init__(
         self, network: Network, topic: str, start: CheckpointStart, queue_messages_max: int, schema: Schema[T]
@@ -34,16 +34,16 @@ class CheckpointConsumer(Reader[T]):
         if isinstance(start, Checkpoint):
             self._places = start.places
             self._since_ms = start.since_ms
-            # Segments that are named have been begun, and some had received something by then.
+            # The segments that it names have been begun, and some had delivered a message.
             self._is_past_since = frozenset(start.places) - start.waiting
             self._start_finished = start.finished
 
     def checkpoint(self) -> Checkpoint:
         """The position behind the last message that `receive` returned, on all segments together.
 
-        A consumer that starts from it receives exactly what this one would receive next, however the topic is split or
-        merged meanwhile; only of messages in chunks that lie between each other, some may come again. It says nothing
-        to the broker: keep it (`to_bytes`) where the results are kept.
+        A consumer that starts from it receives exactly what this one would receive next, even if the topic is split or
+        merged meanwhile. One exception: when the chunks of several messages interleave, some messages may come again.
+        The broker does not learn the position: store it (`to_bytes`) with your results.
 
         Raises:
             TidewireError: the consumer has failed or is closed.

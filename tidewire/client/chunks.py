@@ -1,13 +1,14 @@
-"""Messages that were sent in pieces, because they are larger than a broker takes, put together again. Pure.
+"""Joins the chunks of messages that are larger than the broker's limit. Pure.
 
-A producer sends the chunks of a message one behind the other, but those of several producers lie between each other. So
-a segment may have several messages begun; each is whole when its last chunk has come, and stands where that stands.
+A producer sends the chunks of a message one after the other, but chunks of several producers interleave. So several
+messages of a segment can be incomplete at once. A message is whole when its last chunk has come, and its position is
+that chunk's.
 
-What is begun must not be lost by acknowledging what lies behind its beginning: `covered` says how far an
-acknowledgement of everything may go, and `resume_after` from where a reader has to be sent everything again. A message
-that is never finished, since its producer died or went on to another segment, must not hold that up forever: it is
-given up when its producer sends something later, when its next chunk stays away too long, or when too many others are
-begun. Its chunks stay unacknowledged until something behind them is acknowledged together with all before it.
+An acknowledgement must not cover chunks of an incomplete message. `covered` says how far a cumulative acknowledgement
+may go. `resume_after` says from where a reader has to read again. A message may stay incomplete because its producer
+died or moved to another segment. It must not block acknowledgements indefinitely, so it is given up when its producer
+sends something later, when its next chunk is overdue, or when too many others are incomplete. Its chunks stay
+unacknowledged until a cumulative acknowledgement covers them.
 """
 
 from collections.abc import Callable
@@ -22,10 +23,10 @@ from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 INCOMPLETE_MAX: Final = 10
-"""Messages of one segment that may be begun at once; when there is one more, the oldest is given up."""
+"""The most incomplete messages of one segment; one more, and the oldest is given up."""
 
 INCOMPLETE_SECONDS_MAX: Final = 60.0
-"""A message whose next chunk stays away for longer is given up."""
+"""A message whose next chunk does not come within this time is given up."""
 
 Entry = tuple[int, int]
 """Ledger and entry."""
@@ -37,7 +38,7 @@ class Whole(NamedTuple):
     body: bytes
     """All chunks joined; compressed as the metadata say."""
     earlier: tuple[Entry, ...]
-    """Where its other chunks stand, and what was sent in vain before them."""
+    """The entries of its other chunks, and of earlier attempts to send it."""
 
 
 @dataclass(slots=True)
@@ -45,36 +46,36 @@ class _PartialMessage:
     producer: str
     sequence_id: int
     before: Position | None
-    """What lay right before the first chunk, if something did."""
+    """The entry right before the first chunk, if there was one."""
     heard: float
-    """When its last chunk came."""
+    """When its last chunk came, in seconds of `now`."""
     bodies: list[bytes] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     size: int = 0
 
 
 class Chunks:
-    """What is begun on one segment, in the order it was begun in."""
+    """The incomplete messages of one segment, in the order of their first chunks."""
 
     def __init__(self, now: Callable[[], float] = anyio.current_time) -> None:
-        """Nothing; `now` tells the time in seconds."""
+        """Start empty; `now` tells the time in seconds."""
         self._now = now
         self._begun: dict[str, _PartialMessage] = {}
         self._last: Position | None = None
 
     def passed(self, metadata: pb.MessageMetadata, entry: Entry) -> None:
-        """An entry that is no chunk has come."""
+        """An entry that is not a chunk has come."""
         if self._begun:
             self._give_up_of(metadata.producer_name, metadata.sequence_id)
         self._last = Position(*entry)
 
     def add(self, metadata: pb.MessageMetadata, body: bytes | memoryview, entry: Entry) -> Whole | None:
-        """A chunk has come. The whole message, if that was its last one; its metadata are the last chunk's.
+        """A chunk has come. Returns the whole message if that was its last chunk; the last chunk's metadata apply.
 
-        A chunk whose forerunners did not come is left out: the message was given up, or is not wanted.
+        A chunk whose predecessors did not come is ignored: the message was given up, or is not wanted.
 
         Raises:
-            MalformedMessage, MessageTooLarge: the chunks contradict each other; the message is given up.
+            MalformedMessage, MessageTooLarge: the chunks contradict each other. The message is given up.
         """
         uuid, number, last = metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg - 1
         self._give_up_of(metadata.producer_name, metadata.sequence_id)
@@ -87,7 +88,7 @@ class Chunks:
             if number == 0:
                 begun = self._begin(metadata, begun)
             if begun is None or number != len(begun.bodies):
-                # Or it came before: who sends a message again begins with its first chunk.
+                # Or the chunk is a duplicate: a producer that sends a message again begins with its first chunk.
                 return None
             begun.bodies.append(bytes(body))
             begun.entries.append(entry)
@@ -110,7 +111,7 @@ class Chunks:
     def _begin(self, metadata: pb.MessageMetadata, again: _PartialMessage | None) -> _PartialMessage:
         begun = _PartialMessage(metadata.producer_name, metadata.sequence_id, self._last, self._now())
         if again is not None:
-            # Sent again after a lost connection: the first attempt is part of what its acknowledgement covers.
+            # Sent again after a lost connection: acknowledging the message also covers the first attempt's entries.
             begun.before, begun.entries = again.before, again.entries
         self._begun[metadata.uuid] = begun
         if len(self._begun) > INCOMPLETE_MAX:
@@ -133,26 +134,26 @@ class Chunks:
         return min(self._begun.values(), key=lambda begun: begun.entries[0], default=None)
 
     def covered(self, place: Position) -> Position | None:
-        """How far "all up to `place`" may be acknowledged, so that nothing is lost that is begun; None for nothing."""
+        """How far "all up to `place`" may be acknowledged without covering an incomplete message; None for nothing."""
         first = self._first_begun() if self._begun else None
         if first is None or place[:2] < first.entries[0]:
             return place
         return first.before
 
     def is_past(self, place: Position) -> bool:
-        """Whether all up to `place` has come."""
+        """Whether everything up to `place` has come."""
         return self._last is not None and self._last[:2] >= place[:2]
 
     def resume_after(self, place: Position) -> Position:
-        """Behind what to begin again so that all behind `place` comes, and all of what is begun by then."""
+        """After which message to read again, to get everything behind `place` and every incomplete message in full."""
         covered = self.covered(place)
         if covered is not None:
             return covered
-        # What is begun came first of all, and this lies before it wherever that is.
+        # An incomplete message came first of all. This position lies right before it.
         ledger_id, entry_id = min(begun.entries[0] for begun in self._begun.values())
         return Position(ledger_id, entry_id - 1)
 
     def forget(self) -> None:
-        """The session has ended: what was not acknowledged comes again, from its beginning."""
+        """The session has ended. The broker redelivers what was not acknowledged, from its first chunk."""
         self._begun.clear()
         self._last = None

@@ -1,8 +1,8 @@
 """The client: everything a program does with brokers begins at `connect`.
 
-A client owns one task group, in which the connections, producers and consumers that it made do their background work;
-leaving `async with` ends all of it. Errors of that work come out of the calls that they concern, never out of the task
-group, and an error of the program's own passes through as itself and not as a member of a group.
+A client owns one task group. Its connections, producers and consumers do their background work there, and leaving
+`async with` ends all of it. An error of that work is raised by the call that it concerns, not by the task group. An
+error of the program passes through unchanged, not inside an exception group.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,10 +34,10 @@ from tidewire.protocol.backoff import DELAY_SECONDS_MAX
 from tidewire.protocol.errors import is_retriable
 
 TRANSACTION_SECONDS: Final = 60.0
-"""After so long the broker aborts a transaction by itself, unless it was given another time."""
+"""The broker aborts a transaction after this time, unless the caller gives another."""
 
 ATTEMPTS_MAX: Final = 10
-"""How often `run_transaction` runs its work, unless it was given another number."""
+"""How often `run_transaction` runs its work, unless the caller gives another number."""
 
 R = TypeVar("R")
 _BYTES: Final[Any] = BYTES
@@ -59,7 +59,7 @@ class Client:
         self._coordinators = Coordinators(network)
 
     def statistics(self) -> ClientStatistics:
-        """How it stands."""
+        """The client's current state."""
         return ClientStatistics(self._network.statistics())
 
     @asynccontextmanager
@@ -75,23 +75,23 @@ class Client:
     ) -> AsyncIterator[Producer[T]]:
         """A producer for the length of an `async with`.
 
-        Leaving it normally waits until everything that was enqueued is answered; leaving it by an exception closes it
-        at once, and what is unanswered then may or may not arrive.
+        Leaving it normally waits until everything that was enqueued is answered. Leaving it by an exception closes it
+        at once; then unanswered messages may or may not be stored.
 
         Args:
             topic: `topic://...` or `persistent://...`.
-            name: unique among the topic's producers; the broker chooses one unless given.
-            compression: how messages travel and are stored.
-            batching: whether messages that wait at the same time may share a frame, or how many of them.
-            chunking: whether a message that is larger than the broker takes is sent in pieces, or than what size. This
-                client's consumers and Pulsar's put them together again. On a subscription that several consumers share
-                all pieces must come to one, which not every broker sees to.
-            schema: what values are; bytes without one. One that does not go with the topic's is refused at the first
-                send.
+            name: unique among the topic's producers; by default the broker chooses one.
+            compression: how messages are compressed, in transit and in the store.
+            batching: whether messages that wait at the same time may share a frame, and how many of them.
+            chunking: whether to send a message in chunks when it is larger than the broker's limit, or than a size of
+                your own. This client's consumers and Pulsar's join the chunks. On a shared subscription one consumer
+                must get all chunks of a message, which not every broker ensures.
+            schema: how values are encoded; by default they are bytes. If it is incompatible with the topic's schema,
+                the first send is refused.
 
         Raises:
-            TopicNotFound, InvalidName: there is no such topic, or can be none.
-            TidewireError: it could not be reached; and on leaving, the first send that failed and whose receipt
+            TopicNotFound, InvalidName: there is no such topic, or the name is not valid.
+            TidewireError: the topic could not be reached. On leaving: the first send that failed and whose receipt
                 nobody awaited.
         """
         producer = Producer(self._network, topic, name, compression, batching, chunking, schema)
@@ -113,18 +113,18 @@ class Client:
         queue_messages_max: int = QUEUE_MESSAGES_MAX,
         schema: Schema[T] = _BYTES,
     ) -> AsyncIterator[StreamConsumer[T]]:
-        """A consumer of a scalable topic, in order, which shares the topic with others of the same subscription.
+        """Consumes a scalable topic in order, and shares its segments with other consumers of the subscription.
 
         Args:
             topic: `topic://...`.
-            subscription: whose progress the broker keeps; made if there is none of this name.
+            subscription: its progress is kept by the broker; it is created if it does not exist.
             name: unique within the subscription.
             initial: where a new subscription begins.
-            queue_messages_max: messages of each segment that may be fetched ahead.
-            schema: what values are; bytes without one.
+            queue_messages_max: messages of each segment that may be prefetched.
+            schema: how values are decoded; by default they are bytes.
 
         Raises:
-            TidewireError: it could not be subscribed to.
+            TidewireError: the subscription could not be opened.
         """
         consumer = StreamConsumer(self._network, topic, subscription, name, initial, queue_messages_max, schema)
         try:
@@ -147,24 +147,24 @@ class Client:
         dead_letter_policy: DeadLetterPolicy | None = None,
         schema: Schema[T] = _BYTES,
     ) -> AsyncIterator[QueueConsumer[T]]:
-        """A consumer of a scalable topic, message by message: each goes to one consumer of the subscription, unordered.
+        """Consumes a scalable topic message by message: each goes to one consumer of the subscription, unordered.
 
         Args:
             topic: `topic://...`.
-            subscription: whose progress the broker keeps; made if there is none of this name.
-            name: what to call it in the broker's statistics.
+            subscription: its progress is kept by the broker; it is created if it does not exist.
+            name: the consumer's name in the broker's statistics.
             initial: where a new subscription begins.
-            queue_messages_max: messages of each segment that may be fetched ahead, and so are kept from others.
-            schema: what values are; bytes without one.
-            negative_ack_backoff: after what time a message that was given back comes again.
-            processing_timeout_seconds: a message that is neither acknowledged nor given back so long after `receive`
-                returned it comes again by itself; without, it waits for this consumer's end.
-            processing_timeout_backoff: by how much longer that time gets, each time.
-            dead_letter_policy: after how many times a message is put aside, and where.
+            queue_messages_max: messages of each segment that may be prefetched. Other consumers do not get these.
+            schema: how values are decoded; by default they are bytes.
+            negative_ack_backoff: the delay before a negatively acknowledged message is redelivered.
+            processing_timeout_seconds: a message that is neither acknowledged nor negatively acknowledged this long
+                after `receive` returned it is redelivered. Without it, redelivery waits until this consumer ends.
+            processing_timeout_backoff: the delay added to that timeout, by redelivery.
+            dead_letter_policy: after how many redeliveries a message becomes a dead letter, and where it goes.
 
         Raises:
             TopicNotFound: there is no such topic, or no such dead-letter topic.
-            TidewireError: it could not be subscribed to.
+            TidewireError: the subscription could not be opened.
         """
         consumer = QueueConsumer(
             self._network,
@@ -196,20 +196,20 @@ class Client:
         queue_messages_max: int = QUEUE_MESSAGES_MAX,
         schema: Schema[T] = _BYTES,
     ) -> AsyncIterator[Consumer[T]]:
-        """A consumer of a `persistent://` topic or of all of its partitions.
+        """Consumes a `persistent://` topic, or all of its partitions.
 
         Args:
             topic: `persistent://...`.
-            subscription: whose progress the broker keeps; made if there is none of this name.
-            type: "exclusive": for this consumer alone; "shared": each message goes to one of its consumers.
+            subscription: its progress is kept by the broker; it is created if it does not exist.
+            type: "exclusive": only this consumer; "shared": each message goes to one of the subscription's consumers.
             name: unique within the subscription.
             initial: where a new subscription begins.
-            queue_messages_max: messages of each partition that may be fetched ahead.
-            schema: what values are; bytes without one.
+            queue_messages_max: messages of each partition that may be prefetched.
+            schema: how values are decoded; by default they are bytes.
 
         Raises:
-            SubscriptionBusy: somebody else has it for himself.
-            TidewireError: it could not be subscribed to.
+            SubscriptionBusy: another consumer holds it exclusively.
+            TidewireError: the subscription could not be opened.
         """
         consumer = Consumer(self._network, topic, subscription, type, name, initial, queue_messages_max, schema)
         try:
@@ -226,13 +226,13 @@ class Client:
         queue_messages_max: int = QUEUE_MESSAGES_MAX,
         schema: Schema[T] = _BYTES,
     ) -> AsyncIterator[Reader[T]]:
-        """Reads a topic of either kind from a place of your choosing; the broker keeps nothing of it.
+        """Reads a topic of either kind from any position. The broker keeps no progress.
 
         Args:
             topic: `topic://...` or `persistent://...`.
-            start: "earliest", "latest" (what comes from now on), or right behind a message, by its id.
-            queue_messages_max: messages of each segment that may be fetched ahead.
-            schema: what values are; bytes without one.
+            start: "earliest", "latest" (only messages sent from now on), or a message's id, to begin right behind it.
+            queue_messages_max: messages of each segment that may be prefetched.
+            schema: how values are decoded; by default they are bytes.
 
         Raises:
             TidewireError: the topic could not be read.
@@ -252,16 +252,16 @@ class Client:
         queue_messages_max: int = QUEUE_MESSAGES_MAX,
         schema: Schema[T] = _BYTES,
     ) -> AsyncIterator[CheckpointConsumer[T]]:
-        """Reads a topic of either kind, and tells its position on all of its segments for you to keep.
+        """Reads a topic of either kind, and returns its position on all segments as a checkpoint for you to store.
 
-        For programs that store how far they have come together with what they make of it; the broker keeps nothing.
+        For programs that store their position together with their results. The broker keeps no progress.
 
         Args:
             topic: `topic://...` or `persistent://...`.
-            start: "earliest", "latest" (what comes from now on), where a checkpoint says, or a time with its zone: what
-                was published then or later.
-            queue_messages_max: messages of each segment that may be fetched ahead.
-            schema: what values are; bytes without one.
+            start: "earliest", "latest" (only messages sent from now on), a checkpoint, or a time with its zone: begin
+                with what was published then or later.
+            queue_messages_max: messages of each segment that may be prefetched.
+            schema: how values are decoded; by default they are bytes.
 
         Raises:
             TidewireError: the topic could not be read.
@@ -275,32 +275,32 @@ class Client:
     # ---------------------------------------------------------------------------------------------------- transactions
 
     async def new_transaction(self, timeout_seconds: float = TRANSACTION_SECONDS) -> Transaction:
-        """Begin a transaction, to be ended by its `commit` or `abort`; the broker aborts it after `timeout_seconds`.
+        """Begin a transaction. End it with `commit` or `abort`; the broker aborts it after `timeout_seconds`.
 
         Raises:
             UnsupportedBroker: the broker has no transactions.
-            TidewireError: none was to be had in time.
+            TidewireError: no transaction could be begun in time.
         """
         if not timeout_seconds > 0:
-            raise ValueError(f"the timeout of a transaction cannot be {timeout_seconds} s")
+            raise ValueError(f"a transaction's timeout must be more than 0 s, not {timeout_seconds} s")
         timeout_ms = max(1, round(timeout_seconds * 1000))
         return Transaction(self._coordinators, await self._coordinators.new_transaction(timeout_ms))
 
     def join_transaction(self, transaction_id: tuple[int, int]) -> Transaction:
-        """A transaction that was begun elsewhere, by its id, to send more in it or to end it. Nothing is asked yet.
+        """A transaction that was begun elsewhere, by its id: to send more in it, or to end it. Makes no request.
 
-        It knows only the sends of this object: whoever commits must know that all others were answered.
+        This object knows only its own sends. Before it commits, make sure that all other sends were answered.
         """
         return Transaction(self._coordinators, transaction_id)
 
     @asynccontextmanager
     async def transaction(self, timeout_seconds: float = TRANSACTION_SECONDS) -> AsyncIterator[Transaction]:
-        """A transaction for the length of an `async with`: committed on leaving it, aborted when left by an exception.
+        """A transaction for the length of an `async with`. Leaving it commits; leaving it by an exception aborts.
 
         Raises:
-            TransactionConflict: the broker has aborted it meanwhile, by its time-out for instance.
+            TransactionConflict: the broker has already aborted it, by its timeout for instance.
             OutcomeUnknown: the commit was not answered.
-            TidewireError: a send of it failed, and it was aborted; or it could not be begun.
+            TidewireError: one of its sends failed, and it was aborted; or it could not be begun.
         """
         transaction = await self.new_transaction(timeout_seconds)
         try:
@@ -320,15 +320,15 @@ class Client:
     ) -> R:
         """Do `work` in a transaction, commit it, and return what `work` returned.
 
-        When something retriable goes wrong (a lost connection with an unanswered send, a segment that moved, the
-        transaction's time-out), the transaction is aborted and `work` is run again with another one, up to
-        `attempts_max` times. So `work` must have no effects but those in its transaction. On return, the one that
-        committed is durable and none of the others ever becomes visible.
+        After a retriable failure (a lost connection with an unanswered send, a segment that moved, the transaction's
+        timeout) it aborts the transaction and runs `work` again in a new one, up to `attempts_max` times. So `work`
+        must have no effects outside its transaction. On return, the committed attempt is durable, and no other
+        attempt ever becomes visible.
 
         Raises:
-            OutcomeUnknown: a commit was not answered in time, even on new connections. It is not tried again, since it
-                may have happened.
-            Exception: what `work` raised, or the commit, if it is not retriable or at the last attempt.
+            OutcomeUnknown: a commit was not answered in time, even on new connections. It may have happened, so it is
+                not tried again.
+            Exception: an error of `work` or of the commit that is not retriable, or that came at the last attempt.
         """
         backoff = self._network.backoff()
         for attempts_left in range(attempts_max - 1, -1, -1):
@@ -336,7 +336,7 @@ class Client:
                 async with self.transaction(timeout_seconds) as transaction:
                     return await work(transaction)
             except Exception as error:
-                # An unknown outcome is none of them: what may have happened is not done again.
+                # An unknown outcome is not retriable: work that may have been committed must not run again.
                 if not attempts_left or not is_retriable(error):
                     raise
             await backoff.wait()
@@ -344,7 +344,7 @@ class Client:
 
 
 async def _closed(what: Producer[Any] | Receiving[Any]) -> None:
-    """Close it: properly, even when the program is being cancelled, but not for long."""
+    """Close it cleanly even when the program is being cancelled, but only for a limited time."""
     with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
         await what.aclose()
 
@@ -357,22 +357,22 @@ async def connect(
     operation_timeout_seconds: float = 30.0,
     reconnect_seconds_max: float = DELAY_SECONDS_MAX,
 ) -> AsyncIterator[Client]:
-    """A client of the broker at `url` and all others of its cluster, for the length of an `async with`.
+    """A client of the broker at `url` and of its whole cluster, for the length of an `async with`.
 
-    Works under asyncio and under Trio. The first connection is made before this returns, so a wrong address is known at
-    once; connections that are lost later are made again as needed.
+    Works under asyncio and under Trio. The first connection is made before this returns, so a wrong address fails at
+    once. Connections that are lost later are made again when they are needed.
 
     Args:
         url: `pulsar://HOST[:PORT]`.
-        connect_timeout_seconds: how long making one connection may take.
-        operation_timeout_seconds: how long a question may stay unanswered, reconnecting included. Sends and `receive`
-            wait as long as their callers do.
-        reconnect_seconds_max: the longest pause between two attempts to reach a broker that is not there.
+        connect_timeout_seconds: the time limit for one connection attempt.
+        operation_timeout_seconds: the time limit for a request, including reconnects. Sends and `receive` have no
+            limit of their own.
+        reconnect_seconds_max: the longest pause between two attempts to reach an unreachable broker.
 
     Raises:
-        InvalidName: `url` is no broker's address.
-        ConnectFailed: nobody answers there.
-        Refused, ProtocolViolation: somebody does, but not as hoped.
+        InvalidName: `url` is not a broker's address.
+        ConnectFailed: nothing answers there.
+        Refused, ProtocolViolation: the peer refuses the handshake or does not speak the protocol.
     """
     settings = Settings(connect_timeout_seconds, operation_timeout_seconds, reconnect_seconds_max)
     async with open_client(parse_address(url), settings) as client:

@@ -1,7 +1,7 @@
-"""Acknowledgements that somebody waits for: told on the session of this moment, and answered by the broker.
+"""Acknowledgements that a caller waits for: sent on the current session, and answered by the broker.
 
-An acknowledgement without an answer is told again on the next session; one with an answer belongs to its session, since
-only whoever waits for it knows what to do when that ends.
+A confirmation belongs to its session and fails with it. It is not sent again on the next session: only the caller knows
+what to do then.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
 class Confirmation:
-    """Acknowledgements taken out to be told now, on the session of this moment, with an answer."""
+    """Acknowledgements to send on the current session, with an answer from the broker."""
 
     __slots__ = ("_acknowledgements", "_connection", "_consumer_id", "_place", "_told")
 
@@ -28,7 +28,7 @@ class Confirmation:
         acknowledgements: Acknowledgements | None,
         place: Position,
     ) -> None:
-        """What is `told`; once answered, `acknowledgements` learn that all up to `place` is confirmed."""
+        """Sends `told`; once answered, `acknowledgements` learn that everything up to `place` is confirmed."""
         self._connection = connection
         self._consumer_id = consumer_id
         self._told = told
@@ -36,11 +36,11 @@ class Confirmation:
         self._place = place
 
     async def wait(self) -> None:
-        """Tell, and return when the broker has taken it in.
+        """Send them, and return when the broker has answered.
 
         Raises:
             ConnectionLost: the session ended first; the messages may come again.
-            Refused: the broker does not accept it.
+            Refused: the broker does not accept the acknowledgement.
         """
         for command in self._told:
             await acknowledge_answered(self._connection, self._consumer_id, command)
@@ -51,17 +51,17 @@ class Confirmation:
 async def acknowledge_answered(
     connection: Connection, consumer_id: int, command: AckCommand, txn: tuple[int, int] | None = None
 ) -> None:
-    """Tell, perhaps as part of a transaction, and return when the broker has taken it in.
+    """Send one command, perhaps as part of a transaction, and return when the broker has answered.
 
     Raises:
         ConnectionLost: the session ended first.
-        Refused: the broker does not accept it.
+        Refused: the broker does not accept the acknowledgement.
     """
     try:
         await connection.request(partial(_ack, consumer_id, command, txn), pb.CommandAckResponse)
     except Refused as refused:
         if refused.code == pb.ServerError.ConsumerNotFound:
-            raise ConnectionLost(f"the session ended before the acknowledgement came: {refused}") from refused
+            raise ConnectionLost(f"the session ended before the acknowledgement arrived: {refused}") from refused
         raise
 
 

@@ -1,11 +1,11 @@
 """One TCP connection to a broker: the anyio adapter of `tidewire.protocol.conversation`.
 
-Two tasks serve it. The reader feeds what arrives to the conversation. It wakes whoever has an answer, and hands every
-other command over to its listener at once. The writer sends what others have left in a buffer, all that is there in one
-piece. So many small commands cost one system call, and nobody's cancellation can cut a frame in two.
+Two tasks serve it. The reader feeds what arrives to the conversation, wakes the tasks whose answers have come, and
+passes every other command to its listener at once. The writer takes all that is in the buffer and sends it in one
+piece. So many small commands cost one system call, and no cancelled caller can cut a frame in two.
 
-There are no timers here but the deadlines of a connect and of a request. A connection that ends fails everything that
-waits on it with `ConnectionLost`; making another one is for those who need it (network.py).
+The only timers are the deadlines of a connect and of a request. When a connection ends, everything that waits on it
+fails with `ConnectionLost`. Whoever needs another connection asks for one (network.py).
 """
 
 from collections.abc import Awaitable, Callable
@@ -35,31 +35,31 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 CLIENT_VERSION: Final = "tidewire-python"
 
 RECEIVE_BYTES_MAX: Final = 128 * 1024
-"""The most bytes taken from the socket at once."""
+"""The most bytes read from the socket at once."""
 
 WRITE_BUFFER_BYTES_MAX: Final = 1024 * 1024
-"""Whoever has something to write waits while more than this is unsent."""
+"""Writers wait while more than this is unsent."""
 
 WRITE_BUFFER_BYTES_LIMIT: Final = WRITE_BUFFER_BYTES_MAX + MAX_FRAME_SIZE + 1024 * 1024
-"""A peer that lets this much pile up does not read; its connection is closed. Only answers to its own commands
-(PONG) and the small commands that may not wait (FLOW, CLOSE) get past WRITE_BUFFER_BYTES_MAX."""
+"""A peer that lets more than this pile up is not reading, and its connection is closed. Above WRITE_BUFFER_BYTES_MAX
+the client adds only answers to the peer's own commands (PONG) and small commands that may not wait (FLOW, CLOSE)."""
 
 _Answer = TypeVar("_Answer", bound=ProtobufMessage)
 
 
 class Listener(Protocol):
-    """Gets what the broker sends unasked. Both methods are called from the reading task: they return at once."""
+    """Gets the commands that answer no request. The reading task calls both methods, so they return at once."""
 
     def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
-        """A command for this listener; of all of them, MESSAGE alone has a payload.
+        """A command for this listener; only MESSAGE has a payload.
 
         Raises:
-            ProtocolViolation: it makes no sense; the connection is closed.
+            ProtocolViolation: the command makes no sense; the connection is closed.
         """
         ...
 
     def connection_lost(self, error: TidewireError) -> None:
-        """Nothing more will come, and the listener is detached. Called once, unless it was detached before."""
+        """Nothing more will come, and the listener is detached. Called once, unless it was detached earlier."""
         ...
 
 
@@ -86,14 +86,14 @@ class Connection:
         connect_timeout_seconds: float,
         operation_timeout_seconds: float,
     ) -> None:
-        """A connection over `stream`, which it will close.
+        """A connection over `stream`, which it owns and closes.
 
         Args:
-            stream: connected, nothing sent yet.
-            address: who is at the other end.
-            proxied_to: the broker that the peer, a proxy, shall pass everything on to.
-            connect_timeout_seconds: how long the handshake may take.
-            operation_timeout_seconds: how long a request may stay unanswered.
+            stream: connected, with nothing sent yet.
+            address: the peer's address.
+            proxied_to: the broker to which the peer, a proxy, forwards everything.
+            connect_timeout_seconds: the time limit for the handshake.
+            operation_timeout_seconds: the time limit for the answer to a request.
         """
         self.address = address
         self._stream = stream
@@ -101,7 +101,7 @@ class Connection:
         self._operation_timeout_seconds = operation_timeout_seconds
         self._conversation = Conversation(address, CLIENT_VERSION, proxied_to)
         self._answered: dict[Question[Any], anyio.Event] = {}
-        """By question, what wakes the task that waits for its answer."""
+        """By question, the event that wakes the task waiting for its answer."""
         self._listeners: Listeners[Listener] = Listeners()
         self._output: list[bytes] = []
         self._output_bytes = 0
@@ -111,16 +111,16 @@ class Connection:
 
     @property
     def features(self) -> pb.FeatureFlags:
-        """What the broker announced."""
+        """The features that the broker announced."""
         return self._conversation.features
 
     @property
     def message_bytes_max(self) -> int:
-        """The largest message that the broker takes; a batch, or a chunk, is one."""
+        """The largest message that the broker accepts; a batch or a chunk counts as one message."""
         return self._conversation.message_bytes_max
 
     def check_frame(self, size_bytes: int) -> None:
-        """See that the broker takes a frame with a message.
+        """Check that the broker accepts a frame of this size with a message.
 
         Raises:
             MessageTooLarge: it does not.
@@ -129,11 +129,11 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can still be used, as far as this side knows."""
+        """Whether it is usable, as far as this side knows."""
         return self._conversation.ended is None
 
     def statistics(self) -> ConnectionStatistics:
-        """How it stands."""
+        """The connection's current state."""
         return ConnectionStatistics(
             str(self.address), self.is_open, self._conversation.questions, len(self._listeners), self._output_bytes
         )
@@ -141,12 +141,12 @@ class Connection:
     # ------------------------------------------------------------------------------------------------- serving it
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Shake hands, report started, and serve until the connection ends; returns then.
+        """Shake hands, report started, and serve until the connection ends; then return.
 
         Raises:
-            ConnectFailed: the handshake did not come to its end.
-            Refused: the broker refused it.
-            ProtocolViolation: the peer answered with something else.
+            ConnectFailed: the handshake did not complete.
+            Refused: the broker refused the handshake.
+            ProtocolViolation: the peer's answer is not one to a handshake.
         """
         error: TidewireError = Closed(f"the connection to {self.address} was closed")
         try:
@@ -179,7 +179,7 @@ class Connection:
     async def _read(self) -> None:
         try:
             while True:
-                # Frames may have come together with the handshake's answer.
+                # Frames may have arrived together with the handshake's answer.
                 while (event := self._conversation.next_event()) is not None:
                     if event is PING:
                         self.write(PONG)
@@ -225,7 +225,7 @@ class Connection:
             listener.connection_lost(error)
 
     async def aclose(self) -> None:
-        """Send what is still in the buffer, then end the connection. Cancelled, it ends at once."""
+        """Send what is in the buffer, then end the connection. A cancelled call ends it at once."""
         try:
             while self.is_open and self._output_bytes:
                 await self._output_shrunk.wait()
@@ -235,7 +235,7 @@ class Connection:
     # -------------------------------------------------------------------------------------------------- using it
 
     def attach(self, kind: Kind, listener: Listener) -> int:
-        """Give the listener an id, unique on this connection, under which the broker may send to it.
+        """Give the listener an id, unique on this connection, to which the broker can send.
 
         Raises:
             ConnectionLost: the connection has ended.
@@ -244,13 +244,13 @@ class Connection:
         return self._listeners.attach(kind, listener)
 
     def detach(self, kind: Kind, identity: int) -> None:
-        """What still comes for this id is dropped."""
+        """Drop whatever still arrives for this id."""
         self._listeners.detach(kind, identity)
 
     def write(self, frame: bytes) -> None:
-        """Leave a frame in the buffer; it is sent in order, unless the connection ends before. Never waits.
+        """Put a frame into the buffer. Frames are sent in order unless the connection ends first. Never waits.
 
-        Call `writable` first, unless the frame is small and there are few of its kind.
+        Call `writable` first, unless the frame is small and there are few such frames.
         """
         if self._conversation.ended is not None:
             return
@@ -276,14 +276,14 @@ class Connection:
         self._conversation.check_open()
 
     async def request(self, make: Callable[[int], pb.BaseCommand], expected: type[_Answer]) -> _Answer:
-        """Send the command that `make` makes with a request id, and return the message that answers it.
+        """Send the command that `make` builds for a request id, and return the message that answers it.
 
-        Cancelled, the command may or may not have been sent; its answer is dropped.
+        If the call is cancelled, the command may or may not have been sent. Its answer is dropped.
 
         Raises:
-            ProtocolViolation: it was answered, but not by the `expected` message.
+            ProtocolViolation: the answer is not an `expected` message.
             ConnectionLost: the connection ended first.
-            OperationTimedOut: there was no answer in time.
+            OperationTimedOut: no answer came in time.
             Refused: the broker answered with an error.
         """
         question = self._conversation.question(make, expected)
@@ -305,7 +305,7 @@ class Connection:
 
 
 Dial: TypeAlias = Callable[[BrokerAddress], Awaitable[anyio.abc.ByteStream]]
-"""Opens a stream to an address; raises OSError when nobody answers there."""
+"""Opens a stream to an address; raises OSError when nothing answers there."""
 
 
 def _with_cause(error: TidewireError, cause: BaseException) -> TidewireError:

@@ -1,7 +1,7 @@
 """What all consumers have in common, and the plain consumer of `persistent://` topics.
 
-The plain one subscribes to the topic, or to each of its partitions, and acknowledges message by message, or, when it
-has them for itself, all up to one.
+The plain consumer subscribes to the topic, or to each of its partitions. It acknowledges message by message. If the
+subscription is not shared, it can also acknowledge cumulatively.
 """
 
 from collections.abc import AsyncIterator, Awaitable
@@ -48,17 +48,17 @@ class ConsumerStatistics:
 
     topic: str
     segments: int
-    """Segments or partitions it consumes."""
+    """Segments or partitions that it consumes."""
     segments_connected: int
     entries_waiting: int
-    """Entries (batches, or messages sent alone) that have arrived and whose turn has not come."""
+    """Entries (batches, or messages sent alone) that have arrived and are still queued."""
 
 
 def initial_position(initial: Initial) -> pb.CommandSubscribe.InitialPosition:
-    """The wire's word for it.
+    """The wire's value for it.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: `initial` is neither of the two.
     """
     if initial not in _INITIAL:
         raise ValueError(f"initial must be 'earliest' or 'latest', not {initial!r}")
@@ -74,7 +74,7 @@ class Receiving(Generic[T]):
     """Receives from any number of segments. The base of every consumer and of the reader."""
 
     def __init__(self, network: Network, topic: str, queue_messages_max: int, schema: Schema[T]) -> None:
-        """Not yet open."""
+        """Make it; `open` of the subclass begins."""
         if queue_messages_max < 1:
             raise ValueError("queue_messages_max must be at least 1")
         self.topic = topic
@@ -84,22 +84,22 @@ class Receiving(Generic[T]):
         self._segments: dict[int, TopicConsumer] = {}
 
     def statistics(self) -> ConsumerStatistics:
-        """How it stands."""
+        """The consumer's current state."""
         consumers = self._segments.values()
         connected = sum(consumer.is_connected for consumer in consumers)
         return ConsumerStatistics(self.topic, len(consumers), connected, self._inbox.entries_waiting)
 
     async def receive(self) -> Message[T]:
-        """The next message; waits for one as long as it takes. Cancelled, no message is lost.
+        """The next message; waits for one without a time limit. A cancelled call loses no message.
 
         Raises:
-            MessageCorrupted: the next entry cannot be read. The next call goes on behind it.
-            TidewireError: there will be no further message, and why.
+            MessageCorrupted: the next entry cannot be read. The next call continues after it.
+            TidewireError: there will be no further message; the error says why.
         """
         return await self._inbox.receive()
 
     def __aiter__(self) -> AsyncIterator[Message[T]]:
-        """All messages from here on, without end."""
+        """All messages from here on; the iteration does not end by itself."""
         return self
 
     async def __anext__(self) -> Message[T]:
@@ -107,16 +107,16 @@ class Receiving(Generic[T]):
         return await self._inbox.receive()
 
     async def _until_opened(self, consumers: "list[TopicConsumer]") -> None:
-        # Each of them has subscribed, or one of them never will.
+        # Returns when each of them has subscribed; raises if one of them never will.
         for consumer in consumers:
             await consumer.opened.wait()
             self._inbox.check()
 
     async def _within_operation_time(self, opening: Awaitable[None]) -> None:
-        """Await the opening, but not longer than an operation may take.
+        """Await the opening, but no longer than an operation may take.
 
         Raises:
-            OperationTimedOut: it took longer. Names the last failure, if there was one.
+            OperationTimedOut: it took longer. The error names the last failure, if there was one.
         """
         seconds = self._network.settings.operation_timeout_seconds
         try:
@@ -129,7 +129,7 @@ class Receiving(Generic[T]):
             raise OperationTimedOut(timed_out) from (last or error)
 
     async def aclose(self) -> None:
-        """Tell the broker what was acknowledged, and leave. `receive` fails with `Closed` from now on."""
+        """Send the remaining acknowledgements, and leave. From now on `receive` fails with `Closed`."""
         self._inbox.fail(Closed(f"the consumer of {self.topic} was closed"))
         await self._close_segments()
 
@@ -175,8 +175,8 @@ class Consumer(Receiving[T]):
         """Subscribe to the topic or to all of its partitions.
 
         Raises:
-            SubscriptionBusy: somebody else has it for himself.
-            TidewireError: it was refused otherwise, or could not be asked for in time.
+            SubscriptionBusy: another consumer holds it exclusively.
+            TidewireError: it was refused for another reason, or did not succeed in time.
         """
         self._layout = await partitions_of(self._network, self.topic)
         for segment in self._layout.active:
@@ -189,14 +189,14 @@ class Consumer(Receiving[T]):
         return self
 
     async def acknowledge(self, message: Message[Any] | MessageId, *, confirmed: bool = False) -> None:
-        """The message was dealt with and need not come again. The broker is told soon, several at a time.
+        """Acknowledge a message: it was processed and is not redelivered. The acknowledgement is sent soon, in groups.
 
-        What is not told when a connection is lost comes again. With `confirmed`, return only when the broker has taken
-        it in (on Tidewire: durably).
+        If the connection is lost before that, the message is redelivered. With `confirmed`, return only when the broker
+        has stored the acknowledgement (on Tidewire: durably).
 
         Raises:
-            ConnectionLost: only if `confirmed`: the message may come again.
-            Refused: only if `confirmed`: the broker does not accept it.
+            ConnectionLost: only if `confirmed`: the message may be redelivered.
+            Refused: only if `confirmed`: the broker does not accept the acknowledgement.
         """
         message_id = message.message_id if isinstance(message, Message) else message
         consumer = self._consumer_of(message_id)
@@ -209,7 +209,7 @@ class Consumer(Receiving[T]):
             consumer.acknowledge(last)
 
     async def acknowledge_cumulative(self, message: Message[Any] | MessageId, *, confirmed: bool = False) -> None:
-        """As `acknowledge`, for this message and all before it on its partition. Not for shared subscriptions.
+        """As `acknowledge`, for this message and all before it on its partition. Not on shared subscriptions.
 
         Raises:
             ValueError: the subscription is shared.
@@ -227,23 +227,23 @@ class Consumer(Receiving[T]):
             consumer.acknowledge_upto(message_id.position)
 
     async def seek(self, to: SeekTarget) -> None:
-        """Move the subscription: what comes next is what follows the place, for all of its consumers.
+        """Move the subscription, for all of its consumers: the message behind the target comes next.
 
-        What was received before is to be left as it is: acknowledging it later acknowledges it all the same.
+        Do not acknowledge messages that were received before the seek: the acknowledgement would still take effect.
 
         Args:
-            to: "earliest", "latest" (skip all there is), behind a message, or the first that came at a time. Behind a
-                message means: behind it on its partition, and on the others behind what this consumer had received
-                when it received that one.
+            to: "earliest", "latest" (skip everything stored), behind a message, or the first message published at a
+                time or later. Behind a message means: behind it on its partition. On the others it means behind what
+                this consumer had received when it received that message.
 
         Raises:
-            TidewireError: it was refused, or did not succeed in time; parts of it may have been done.
+            TidewireError: a broker refused it, or it did not succeed in time. Some partitions may have moved.
         """
         self._inbox.check()
         await seek_all(self._network, self._segments, places_of(self._layout, to), self.topic)
 
     async def skip_all(self) -> None:
-        """Acknowledge everything that the topic holds now; as `seek("latest")`.
+        """Acknowledge everything that the topic holds now, as `seek("latest")` does.
 
         Raises:
             TidewireError: as `seek`.
@@ -259,10 +259,10 @@ class Consumer(Receiving[T]):
 
 
 async def all_confirmed(confirmations: "list[Confirmation]") -> None:
-    """Wait for several at a time.
+    """Wait for several confirmations at once.
 
     Raises:
-        TidewireError: the first failure, when all are through.
+        TidewireError: the first failure, after all have ended.
     """
     errors: list[TidewireError] = []
 

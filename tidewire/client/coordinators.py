@@ -1,7 +1,7 @@
-"""The transaction coordinators: who leads which, asked once and then pushed, and what can be asked of one.
+"""The transaction coordinators: which broker leads each of them, and the requests to them.
 
-A transaction's id says which coordinator decides it (its upper half). The broker tells which broker leads each of them
-and pushes every change; a connection is introduced to a coordinator before the first request it carries to it.
+A transaction's id names its coordinator in its upper half. The client opens one watch, and the broker pushes every
+change of the leaders. Before the first request to a coordinator on a connection, the client sends TC_CLIENT_CONNECT.
 """
 
 import logging
@@ -31,15 +31,15 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Coordinators:
-    """All coordinators of a cluster. Nothing happens before the first transaction."""
+    """All coordinators of a cluster. It sends nothing before the first transaction."""
 
     def __init__(self, network: Network) -> None:
-        """Those that the brokers of `network` lead."""
+        """The coordinators that the brokers of `network` lead."""
         self._network = network
         self._backoff = network.backoff()
         self._turn = count()
         self._leaders: dict[int, str] = {}
-        """By coordinator, its broker's URL."""
+        """By coordinator, its leader's URL."""
         self._changed = Changes()
         self._is_watching = False
         self._failure: TidewireError | None = None
@@ -48,10 +48,10 @@ class Coordinators:
         self._introduced: dict[int, Connection] = {}
 
     async def new_transaction(self, timeout_ms: int) -> tuple[int, int]:
-        """A transaction's id; coordinators take turns. The broker aborts it by itself after `timeout_ms`.
+        """Begin a transaction and return its id. Coordinators take turns; the broker aborts it after `timeout_ms`.
 
         Raises:
-            TidewireError: none was to be had in time.
+            TidewireError: no transaction could be begun in time.
         """
         return await self._network.persistently(partial(self._new, timeout_ms), "beginning a transaction")
 
@@ -65,10 +65,10 @@ class Coordinators:
         return transaction_of(answer, coordinator)
 
     async def include(self, transaction_id: tuple[int, int], topic: str) -> None:
-        """Announce that the transaction is going to write to the topic or segment.
+        """Announce that the transaction will write to the topic or segment.
 
         Raises:
-            TidewireError: it was refused, or nobody could be told in time.
+            TidewireError: it was refused, or no coordinator answered in time.
         """
 
         async def announce() -> None:
@@ -81,10 +81,10 @@ class Coordinators:
         await self._network.persistently(announce, f"adding {topic} to transaction {transaction_id}")
 
     async def include_subscription(self, transaction_id: tuple[int, int], topic: str, subscription: str) -> None:
-        """Announce that the transaction is going to acknowledge on a subscription of the topic or segment.
+        """Announce that the transaction will acknowledge on a subscription of the topic or segment.
 
         Raises:
-            TidewireError: it was refused, or nobody could be told in time.
+            TidewireError: it was refused, or no coordinator answered in time.
         """
 
         async def announce() -> None:
@@ -97,13 +97,13 @@ class Coordinators:
         await self._network.persistently(announce, f"adding {subscription} of {topic} to transaction {transaction_id}")
 
     async def end(self, transaction_id: tuple[int, int], *, commit: bool) -> None:
-        """Commit or abort; returns when the outcome is durable. Unanswered, it is asked again, with the same id.
+        """Commit or abort; returns when the outcome is durable. It retries an unanswered request, with the same id.
 
         Raises:
-            TransactionConflict: it was decided otherwise before, by its time-out for instance.
+            TransactionConflict: it was decided otherwise before, by its timeout for instance.
             TransactionNotFound: there is no such transaction.
-            OutcomeUnknown: it was asked and not answered in time.
-            OperationTimedOut: it could not even be asked in time, so it did not happen.
+            OutcomeUnknown: the request was sent and not answered in time.
+            OperationTimedOut: the request could not be sent in time, so it had no effect.
         """
         ending = Ending(transaction_id, commit=commit)
         seconds = self._network.settings.operation_timeout_seconds
@@ -117,7 +117,7 @@ class Coordinators:
                     except TidewireError as error:
                         ending.failed(error)
                         if isinstance(error, BrokerBusy):
-                            # Perhaps it is no longer led there.
+                            # The coordinator may have another leader now.
                             self._introduced.pop(transaction_id[0], None)
                     else:
                         return

@@ -1,10 +1,10 @@
-"""Messages that failed too often are put aside: sent to another topic, and acknowledged where they came from.
+"""Dead letters: messages redelivered too often go to another topic and are acknowledged on their own.
 
-A dead letter is acknowledged only when the other topic has it durably. Whatever goes wrong before, the message comes
-again and is put aside then, so it may stand there twice but is never lost.
+A message is acknowledged only when the dead-letter topic has stored it. After a failure before that, the message is
+redelivered and sent there then. So the dead-letter topic may hold it twice, but it is never lost.
 
-One task does it, and only while there is something to put aside. What waits for it is bounded: a consumer that meets
-still more dead letters than that waits with its next message.
+One task does it, and only while there are dead letters. Its queue is bounded: when it is full, `receive` waits before
+it returns the next message.
 """
 
 import logging
@@ -26,36 +26,36 @@ from tidewire.protocol.positions import MessageId
 _log: Final = logging.getLogger(__name__)
 
 DEAD_LETTERS_WAITING_MAX: Final = 1000
-"""Messages of one consumer that wait to be put aside."""
+"""Dead letters of one consumer that may be queued."""
 
 SUFFIX: Final = "-DLQ"
-"""A topic's dead letters go to the topic whose name ends in this, unless another was given."""
+"""The default name of a topic's dead-letter topic is the topic's name with this suffix."""
 
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-"""Properties that a dead letter carries beside its own, named as Pulsar's clients name them."""
+"""Properties that a dead letter carries beside its own, with the names that Pulsar's clients use."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPolicy:
-    """When to give a message up, and where it goes then."""
+    """When a message becomes a dead letter, and where it goes then."""
 
     max_redeliver_count: int
-    """A message that comes again more often than this is put aside instead of being handed out."""
+    """A message that was redelivered more often than this becomes a dead letter and is not handed out."""
     dead_letter_topic: str | None = None
     """An existing topic of either kind; by default `<topic>-DLQ`."""
     initial_subscription_name: str | None = None
-    """A subscription that the dead-letter topic shall have from the beginning."""
+    """A subscription to create on the dead-letter topic."""
 
     def __post_init__(self) -> None:
-        """Check that it makes sense."""
+        """Check the values."""
         if self.max_redeliver_count < 0:
-            raise ValueError("the number of redeliveries must not be negative")
+            raise ValueError(f"max_redeliver_count must be at least 0, not {self.max_redeliver_count}")
 
 
 class DeadLetters:
-    """Puts messages of one consumer aside."""
+    """Sends the dead letters of one consumer."""
 
     def __init__(
         self,
@@ -68,16 +68,16 @@ class DeadLetters:
         put_aside: Callable[[Message[Any]], None],
         failed: Callable[[Message[Any]], None],
     ) -> None:
-        """Those of `topic` and its `subscription`.
+        """Sends the dead letters of `topic` and its `subscription`.
 
         Args:
             network: how to reach the brokers.
             policy: where they go.
             topic: where they come from.
-            subscription: by whose consumer they are put aside.
-            schema: what their values are; the dead letters' topic is told the same.
-            put_aside: told of each that the dead-letter topic has.
-            failed: told of each that it refused; the message has to come again.
+            subscription: the consumer's subscription.
+            schema: how their values are encoded; declared to the dead-letter topic as well.
+            put_aside: called with each message that the dead-letter topic has stored.
+            failed: called with each message that could not be sent; it has to be redelivered.
         """
         self.topic = policy.dead_letter_topic or topic + SUFFIX
         self._network = network
@@ -93,25 +93,25 @@ class DeadLetters:
         self._task: BackgroundTask | None = None
 
     async def open(self) -> None:
-        """See that there is such a topic.
+        """Check that the dead-letter topic exists, and start.
 
         Raises:
-            TidewireError: there is not, or nobody could say in time.
+            TidewireError: it does not exist, or no broker could answer in time.
         """
         await self._producer.open()
         self._task = self._network.start(self._run(), f"dead letters of {self._origin_topic}")
 
     def takes(self, message: Message[Any]) -> bool:
-        """Whether the message failed too often."""
+        """Whether the message was redelivered too often."""
         return message.redelivery_count > self._policy.max_redeliver_count
 
     async def room(self) -> None:
-        """Return when one more message may be put aside."""
+        """Return when one more message fits into the queue."""
         while len(self._waiting) >= DEAD_LETTERS_WAITING_MAX:
             await self._left.wait()
 
     def put(self, message: Message[Any]) -> None:
-        """Put it aside; there was `room`."""
+        """Queue a message; call `room` first."""
         self._waiting.append(message)
         self._came.set()
 
@@ -119,7 +119,7 @@ class DeadLetters:
         while True:
             await self._came.wait()
             while self._waiting:
-                # Those that came meanwhile travel together.
+                # Enqueue all that wait first, so that they share frames.
                 receipts = [(message, await self._enqueued(message)) for message in tuple(self._waiting)]
                 for message, receipt in receipts:
                     await self._answered(message, receipt)
@@ -138,7 +138,7 @@ class DeadLetters:
                 message.data, key=message.key, properties=properties, event_time_ms=message.event_time_ms
             )
         except TidewireError as error:
-            _log.warning("%s cannot be put aside in %s: %s", message.message_id, self.topic, error)
+            _log.warning("cannot send %s to the dead-letter topic %s: %s", message.message_id, self.topic, error)
             return None
 
     async def _answered(self, message: Message[Any], receipt: Receipt | None) -> None:
@@ -148,13 +148,13 @@ class DeadLetters:
         try:
             await receipt.wait()
         except TidewireError as error:
-            _log.warning("%s was not put aside in %s: %s", message.message_id, self.topic, error)
+            _log.warning("the dead-letter topic %s did not confirm %s: %s", self.topic, message.message_id, error)
             self._failed(message)
         else:
             self._put_aside(message)
 
     async def aclose(self) -> None:
-        """Put nothing more aside; what is not acknowledged by now comes again."""
+        """Send no more dead letters; the broker redelivers what is not acknowledged yet."""
         if self._task is not None:
             self._task.cancel()
         await self._producer.aclose()

@@ -1,4 +1,4 @@
-"""Asking for the schema that messages were written with, by the version that they name."""
+"""Requests the definition of the schema version that a message names."""
 
 from functools import partial
 
@@ -9,10 +9,10 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
 async def definition_of(network: Network, topic: str, version: bytes) -> bytes | None:
-    """The definition of the topic's or segment's schema of this version; None if the broker knows none.
+    """The definition of this version of the topic's or segment's schema; None if the broker has no such version.
 
     Raises:
-        TidewireError: nobody could say in time.
+        TidewireError: no broker could answer in time.
     """
 
     async def ask() -> bytes | None:
@@ -23,7 +23,7 @@ async def definition_of(network: Network, topic: str, version: bytes) -> bytes |
             return None
         return answer.schema.schema_data
 
-    return await network.persistently(ask, f"asking for a schema of {topic}")
+    return await network.persistently(ask, f"requesting a schema of {topic}")
 
 
 def _get_schema(topic: str, version: bytes, request_id: int) -> pb.BaseCommand:

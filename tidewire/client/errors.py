@@ -1,13 +1,13 @@
-"""What the client raises besides the errors that every client raises (`tidewire.protocol`).
+"""The client's own errors, besides those that every client raises (`tidewire.protocol`).
 
 TidewireError
 ├── ConnectionLost
-│   └── SendUnanswered      ... and the answer was a transactional send's: its transaction has to be run again
-├── Closed                  the object was closed by this program
+│   └── SendUnanswered      the lost answer was a transactional send's: run the transaction again
+├── Closed                  this program closed the object
 ├── MessageTooLarge         (a ValueError as well)
 ├── MessageCorrupted        a message arrived that cannot be read; it carries its id
-├── DataDamaged             the broker cannot read stored messages that would come next
-└── TransactionEnded        the transaction is over or ending: nothing may be added to it
+├── DataDamaged             the broker cannot read the stored messages that come next
+└── TransactionEnded        the transaction has ended or is ending: it takes no more work
 """
 
 from typing import TYPE_CHECKING
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class SendUnanswered(ConnectionLost):
-    """A send of a transaction was on its way when its connection or its topic's owner went away.
+    """A transactional send was in flight when its connection or its topic's owner went away.
 
-    It may stand in the topic or not, and sending it again could make it stand there twice, so the transaction has to be
-    aborted and its work done again in another. A broker whose disk is full closes producers, too. Their transactional
-    sends wait for space if the broker stored an earlier send of the producer on the segment and remembers it. The first
-    send of a producer on a segment fails.
+    The topic may or may not hold the message. Sending it again could store it twice, so abort the transaction and run
+    it again. A broker whose disk is full closes producers, too. Then a transactional send waits for space if the broker
+    stored an earlier send of the producer on the segment and remembers it. The producer's first send on a segment
+    fails.
     """
 
 
@@ -35,8 +35,8 @@ class Closed(TidewireError):
 class MessageCorrupted(TidewireError):
     """A message arrived that fails its checksum or cannot be divided or decompressed.
 
-    Raised once by the `receive` that would have returned it; the next `receive` goes on with the message after it. It
-    stays unacknowledged; acknowledging `message_id` skips it for good.
+    `receive` raises it once, in place of the message; the next `receive` returns the message after it. The entry
+    stays unacknowledged. Acknowledge `message_id` to skip it for good.
     """
 
     def __init__(self, message: str, message_id: "MessageId") -> None:
@@ -52,11 +52,11 @@ class MessageCorrupted(TidewireError):
 class DataDamaged(TidewireError):
     """The broker cannot read what it should deliver next: a file of its store is damaged or missing.
 
-    Raised once by `receive`, behind everything that came before the damage. The message names the file, the entries and
-    what to do. The subscription stays where it is; other segments' messages still come. A seek behind the damage goes
-    on without the entries.
+    `receive` raises it once, after everything that came before the damage. The error names the file, the entries and
+    what to do. The subscription stays at its position, and messages of other segments still come. To continue without
+    the damaged entries, seek behind them.
     """
 
 
 class TransactionEnded(TidewireError):
-    """The transaction was committed or aborted, or is being ended: it takes no more work."""
+    """The transaction was committed or aborted, or is ending. It takes no more work."""

@@ -1,11 +1,10 @@
-"""What has arrived for a consumer: entries of all its segments as they came, taken apart when their turn comes.
+"""The entries that have arrived for a consumer, from all its segments, in the order of arrival.
 
-The reading task of a connection only puts entries in; checking, decompressing and dividing them is done by the task
-that wants the messages. How much can be waiting is bounded by the flow permits that each segment's consumer has given;
-an entry counts against them until its turn comes.
+A connection's reading task only queues entries. The task that receives messages verifies, decompresses and splits them.
+Each segment's flow permits bound what is queued; an entry counts against them until it is opened.
 
-Positions of other segments travel with each message id (message.py). They are one mapping that is replaced, not
-changed, when the turn passes from one segment to another, so that all messages of an entry share it.
+Each message id carries the positions of other segments (message.py). They are one mapping, shared by all messages of an
+entry. The inbox replaces it, and never changes it, when the next entry is from another segment.
 """
 
 from collections import deque
@@ -25,20 +24,20 @@ from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError
 from tidewire.wire.pulsar.messages import parse_payload, split_body
 
-# Never changed: places are replaced as a whole.
+# Never changed: the inbox replaces the mapping as a whole.
 _NOTHING: Final[Mapping[int, Position]] = {}
 _BYTES: Final[Any] = BYTES
 
 
 class Source(Protocol):
-    """The consumer of one segment, as its entries know it."""
+    """The consumer of one segment, as the inbox sees it."""
 
     segment_id: int
     topic: str
     chunks: Chunks
-    """The messages that were sent in chunks and are not yet whole."""
+    """Messages of which some chunks have not come."""
     since_ms: int | None
-    """Messages published before this time are not wanted; None once one was handed out."""
+    """Messages published before this time are not wanted; None once a message was handed out."""
 
     @property
     def start_after(self) -> Position | None:
@@ -46,23 +45,23 @@ class Source(Protocol):
         ...
 
     async def definition(self, version: bytes) -> bytes | None:
-        """What the topic's schema of this version is; None if there is none.
+        """The definition of this version of the topic's schema; None if there is none.
 
         Raises:
-            TidewireError: nobody could say.
+            TidewireError: no broker could answer.
         """
         ...
 
     def taken(self, messages: int) -> None:
-        """An entry of so many messages no longer waits."""
+        """An entry of that many messages has left the queue."""
         ...
 
     def kept(self, ledger_id: int, entry_id: int) -> None:
-        """An entry was taken in that is no message of its own: a chunk."""
+        """An entry was opened that holds no message of its own: a chunk."""
         ...
 
     def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
-        """A message is in its reader's hands; `ends_entry`: the last of its entry that will be."""
+        """A message was handed to the application; `ends_entry`: it is the last of its entry."""
         ...
 
 
@@ -78,7 +77,7 @@ class Delivery(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """What a source has instead of its next entry; other sources go on."""
+    """An error that takes the place of a source's next entry. It does not affect other sources."""
 
     source: Source
     error: TidewireError
@@ -88,34 +87,34 @@ class Inbox(Generic[T]):
     """Entries in, messages out. Any number of tasks may wait for the next message."""
 
     def __init__(self, schema: Schema[T] = _BYTES) -> None:
-        """Nothing has come; what comes is read by `schema`."""
+        """Empty; decodes values by `schema`."""
         self._schema = schema
-        # Of those that the schema needs: by topic and version. None for one that the broker does not know.
+        # The definitions that the schema needs, by topic and version. None for one that the broker does not know.
         self._definitions: dict[tuple[str, bytes], bytes | None] = {}
         self._deliveries: deque[Delivery | Trouble] = deque()
         self._arrivals = Changes()
         self._fairness = Fairness()
         self._failure: TidewireError | None = None
-        # Messages of the entry whose turn it is, and where that came from.
+        # The messages of the entry that is open, and its source.
         self._ready: deque[Message] = deque()
         self._ready_source: Source | None = None
         self._ready_definition: bytes | None = None
-        # The places of the last messages delivered, by segment; the newest segment's own place is in _last.
+        # By segment, the last message delivered; that of the current segment is in _last.
         self._places: Mapping[int, Position] = _NOTHING
         self._last: MessageId | None = None
 
     @property
     def entries_waiting(self) -> int:
-        """Entries whose turn has not come."""
+        """Entries that were not opened yet."""
         return len(self._deliveries)
 
     def put(self, delivery: Delivery | Trouble) -> None:
-        """An entry has come, or what its source has instead."""
+        """Queue an entry, or the error that takes its place."""
         self._deliveries.append(delivery)
         self._arrivals.notify()
 
     def drop(self, source: Source) -> None:
-        """Forget what has come from this source and is not delivered: it will come again, or is not ours any more."""
+        """Drop what came from this source and is undelivered: the broker redelivers it, or the segment has left."""
         if any(delivery.source is source for delivery in self._deliveries):
             self._deliveries = deque(delivery for delivery in self._deliveries if delivery.source is not source)
         if self._ready_source is source:
@@ -123,33 +122,33 @@ class Inbox(Generic[T]):
             self._ready_source = None
 
     def drop_entry(self, source: Source, ledger_id: int, entry_id: int) -> None:
-        """Forget what is not delivered of an entry whose turn it is: all of it will come again."""
+        """Drop the undelivered messages of the open entry, if it is this one: the broker redelivers them."""
         if self._ready and self._ready_source is source:
             place = self._ready[0].message_id
             if (place.ledger_id, place.entry_id) == (ledger_id, entry_id):
                 self._ready.clear()
 
     def holds(self, source: Source) -> bool:
-        """Whether something has come from this source and is not delivered."""
+        """Whether something from this source is undelivered."""
         if self._ready and self._ready_source is source:
             return True
         return any(delivery.source is source for delivery in self._deliveries)
 
     def has_delivered(self, segment_id: int, place: Position) -> bool:
-        """Whether this message of the segment was handed out, and not on a session that is gone."""
+        """Whether this message of the segment was handed out, on a session that still stands."""
         last = self._last
         known = last.position if last is not None and last.segment_id == segment_id else self._places.get(segment_id)
         return known is not None and place.order <= known.order
 
     def forget(self, segment_id: int) -> None:
-        """Further message ids need not say how far this segment was read."""
+        """Leave this segment's position out of further message ids."""
         if segment_id in self._places:
             self._places = {segment: place for segment, place in self._places.items() if segment != segment_id}
         if self._last is not None and self._last.segment_id == segment_id:
             self._last = None
 
     def fail(self, error: TidewireError) -> None:
-        """No more will come, and why."""
+        """No more messages will come, because of `error`."""
         if self._failure is None:
             self._failure = error
         self._deliveries.clear()
@@ -157,21 +156,21 @@ class Inbox(Generic[T]):
         self._arrivals.notify()
 
     def check(self) -> None:
-        """See that more may come.
+        """Check that more messages may come.
 
         Raises:
-            TidewireError: it will not, and why.
+            TidewireError: no more will come; the error says why.
         """
         if self._failure is not None:
             raise fresh(self._failure)
 
     async def receive(self) -> Message[T]:
-        """The next message; waits for it. Cancelled, nothing is taken.
+        """The next message; waits for it. A cancelled call takes nothing.
 
         Raises:
-            MessageCorrupted: the next entry cannot be read; the one after it can.
-            DataDamaged: a segment has damage where it should go on; others go on.
-            TidewireError: there will be no further one, and why.
+            MessageCorrupted: the next entry cannot be read; the next call continues after it.
+            DataDamaged: the broker cannot read a segment's next entries; other segments continue.
+            TidewireError: there will be no further message; the error says why.
         """
         await self._fairness.checkpoint()
         while True:
@@ -192,7 +191,7 @@ class Inbox(Generic[T]):
                 self._open(first)
 
     def _missing_version(self, delivery: Delivery) -> bytes | None:
-        # The version of the schema that the entry was written with, if that must be asked for first.
+        # The version of the schema that the entry was written with, if its definition is not known yet.
         if not self._schema.needs_definition:
             return None
         version = _version_of(delivery.payload)
@@ -216,7 +215,7 @@ class Inbox(Generic[T]):
                 value = self._schema.decode(message.data, self._ready_definition)
             except Exception as error:
                 raise MessageCorrupted(f"{message.topic}: {error}", message.message_id) from error
-        # The same message, as another type of value.
+        # The same message with the decoded value, so under another type.
         read: Any = message if value is message.data else replace(message, value=value)
         typed: Message[T] = read
         return typed
@@ -276,13 +275,13 @@ class Inbox(Generic[T]):
         )
         after = source.start_after
         if after is not None and (ledger_id, entry_id) <= after[:2]:
-            # The entry that a reader starts within is sent whole.
+            # Brokers send whole entries. Drop the messages up to the reader's start.
             self._ready = deque(message for message in self._ready if message.message_id.position.order > after.order)
         since_ms = source.since_ms
         while since_ms is not None and self._ready and self._ready[0].publish_time_ms < since_ms:
             self._ready.popleft()
         if not self._ready:
-            # Nothing of it is wanted, so nobody will be told of its last message.
+            # Every message was dropped, so nothing else would report the end of this entry.
             source.delivered(MessageId(segment_id, ledger_id, entry_id), ends_entry=True)
 
 
@@ -290,5 +289,5 @@ def _version_of(payload: bytes) -> bytes:
     try:
         return parse_payload(payload)[0].schema_version
     except MessageError:
-        # Whoever opens it says what is wrong with it.
+        # `_open` reports what is wrong with the entry.
         return b""

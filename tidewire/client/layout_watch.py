@@ -1,9 +1,8 @@
-"""The layout session: the broker pushes a topic's layout whenever it changes, and we always know the newest.
+"""The layout session: the broker pushes a topic's layout whenever it changes, so the client knows the newest one.
 
-A watch is two things: the knowledge (`TopicLayout`), which anybody may look at or wait on, and the task that keeps it
-fresh (`LayoutWatch`), which opens the session anew, wherever the topic then is, when its connection is lost. Meanwhile
-the last layout stays: it is wrong at worst about what happened since, and whoever acts on it is corrected by the
-segments themselves.
+A watch has two parts. `TopicLayout` is the knowledge, which any task may look at or wait on. `LayoutWatch` is the task
+that keeps it current. When its connection is lost, it opens a new session at the topic's current owner. Until then the
+last layout stays. It can only be stale, and the segments themselves correct whoever acts on a stale layout.
 """
 
 import logging
@@ -30,22 +29,22 @@ _log: Final = logging.getLogger(__name__)
 
 
 class TopicLayout:
-    """The newest layout known of one topic. An older one that comes late is dropped."""
+    """The newest known layout of one topic. It ignores an older one that comes late."""
 
     def __init__(self, topic: str, layout: Layout | None = None) -> None:
-        """Nothing is known yet, unless a `layout` that never changes is given."""
+        """Start without a layout, or with a `layout` that never changes."""
         self.topic = topic
         self.changes = Changes()
-        """Notified at each new layout, and at the failure that ends it."""
+        """Notified at each new layout, and at the failure that ends the watch."""
         self._layout = layout
         self._failure: TidewireError | None = None
 
     @property
     def current(self) -> Layout:
-        """The newest layout; there is one after the first `until` has returned.
+        """The newest layout. Use it only after the first `until` has returned.
 
         Raises:
-            TidewireError: there will be no further one, and why.
+            TidewireError: there will be no further layout; the error says why.
         """
         if self._failure is not None:
             raise fresh(self._failure)
@@ -53,10 +52,10 @@ class TopicLayout:
         return self._layout
 
     def offer(self, layout: Layout) -> None:
-        """A layout has come.
+        """Take over a layout that has come, if it is newer.
 
         Raises:
-            TopicNotFound: it is of another topic of the same name, so the one that was known was deleted.
+            TopicNotFound: it belongs to another topic of the same name: the known topic was deleted.
         """
         succession = Succession.NEWER if self._layout is None else layout.succession(self._layout)
         if succession is Succession.OTHER_TOPIC:
@@ -66,16 +65,16 @@ class TopicLayout:
             self.changes.notify()
 
     def fail(self, error: TidewireError) -> None:
-        """There will be no further one."""
+        """There will be no further layout, because of `error`."""
         if self._failure is None:
             self._failure = error
             self.changes.notify()
 
     async def until(self, wanted: Callable[[Layout], bool]) -> Layout:
-        """The first layout, from the current one on, for which `wanted` holds. Waits as long as that takes.
+        """The first layout, from the current one on, for which `wanted` holds. Waits without a time limit.
 
         Raises:
-            TidewireError: there will be no further one, and why.
+            TidewireError: there will be no further layout; the error says why.
         """
         while True:
             if self._failure is not None:
@@ -86,20 +85,20 @@ class TopicLayout:
 
 
 class LayoutWatch:
-    """Keeps the layout of one scalable topic fresh."""
+    """Keeps the layout of one scalable topic current."""
 
     def __init__(self, network: Network, topic: str) -> None:
-        """A watch of `topic`; `run` does it."""
+        """A watch of `topic`; `run` serves it."""
         self.layout = TopicLayout(topic)
         self.trouble: TidewireError | None = None
-        """Why there is no session at the moment."""
+        """Why there is no session now."""
         self._network = network
         self._backoff = network.backoff()
         self._ended = Signal()
         self._end: TidewireError | None = None
 
     async def run(self) -> None:
-        """Hold a session open until cancelled, or until the broker says that there is nothing to watch."""
+        """Hold a session open until cancelled, or until the broker says that there is no such topic to watch."""
         while True:
             try:
                 await self._watch()
@@ -174,10 +173,10 @@ class _OneLook:
 
 
 async def controller_of(network: Network, topic: str) -> Connection:
-    """A connection to the broker that divides the topic's segments among its stream consumers, or that can become it.
+    """A connection to the broker that assigns the topic's segments to its stream consumers, or that can start to.
 
     Raises:
-        TidewireError: there is no such topic, or nobody could say.
+        TidewireError: there is no such topic, or no broker could answer.
     """
     connection = await network.owner_of(topic)
     require_scalable_topics(connection)
@@ -197,17 +196,17 @@ async def controller_of(network: Network, topic: str) -> Connection:
         connection.write(encode_command(commands.scalable_topic_close(session_id)))
     if look.error is not None:
         raise fresh(look.error)
-    # Before the first consumer there is no controller; the first to ask makes one.
+    # Before the first consumer there is no controller; the first request makes one.
     if look.controller_url is None:
         return connection
     return await network.connection_to(look.controller_url, connection.address, f"the controller of {topic}")
 
 
 async def partitions_of(network: Network, topic: str) -> Layout:
-    """The layout of a `persistent://` topic: its partitions, or itself.
+    """The layout of a `persistent://` topic: its partitions, or the topic itself.
 
     Raises:
-        TidewireError: nobody could say.
+        TidewireError: no broker could answer.
     """
 
     async def ask() -> Layout:
@@ -218,14 +217,14 @@ async def partitions_of(network: Network, topic: str) -> Layout:
         )
         return Layout.of_partitions(topic, answer.partitions)
 
-    return await network.persistently(ask, f"asking for the partitions of {topic}")
+    return await network.persistently(ask, f"requesting the partitions of {topic}")
 
 
 async def open_layout(network: Network, topic: str) -> tuple[TopicLayout, BackgroundTask | None]:
-    """The layout of a topic of either kind, known when this returns, and the task that keeps it fresh, if any does.
+    """The layout of a topic of either kind, known when this returns, and the task that keeps it current, if any.
 
     Raises:
-        TidewireError: there is no such topic, or nobody could say in time.
+        TidewireError: there is no such topic, or no broker could answer in time.
     """
     if not is_scalable(topic):
         return TopicLayout(topic, await partitions_of(network, topic)), None

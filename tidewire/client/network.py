@@ -1,8 +1,8 @@
-"""How the parts of one client reach brokers: connections by address, lookups by topic, and patience.
+"""How the parts of one client reach brokers: connections by address, lookups by topic, and retries.
 
-Everything that one client shares stands here: its task group, its settings, and one connection per broker, made when
-first needed and made anew when it is needed after it was lost. Whoever holds a topic open (a producer, a consumer, a
-watch) asks `owner_of` again after each loss, because the topic may meanwhile belong to another broker.
+It holds what one client shares: its task group, its settings, and one connection per broker. It makes a connection when
+one is needed, and again when a lost one is needed. Whoever holds a topic open (a producer, a consumer, a watch) calls
+`owner_of` again after each loss, because another broker may own the topic then.
 """
 
 import socket
@@ -27,28 +27,28 @@ from tidewire.protocol.sockets import SOCKET_OPTIONS
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 CLOSE_SECONDS_MAX: Final = 2.0
-"""How long closing something may take, cancelled or not: goodbyes are a courtesy, the broker notices anyway."""
+"""How long closing something may take, cancelled or not. The broker notices a lost client even without a goodbye."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a client can be told about waiting."""
+    """The client's time limits."""
 
     connect_timeout_seconds: float = 10.0
-    """How long making one connection may take."""
+    """The time limit for one connection attempt."""
     operation_timeout_seconds: float = 30.0
-    """How long a question may stay unanswered, reconnecting included."""
+    """The time limit for a request, including reconnects."""
     reconnect_seconds_max: float = DELAY_SECONDS_MAX
-    """The longest pause between two attempts to reach a broker that is not there."""
+    """The longest pause between two attempts to reach an unreachable broker."""
 
 
 async def dial_tcp(address: BrokerAddress) -> anyio.abc.ByteStream:
-    """A TCP connection whose small packets are not held back and whose dead peer is noticed by the kernel.
+    """A TCP connection that sends small packets at once, and whose dead peer the kernel notices.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: nothing answers there.
     """
     stream = await anyio.connect_tcp(address.host, address.port)
     plain = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610 - no Django here
@@ -73,11 +73,11 @@ class Network:
         """The brokers behind `service`.
 
         Args:
-            service: any of them; the others are found by asking.
+            service: any of them; the client finds the others by lookups.
             tasks: runs the connections and whatever `start` is given.
-            settings: how long to wait.
+            settings: the time limits.
             dial: opens streams.
-            random: where back-off gets its jitter.
+            random: the source of the back-off's jitter.
         """
         self.service_address = service
         self.settings = settings
@@ -88,19 +88,19 @@ class Network:
         self._dialing: dict[tuple[BrokerAddress, BrokerAddress | None], anyio.Lock] = {}
 
     def statistics(self) -> list[ConnectionStatistics]:
-        """The connections that are open."""
+        """The open connections."""
         return [connection.statistics() for connection in self._connections.values() if connection.is_open]
 
     def backoff(self) -> Backoff:
-        """Delays for one series of attempts."""
+        """The delays for one series of attempts."""
         return Backoff(self._random, self.settings.reconnect_seconds_max)
 
     def start(self, work: Coroutine[Any, Any, None], name: str, on_close: OnClose | None = None) -> BackgroundTask:
-        """Run `work` until it ends, is cancelled, or the client closes; no other cancellation reaches it.
+        """Run `work` until it ends, is cancelled by its task, or the client closes. No other cancellation reaches it.
 
         Args:
             work: what to run.
-            name: for those who look at tasks.
+            name: the task's name, for diagnosis.
             on_close: called if the client closes before the work has ended.
 
         Raises:
@@ -109,15 +109,15 @@ class Network:
         return self._background.start(work, name, on_close=on_close or nobody)
 
     async def service(self) -> Connection:
-        """A connection to the broker the client was given.
+        """A connection to the broker whose address the client was given.
 
         Raises:
-            ConnectFailed, Refused, ProtocolViolation: there is none to be had now.
+            ConnectFailed, Refused, ProtocolViolation: there is none, and none could be made now.
         """
         return await self.connection(self.service_address)
 
     async def connection(self, address: BrokerAddress, proxied_to: BrokerAddress | None = None) -> Connection:
-        """The connection to a broker, made if there is none. One at a time is made to each address.
+        """The connection to a broker, made if there is none. Only one at a time is made to each address.
 
         Raises:
             As `service`.
@@ -157,17 +157,17 @@ class Network:
         try:
             self._background.check_open()
         except Closed:
-            # The client was closed meanwhile and knows nothing of this connection.
+            # The client was closed meanwhile, before it knew of this connection.
             await connection.aclose()
             raise
         return connection
 
     async def owner_of(self, topic: str) -> Connection:
-        """A connection to the broker that serves the topic or segment now.
+        """A connection to the broker that currently serves the topic or segment.
 
         Raises:
-            Refused: there is no such topic, or nobody may tell.
-            ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation: nobody could be asked.
+            Refused: there is no such topic, or the lookup was refused.
+            ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation: no broker could be asked.
         """
         lookup = Lookup(topic, self.service_address)
         while True:
@@ -177,7 +177,7 @@ class Network:
             lookup.hear(await connection.request(lookup.ask, pb.CommandLookupTopicResponse), connection.address)
 
     async def connection_to(self, url: str, by: BrokerAddress, what: str) -> Connection:
-        """The connection to the broker of `what`, as the one at `by` named it.
+        """The connection to the broker of `what`, at the address that the broker at `by` gave.
 
         Raises:
             As `service`.
@@ -185,11 +185,11 @@ class Network:
         return await self.connection(named_address(url, by, what))
 
     async def persistently(self, work: Callable[[], Awaitable[T]], what: str) -> T:
-        """Do `work`, and again after whatever is transient, until it succeeds or the operation's time has passed.
+        """Do `work`, and retry it after transient failures until it succeeds or the operation timeout has passed.
 
         Raises:
             OperationTimedOut: it did not succeed in time; the last failure is its cause.
-            TidewireError: as `work` does, when that is not transient.
+            TidewireError: the error of `work`, if it is not transient.
         """
         backoff = self.backoff()
         last: TidewireError | None = None
@@ -206,9 +206,9 @@ class Network:
             raise OperationTimedOut(f"{what} did not succeed within {seconds} s") from (last or error)
 
     async def aclose(self) -> None:
-        """End the background work, send what it left to be sent, and end the connections."""
+        """End the background work, send what it has left in the buffers, and end the connections."""
         with anyio.CancelScope(shield=True):
-            # Whatever is closing at the moment is bounded by itself.
+            # Each task bounds the time of its own clean-up.
             await self._background.aclose()
             with anyio.move_on_after(CLOSE_SECONDS_MAX):
                 async with anyio.create_task_group() as tasks:

@@ -1,12 +1,12 @@
-"""What one segment's producer has to send, in order, and how it falls into frames. Pure.
+"""The unanswered messages of one segment's producer, in order, and how they are batched into frames. Pure.
 
-Batches form by themselves: a message that finds nothing of its transaction (or, outside of any, of no transaction) on
-the way to the segment leaves at once; those that come while one is on the way leave together, when it is answered or
-when they fill a frame, whatever is first. So a lone message is not delayed, a stream of them costs a frame per
-thousand, and no timer has to be guessed.
+Batches form without a timer. A message leaves at once if nothing of its transaction is in flight to the segment; all
+messages outside transactions count as one transaction here. Otherwise messages gather until the frame in flight is
+answered, or until they fill a frame. So a lone message is not delayed, and a stream of them costs one frame per
+thousand.
 
-Order is the promise: frames leave in the order of their messages, a frame holds consecutive messages only, and what was
-taken back after a lost connection leaves again before anything else, in the same frames under the same sequence ids.
+The outbox keeps order. Frames leave in the order of their messages, and a frame holds consecutive messages only. After
+a lost connection, the frames taken back leave before anything else, with the same messages and sequence ids.
 """
 
 from collections import deque
@@ -18,37 +18,37 @@ from tidewire.client.transactions import Transaction
 from tidewire.protocol.unanswered import End, Fate, fate, remembers
 
 FRAMES_IN_FLIGHT_MAX: Final = 128
-"""Frames of one segment that may be unanswered at once; what they hold is bounded by the producer's room as well."""
+"""Frames of one segment that may be unanswered at once; the producer's `Room` bounds their contents as well."""
 
 
 class Outbox:
-    """One segment's messages from their coming to their answer."""
+    """One segment's messages until they are answered."""
 
     def __init__(self, batching: Batching, chunking: Chunking | None = None) -> None:
-        """Nothing to send."""
+        """Start empty."""
         self._batching = batching
-        # What may have to be divided travels alone.
+        # A message that may need chunks travels alone.
         self._wanted_bytes_max = batching.bytes_max
         if chunking is not None:
             self._wanted_bytes_max = min(batching.bytes_max, chunking.chunk_size_max)
-        # What fits into a batch at the broker of this session.
+        # The largest batch that this session's broker accepts.
         self._batched_bytes_max = self._wanted_bytes_max
         self._next_sequence_id = 0
         self._stored_upto = -1
-        """The highest id that the broker has said to have."""
+        """The highest sequence id that the broker has confirmed."""
         self._waiting: deque[Outgoing] = deque()
-        # Of what waits: its size, and how many messages belong to another transaction than the one before them.
+        # Of the waiting messages: their size, and how often one belongs to another transaction than the one before it.
         self._waiting_bytes = 0
         self._waiting_turns = 0
-        # Frames of a lost connection, to be sent again before anything that waits.
+        # Frames of a lost connection, to be sent again before any waiting message.
         self._returned: deque[SendFrame] = deque()
         # In the order sent; every frame here was written to the current connection.
         self._in_flight: dict[int, SendFrame] = {}
-        # How many frames of each transaction are in flight; never zero.
+        # By transaction, its frames in flight; never zero.
         self._in_flight_of: dict[Transaction | None, int] = {}
 
     def bound(self, message_bytes_max: int) -> None:
-        """From now on, batches are no larger than the broker of this session takes."""
+        """From now on, make batches no larger than this session's broker accepts."""
         self._batched_bytes_max = min(self._wanted_bytes_max, message_bytes_max)
 
     @property
@@ -68,19 +68,19 @@ class Outbox:
         yield from self._waiting
 
     def begin_behind(self, sequence_id: int) -> None:
-        """Count from the id behind this one: an earlier producer of the name used those; no effect once counting."""
+        """Continue after the ids of an earlier producer of the name; no effect once an id was given."""
         if self._next_sequence_id == 0:
             self._next_sequence_id = sequence_id + 1
 
     def append(self, message: Outgoing) -> None:
-        """One more, behind all others."""
+        """Queue a message behind all others."""
         if self._waiting and self._waiting[-1].txn is not message.txn:
             self._waiting_turns += 1
         self._waiting.append(message)
         self._waiting_bytes += message.size
 
     def prepend(self, messages: Iterable[Outgoing]) -> None:
-        """Put these before what waits: they were there earlier."""
+        """Queue these before the waiting messages, because they are older."""
         behind = tuple(self._waiting)
         self._forget_waiting()
         for message in (*messages, *behind):
@@ -99,14 +99,14 @@ class Outbox:
         self._waiting_turns = 0
 
     def next_txn(self) -> tuple[Transaction | None] | None:
-        """The transaction (or none) of the frame that may leave now, as a tuple of it; None when no frame may."""
+        """The transaction (or None) of the frame that may leave now, in a tuple; None when no frame may leave."""
         if len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX:
             return None
         while self._returned and self._returned[0].is_answered:
             self._returned.popleft()
         if self._returned:
             return (self._returned[0].txn,)
-        # What failed meanwhile (its transaction was aborted) is not sent any more.
+        # Messages of an aborted transaction have failed meanwhile, and are not sent.
         while self._waiting and self._waiting[0].answer is not None:
             self._pop()
         if not self._waiting:
@@ -117,7 +117,7 @@ class Outbox:
         return (txn,)
 
     def _is_complete(self) -> bool:
-        # Whether waiting longer could not add to the frame at the head.
+        # Whether waiting longer could add nothing to the frame at the head.
         return (
             self._waiting_turns > 0
             or len(self._waiting) >= self._batching.messages_max
@@ -125,7 +125,7 @@ class Outbox:
         )
 
     def next_frame(self) -> SendFrame:
-        """Take the frame that `next_txn` announced; from now on it is in flight."""
+        """Take the frame that `next_txn` announced. From now on it is in flight."""
         if self._returned:
             frame = self._returned.popleft()
         else:
@@ -154,7 +154,7 @@ class Outbox:
         return run
 
     def stored(self, sequence_id: int, ledger_id: int, entry_id: int) -> SendFrame | None:
-        """The broker has this frame, or one chunk of it, at this place. Take it if that is all of it."""
+        """The broker has stored this frame, or one of its chunks, here. Take the frame if all of it is stored."""
         frame = self._in_flight.get(sequence_id)
         if frame is None or not frame.is_last_receipt(ledger_id, entry_id):
             return None
@@ -162,7 +162,7 @@ class Outbox:
         return self.answered(sequence_id)
 
     def answered(self, sequence_id: int) -> SendFrame | None:
-        """Take the frame in flight that the broker answered, by its first id; None when there is none."""
+        """Take the answered frame out of those in flight, by its first id; None when there is none."""
         frame = self._in_flight.pop(sequence_id, None)
         if frame is not None:
             left = self._in_flight_of[frame.txn] - 1
@@ -173,24 +173,24 @@ class Outbox:
         return frame
 
     def with_message(self, sequence_id: int) -> SendFrame | None:
-        """The frame in flight that holds this message: brokers refuse a batch by its last id, or by its first."""
+        """The frame in flight that holds this message. Brokers refuse a batch by its last id, or by its first."""
         for first, frame in self._in_flight.items():
             if first <= sequence_id < first + len(frame.messages):
                 return frame
         return None
 
     def rest(self) -> None:
-        """The session is over: what was in flight is on its way no more, and waits until it is taken back."""
+        """The session is over: its frames are no longer on a connection, and wait until `take_back`."""
         for frame in self._in_flight.values():
             for message in frame.messages:
                 message.is_sent = False
 
     def take_back(self, *, remembered_upto: int | None = None) -> list[SendFrame]:
-        """After a session: let what was in flight leave again, and return the frames that may be stored or not.
+        """After a session: queue its frames again, and return those that may or may not be stored.
 
         Args:
-            remembered_upto: after the broker has closed the producer and opened it again: the last id that it names
-                then. None after a lost connection.
+            remembered_upto: after the broker closed the producer and opened it again: the last id that it names then.
+                None after a lost connection.
         """
         end = End.LOST if remembered_upto is None else End.CLOSED
         is_remembered = remembers(self._stored_upto, -1 if remembered_upto is None else remembered_upto)
@@ -208,7 +208,7 @@ class Outbox:
         return in_doubt
 
     def take_all(self) -> list[Outgoing]:
-        """Everything unanswered, in order; nothing is left."""
+        """Take everything unanswered, in order. The outbox is empty then."""
         messages = [message for message in self.outstanding() if message.answer is None]
         for message in messages:
             message.is_sent = False

@@ -1,8 +1,8 @@
-"""What a listener has on one connection: its id there, its phase, and the error that ended it.
+"""A listener's session on one connection: its id there, its phase, and the error that ended it.
 
 Producers, consumers and registrations with a controller hold one session after another. Each kind of session has a
-table that says where each event leads from each phase. A session ends for one reason. What happens behind the end
-changes nothing.
+table that says where each event leads from each phase. A session ends once, for one reason. Events after its end
+change nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class PhasedSession(Generic[_Phase, _Event]):
         """
         self.connection: Final = connection
         self.phase = first
-        """Moves by `happened` alone."""
+        """Only `happened` changes it."""
         self.error: TidewireError | None = None
         """The error of the event that ended the session; None if it goes on, or ended without an error."""
         self._kind: Final = kind
@@ -54,5 +54,5 @@ class PhasedSession(Generic[_Phase, _Event]):
             self.error = error
 
     def detach(self) -> None:
-        """Hear nothing more of it."""
+        """Stop listening."""
         self.connection.detach(self._kind, self._id)

@@ -1,9 +1,8 @@
-"""Producing to a topic: each message goes to the segment that holds its key's hash, wherever that is by now.
+"""Producing to a topic: each message goes to the segment that currently holds its key's hash.
 
-The producer of a topic routes; the producers of its segments send (segment_producer.py). Segments get one when their
-first message comes. What is on its way is bounded, in messages and in bytes, over all segments together: `send` and
-`enqueue` wait for room. There is no time-out for a send: it waits for the broker to come back, as long as its caller
-does (wrap it in `anyio.fail_after`).
+A topic's producer routes; its segments' producers send (segment_producer.py). A segment gets one at its first message.
+`send` and `enqueue` wait for room, so the unanswered messages of all segments together are bounded, in number and in
+bytes. A send has no timeout: it waits until the broker is back. To limit the wait, wrap it in `anyio.fail_after`.
 """
 
 from collections.abc import Mapping
@@ -31,13 +30,13 @@ from tidewire.wire.pulsar.hashing import key_hash
 
 PENDING_MESSAGES_MAX: Final = 10_000
 PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Unanswered messages of one producer, and their size; who has more waits until some are answered."""
+"""Unanswered messages of one producer, and their size. Further ones wait until some are answered."""
 
 CHUNKED_ATTACHED_BYTES_MAX: Final = MAX_MESSAGE_SIZE // 2
-"""Key and properties of a message that may be sent in chunks, since each of them carries both."""
+"""The size limit for key and properties of a message that may be sent in chunks, since every chunk carries both."""
 
 FAILURES_KEPT_MAX: Final = 1000
-"""Failed sends whose receipts nobody has awaited; `flush` raises the first. Of more, the oldest are forgotten."""
+"""Failed sends that are kept because nobody awaited their receipts; `flush` raises the first. The oldest go first."""
 
 EVENT_TIME_MS_MAX: Final = 2**63 - 1
 
@@ -82,7 +81,7 @@ class Producer(Generic[T]):
         self.network = network
         self.topic = topic
         self.name = name
-        """The name given to it; without one, each segment's broker chooses."""
+        """The name that the caller gave; without one, each segment's broker chooses."""
         self.batching = batching if isinstance(batching, Batching) else Batching() if batching else _ALONE
         self.chunking = chunking if isinstance(chunking, Chunking) else Chunking() if chunking else None
         self._size_max = MAX_MESSAGE_SIZE if self.chunking is None else CHUNKED_MESSAGE_SIZE_MAX
@@ -100,17 +99,17 @@ class Producer(Generic[T]):
         self._follow: BackgroundTask | None = None
 
     async def open(self) -> None:
-        """Learn the topic's layout.
+        """Fetch the topic's layout.
 
         Raises:
-            TidewireError: there is no such topic, or it could not be asked for in time.
+            TidewireError: there is no such topic, or no broker answered in time.
         """
         self.layout, self._watch = await open_layout(self.network, self.topic)
         if self._watch is not None:
             self._follow = self.network.start(self._follow_layout(), f"producer of {self.topic}", self.fail)
 
     def statistics(self) -> ProducerStatistics:
-        """How it stands."""
+        """The producer's current state."""
         return ProducerStatistics(
             self.topic,
             self._tally.room.messages,
@@ -129,23 +128,24 @@ class Producer(Generic[T]):
         event_time_ms: int | None = None,
         txn: Transaction | None = None,
     ) -> MessageId:
-        """Send a message and wait until the broker has it, as durably as the topic's policy says (by default: synced).
+        """Send a message and wait until the broker has stored it.
 
-        Cancelled, the message may or may not be sent.
+        The topic's policy says how durably it is stored then; by default it is synced to disk. If the call is
+        cancelled, the message may or may not be sent.
 
         Args:
-            value: the message, as the producer's schema has it; bytes without one.
-            key: messages of one key are read in the order they were sent in; without a key, segments take turns.
-            properties: text to go with it.
-            event_time_ms: when it happened, milliseconds since the epoch.
-            txn: makes it visible when that commits, together with everything else in it.
+            value: the message, in the form that the producer's schema takes; by default bytes.
+            key: messages of one key are read in the order they were sent. Without a key, segments take turns.
+            properties: names and texts to send with it.
+            event_time_ms: when the event happened, milliseconds since the epoch.
+            txn: the message becomes visible when this transaction commits.
 
         Raises:
-            MessageTooLarge: the broker does not take messages of this size.
-            TransactionEnded: the transaction takes no more.
+            MessageTooLarge: the message is larger than the limit.
+            TransactionEnded: the transaction takes no more work.
             SendUnanswered: in a transaction: the connection was lost meanwhile, or the broker closed the producer and
                 does not remember it. Run the transaction again.
-            TidewireError: the broker refused it, or the producer is closed.
+            TidewireError: the broker refused the message, or the producer is closed.
         """
         receipt = await self.enqueue(value, key=key, properties=properties, event_time_ms=event_time_ms, txn=txn)
         return await receipt.wait()
@@ -159,20 +159,20 @@ class Producer(Generic[T]):
         event_time_ms: int | None = None,
         txn: Transaction | None = None,
     ) -> Receipt:
-        """As `send`, but return once the message is in the queue; `await` the receipt for the rest.
+        """As `send`, but return once the message is in the queue. Await the receipt for the rest.
 
-        Waits only while PENDING_MESSAGES_MAX messages or PENDING_BYTES_MAX bytes are unanswered. A receipt need not be
-        awaited: `flush` and the end of the producer's `async with` raise the first failure that nobody awaited, and so
-        does the commit of a transaction. Cancelled, the message is not sent.
+        Waits only while PENDING_MESSAGES_MAX messages or PENDING_BYTES_MAX bytes are unanswered. You need not await the
+        receipt. `flush` and the end of the producer's `async with` raise the first failure that nobody awaited; in a
+        transaction, the commit does. If the call is cancelled, the message is not sent.
 
         Raises:
-            MessageTooLarge, TransactionEnded, TidewireError: as `send`, what is known by now.
+            MessageTooLarge, TransactionEnded, TidewireError: as `send`, as far as known before sending.
         """
         data = self._schema.encode(value)
         size = size_of(data, key, properties)
         self._check_size(size, size - len(data))
         if event_time_ms is not None and not 0 <= event_time_ms <= EVENT_TIME_MS_MAX:
-            raise ValueError(f"the event time cannot be {event_time_ms} ms")
+            raise ValueError(f"event_time_ms must be 0 to {EVENT_TIME_MS_MAX}, not {event_time_ms}")
         self._check(txn)
         hashed = None if key is None else key_hash(key)
         room = self._tally.room
@@ -194,8 +194,8 @@ class Producer(Generic[T]):
         """Wait for the answers to everything that was enqueued before.
 
         Raises:
-            TidewireError: the first failure, since the last `flush`, of a message outside of transactions whose
-                receipt nobody has awaited.
+            TidewireError: the first failure since the last `flush` whose receipt nobody awaited. Failures in
+                transactions do not count.
         """
         outstanding = [message for segment in self._segments.values() for message in segment.outstanding()]
         for message in outstanding:
@@ -232,7 +232,7 @@ class Producer(Generic[T]):
             if txn.includes(segment.wire_name):
                 return segment
             await txn.include(segment.wire_name)
-            # The layout may have changed meanwhile; a message without key would also get another turn.
+            # The layout may have changed meanwhile. Do not route again: that gives a message without key another turn.
             if self.layout.current.is_active(segment.segment_id):
                 return segment
 
@@ -280,7 +280,7 @@ class Producer(Generic[T]):
                 message.finish(error)
 
     async def aclose(self) -> None:
-        """Close the segments' sessions. What is unanswered fails with `Closed`; `flush` first if that matters."""
+        """Close the segments' sessions. Unanswered messages fail with `Closed`; call `flush` first to wait for them."""
         self.fail(Closed(f"the producer of {self.topic} was closed"))
         for task in (self._watch, self._follow):
             if task is not None:

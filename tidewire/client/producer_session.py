@@ -1,6 +1,6 @@
 """One session of a producer of one segment, and its phases as a table.
 
-Behind its end the producer opens another session, or hands what is unanswered to the segment's children.
+After its end the producer opens another session, or passes the unanswered messages to the segment's children.
 """
 
 from enum import Enum, auto
@@ -16,10 +16,10 @@ class Phase(Enum):
 
     OPENING = "the broker has not answered yet"
     OPEN = "frames are sent and answered"
-    SEALED = "the broker refuses what is unanswered, because the segment is sealed: nothing of it is stored"
-    RETIRED = "the same, and the broker has the producer no more"
-    CLOSED = "the broker has the producer no more: another session tells whether the segment is sealed or has moved"
-    LOST = "what is unanswered may be stored or not: another session is due"
+    SEALED = "the broker refuses the unanswered frames because the segment is sealed: none of them is stored"
+    RETIRED = "as SEALED, and the broker has closed the producer"
+    CLOSED = "the broker has closed the producer: the next session tells whether the segment is sealed or has moved"
+    LOST = "unanswered frames may or may not be stored: another session is due"
 
 
 class Event(Enum):
@@ -32,11 +32,11 @@ class Event(Enum):
 
 
 _COLUMNS: Final = (Event.OPENED, Event.SEALED, Event.CLOSED, Event.LOST)
-# The broker may close the producer before its answer to PRODUCER is taken up.
+# The broker may close the producer before this client handles its answer to PRODUCER.
 _ROWS: Final = {
     Phase.OPENING: (Phase.OPEN, Phase.SEALED, Phase.CLOSED, Phase.LOST),
     Phase.OPEN: (Phase.OPEN, Phase.SEALED, Phase.CLOSED, Phase.LOST),
-    # A refusal that came before the connection was lost is still true.
+    # A refusal that came before the connection was lost still holds.
     Phase.SEALED: (Phase.SEALED, Phase.SEALED, Phase.RETIRED, Phase.RETIRED),
     Phase.RETIRED: (Phase.RETIRED,) * 4,
     Phase.CLOSED: (Phase.CLOSED,) * 4,
@@ -55,7 +55,7 @@ class ProducerSession(PhasedSession[Phase, Event]):
         super().__init__(connection, Kind.PRODUCER, listener, MOVES, Phase.OPENING)
         self.producer_id: Final = self._id
         self.schema_version = b""
-        """What the broker calls the producer's schema; known from the phase OPEN on."""
+        """The broker's version of the producer's schema; known from the phase OPEN on."""
 
     @property
     def is_open(self) -> bool:
@@ -64,5 +64,5 @@ class ProducerSession(PhasedSession[Phase, Event]):
 
     @property
     def is_at_broker(self) -> bool:
-        """Whether the broker may still have the producer."""
+        """Whether the broker may still know the producer."""
         return self.phase not in {Phase.CLOSED, Phase.RETIRED}

@@ -1,13 +1,14 @@
-"""Consumption of a scalable topic by many at once: each message goes to one of a subscription's consumers.
+"""Shared consumption of a scalable topic: each message goes to one of the subscription's consumers.
 
-The consumer subscribes, shared, to every segment the topic has, sealed ones too, and to those that come. So there is no
-order, not by key either, and no coordinator: messages are acknowledged one by one, and who is slow holds nobody up.
+The consumer subscribes, with the type Shared, to every segment of the topic, including sealed and later ones. So it
+needs no controller, and there is no order, not even by key. It acknowledges messages one by one, so a slow consumer
+does not block others.
 
-A message that cannot be processed is given back (`negative_acknowledge`) and comes again after a while, to this
-consumer or another; one that is not acknowledged in time is given back by itself, if the consumer was told to. The
-broker counts how often a message came again, and one that did too often is put aside (dead_letters.py).
+`negative_acknowledge` returns a message that cannot be processed; the broker redelivers it later, to this consumer or
+another. With a processing timeout, the same happens to messages that are not acknowledged in time. The broker counts
+redeliveries, and a message redelivered too often becomes a dead letter (dead_letters.py).
 
-The one timer here is for the next message that has to come again (redelivery.py), and runs only while there is one.
+The only timer is for the next message to request again (redelivery.py). It runs only while there is such a message.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,10 +44,10 @@ from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 NEGATIVE_ACK_BACKOFF_DEFAULT: Final = BackoffPolicy.exponential(1.0, 60.0)
-"""How long a message that was given back stays away, unless the consumer was told otherwise."""
+"""The delay before a negatively acknowledged message is redelivered, unless the caller gives another."""
 
 AT_ONCE: Final = BackoffPolicy.fixed(0.0)
-"""No wait at all."""
+"""No delay."""
 
 
 class QueueConsumer(Receiving[T]):
@@ -72,7 +73,7 @@ class QueueConsumer(Receiving[T]):
         if not is_scalable(topic):
             raise InvalidName(f"{topic} is not a scalable topic; use a plain consumer of type 'shared'")
         if processing_timeout_seconds is not None and not processing_timeout_seconds > 0:
-            raise ValueError(f"the processing timeout cannot be {processing_timeout_seconds} s")
+            raise ValueError(f"processing_timeout_seconds must be more than 0, not {processing_timeout_seconds}")
         self.subscription = subscription
         self._schema = schema
         self.name = name or new_name("queue")
@@ -92,8 +93,7 @@ class QueueConsumer(Receiving[T]):
         """Subscribe to every segment.
 
         Raises:
-            TidewireError: there is no such topic or dead-letter topic, or it was refused or could not be asked for in
-                time.
+            TidewireError: there is no such topic or dead-letter topic, it was refused, or no broker answered in time.
         """
         policy = self._dead_letter_policy
         if policy is not None:
@@ -133,7 +133,7 @@ class QueueConsumer(Receiving[T]):
     async def _follow_layout(self) -> None:
         try:
             while True:
-                # A segment that comes later holds messages that are later than the subscription.
+                # All messages of a later segment are newer than the subscription.
                 self._follow(pb.CommandSubscribe.InitialPosition.Earliest)
                 await self._layout.changes.wait()
         except TidewireError as error:
@@ -157,7 +157,7 @@ class QueueConsumer(Receiving[T]):
                 initial,
                 queue_messages_max=self._queue_messages_max,
                 schema=self._schema.declared,
-                # The segment may have been removed, since all had read it; the next layout says so.
+                # The segment may be removed because everything in it was acknowledged. The next layout says so.
                 bears=(TopicNotFound,),
             )
             self._segments[segment_id] = consumer = TopicConsumer(
@@ -173,17 +173,17 @@ class QueueConsumer(Receiving[T]):
     # -------------------------------------------------------------------------------------------------------- receiving
 
     async def receive(self) -> Message[T]:
-        """The next message; waits for one as long as it takes. Cancelled, no message is lost.
+        """The next message; waits for one without a time limit. A cancelled call loses no message.
 
         Raises:
-            MessageCorrupted: the next entry cannot be read. The next call goes on behind it.
-            TidewireError: there will be no further message, and why.
+            MessageCorrupted: the next entry cannot be read. The next call continues after it.
+            TidewireError: there will be no further message; the error says why.
         """
         while True:
             if self._dead_letters is not None:
                 await self._dead_letters.room()
             message = await self._inbox.receive()
-            # From here on nothing waits, so that a cancelled call takes nothing.
+            # There is no await below, so that a cancelled call takes no message.
             if self._dead_letters is None or not self._dead_letters.takes(message):
                 break
             self._dead_letters.put(message)
@@ -201,26 +201,26 @@ class QueueConsumer(Receiving[T]):
     async def acknowledge(
         self, *messages: Message[Any] | MessageId, confirmed: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """The messages were dealt with and need not come again. The broker is told soon, several at a time.
+        """Acknowledge messages: they were processed and are not redelivered. Sent soon, in groups.
 
-        What is not told when a connection is lost comes again. With `confirmed`, return only when the broker has taken
-        it in (on Tidewire: durably).
+        If the connection is lost before that, they are redelivered. With `confirmed`, return only when the broker has
+        stored the acknowledgement (on Tidewire: durably).
 
-        In a `transaction`, they are acknowledged if it commits; if not, they come again, to whomever. Returns when the
-        broker has noted it, durably; several messages at once cost one note for each segment. A commit waits for
-        acknowledgements that are on their way, and fails when one of them failed.
+        In a `transaction`, they are acknowledged if it commits; otherwise they are redelivered, to any consumer.
+        Returns when the broker has recorded that durably. Several messages in one call cost one request for each
+        segment. A commit waits for acknowledgements in flight, and fails when one of them failed.
 
-        After a failure the messages are this consumer's as before: they come again when their processing time is up,
-        when they are given back (`negative_acknowledge`), or when the consumer ends, and not by themselves. Another
-        transaction has acknowledged those that are in conflict, so they only matter if it does not commit. (The Java
-        client forgets their processing time, too.)
+        After a failure this consumer still holds the messages. They are redelivered when their processing timeout
+        passes, when you negatively acknowledge them, or when the consumer ends. In a conflict, another transaction has
+        acknowledged them, so they only matter if that one does not commit. (The Java client forgets their processing
+        timeout, too.)
 
         Raises:
-            ConnectionLost: only if `confirmed`: the messages may come again. In a transaction: run it again.
-            TransactionConflict: the message is acknowledged already, or in another transaction that is still open; or
-                it stands here twice, since it came again, and would count as often.
-            TransactionEnded: the transaction takes no more.
-            Refused: only if `confirmed` or in a transaction: the broker does not accept it.
+            ConnectionLost: only if `confirmed`: the messages may be redelivered. In a transaction: run it again.
+            TransactionConflict: a message is already acknowledged, or acknowledged in another open transaction. Or it
+                was passed twice, because it was redelivered.
+            TransactionEnded: the transaction takes no more work.
+            Refused: only if `confirmed` or in a transaction: the broker does not accept the acknowledgement.
         """
         self._inbox.check()
         ids = [message.message_id if isinstance(message, Message) else message for message in messages]
@@ -244,7 +244,7 @@ class QueueConsumer(Receiving[T]):
             return
         confirmations = []
         for segment_id, consumer in consumers.items():
-            # Of a segment that is gone, all is acknowledged.
+            # A removed segment is acknowledged to its end.
             if consumer is not None:
                 *others, last = places[segment_id]
                 for place in others:
@@ -256,10 +256,10 @@ class QueueConsumer(Receiving[T]):
         await all_confirmed(confirmations)
 
     async def negative_acknowledge(self, *messages: Message[Any] | MessageId) -> None:
-        """The messages could not be processed: let them come again after a while, to this consumer or another.
+        """Return messages that could not be processed: they are redelivered later, to this consumer or another.
 
-        How long that takes is up to the consumer's `negative_ack_backoff`; it grows with each time that a message came
-        again, which only a `Message` knows of itself. Of a batch, all that is not acknowledged comes again.
+        The consumer's `negative_ack_backoff` sets the delay, which grows with the redelivery count. Only a `Message`
+        knows its count; an id counts as not redelivered. Of a batch, everything unacknowledged is redelivered.
         """
         self._inbox.check()
         for message in messages:
@@ -271,7 +271,7 @@ class QueueConsumer(Receiving[T]):
     def _consumer_of(self, segment_id: int) -> TopicConsumer | None:
         consumer = self._segments.get(segment_id)
         if consumer is None and segment_id < 0:
-            raise ValueError(f"this is not the id of a message in {self.topic}")
+            raise ValueError(f"the message id does not name a segment of {self.topic}")
         return consumer
 
     def _acknowledge_one(self, message: Message[Any]) -> None:
@@ -311,24 +311,24 @@ class QueueConsumer(Receiving[T]):
     # ---------------------------------------------------------------------------------------------- moving, and the end
 
     async def seek(self, to: SeekTarget) -> None:
-        """Move the subscription, for all of its consumers: what comes next is what follows the place.
+        """Move the subscription, for all of its consumers: the message behind the target comes next.
 
-        What any of them had received before is to be left as it is: acknowledging it later acknowledges it all the
-        same. A transaction that is open may do that too.
+        Do not acknowledge messages that any of them received before the seek: the acknowledgement would still take
+        effect. So would the commit of a transaction that has already acknowledged them.
 
         Args:
-            to: "earliest", "latest" (skip all there is), behind a message, or the first that came at a time. Behind a
-                message means: behind it on its segment, and on the others behind what this consumer had received when
-                it received that one.
+            to: "earliest", "latest" (skip everything stored), behind a message, or the first message published at a
+                time or later. Behind a message means: behind it on its segment. On the others it means behind what this
+                consumer had received when it received that message.
 
         Raises:
-            TidewireError: it was refused, or did not succeed in time; parts of it may have been done.
+            TidewireError: a broker refused it, or it did not succeed in time. Some segments may have moved.
         """
         self._inbox.check()
         await seek_all(self._network, self._segments, places_of(self._layout.current, to), self.topic)
 
     async def skip_all(self) -> None:
-        """Acknowledge everything that the topic holds now, for all consumers of the subscription; as `seek("latest")`.
+        """Acknowledge everything that the topic holds now, for the whole subscription, as `seek("latest")` does.
 
         Raises:
             TidewireError: as `seek`.
@@ -336,7 +336,7 @@ class QueueConsumer(Receiving[T]):
         await self.seek("latest")
 
     async def aclose(self) -> None:
-        """Tell the broker what was acknowledged, and leave; the rest goes to other consumers at once."""
+        """Send the remaining acknowledgements, and leave. Other consumers get the unacknowledged messages at once."""
         for task in self._tasks:
             task.cancel()
         if self._dead_letters is not None:
@@ -348,7 +348,8 @@ def _require_once(ids: Sequence[MessageId], transaction: Transaction) -> None:
     if len(set(ids)) < len(ids):
         twice = next(message_id for message_id in ids if ids.count(message_id) > 1)
         conflict = TransactionConflict(
-            f"{twice} was redelivered, so it is acknowledged twice", pb.ServerError.TransactionConflict
+            f"{twice} was passed twice; it was probably redelivered. Run the transaction again.",
+            pb.ServerError.TransactionConflict,
         )
         transaction.doom(conflict)
         raise conflict

@@ -1,8 +1,8 @@
-"""Reading a topic from a place of the reader's choosing, without leaving a trace at the broker.
+"""Reading a topic from any position, with no progress kept at the broker.
 
-The reader keeps its own position: each message id says all of it (message.py), so it can stop, and start again from a
-stored id. On a scalable topic it reads parents to their end before their children, which keeps each key in order; the
-broker says when a sealed segment is read to its end.
+The reader keeps its own position. Every message id holds all of it (message.py), so a reader can stop and start again
+from a stored id. On a scalable topic it reads parents to their end before their children, which keeps each key in
+order. The broker says when a sealed segment is read to its end.
 """
 
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ from tidewire.protocol.positions import AFTER_ALL, BEFORE_ALL, MessageId, Positi
 from tidewire.protocol.refusals import TopicNotFound
 
 Start: TypeAlias = Literal["earliest", "latest"] | MessageId
-"""Where a reader begins: at the first message there is, at the first one to come, or right behind a message."""
+"""Where a reader begins: at the first message, after the last one, or right behind a message."""
 
 _NOWHERE: Final[Mapping[int, Position]] = {}
 
 
 def finished_at_start(layout: Layout, start: Start) -> set[int]:
-    """The segments of which a reader that begins at `start` wants nothing.
+    """The segments of which a reader that begins at `start` reads nothing.
 
-    From a message on: those that the segments it had been reading came of, since they had been read to their end.
+    A message id names the segments that were being read. Their ancestors had been read to their end.
     """
     if start == "latest":
         return {segment.segment_id for segment in layout.segments.values() if not segment.is_active}
@@ -48,20 +48,20 @@ class Reader(Receiving[T]):
         if not isinstance(start, MessageId) and start not in {"earliest", "latest"}:
             raise ValueError(f"start must be 'earliest', 'latest' or a message id, not {start!r}")
         self._start = start
-        # Behind which message to begin a segment that the reader had been reading; and all others.
+        # By segment that was being read, behind which message to begin; and the same for all others.
         self._places = start.vector() if isinstance(start, MessageId) else _NOWHERE
         self._otherwise = AFTER_ALL if start == "latest" else BEFORE_ALL
-        # From what time on messages are wanted, and on which segments some were received since.
+        # The earliest publish time of wanted messages, and the segments on which one of them was received.
         self._since_ms: int | None = None
         self._is_past_since: frozenset[int] = frozenset()
-        # Segments that are known to have been read to their end.
+        # Segments that were read to their end before.
         self._start_finished: frozenset[int] = frozenset()
         self._plan = SubscriptionPlan(
             f"reader-{token_hex(5)}",
             is_durable=False,
             queue_messages_max=queue_messages_max,
             schema=schema.declared,
-            # The segment may have been removed with all it held; the next layout says so.
+            # The segment may be removed with all its messages. The next layout says so.
             bears=(TopicNotFound,),
         )
         self._layout = TopicLayout(topic)
@@ -70,14 +70,14 @@ class Reader(Receiving[T]):
         self._follow: BackgroundTask | None = None
 
     async def open(self) -> Self:
-        """Find the topic and begin to read.
+        """Fetch the topic's layout and begin to read.
 
         Raises:
-            TidewireError: there is no such topic, or it was refused or could not be asked for in time.
+            TidewireError: there is no such topic, it was refused, or no broker answered in time.
         """
         self._layout, self._watch = await open_layout(self._network, self.topic)
         if self._watch is None:
-            # What an ordinary topic refuses, it refuses for good.
+            # A regular topic's refusal is final: no later layout can change it.
             self._plan = SubscriptionPlan(
                 self._plan.subscription,
                 is_durable=False,
@@ -86,11 +86,11 @@ class Reader(Receiving[T]):
             )
         layout = self._layout.current
         self._finished = finished_at_start(layout, self._start)
-        # Also what those came of that were begun, since they had been read to their end.
+        # Add the ancestors of segments that were begun: they had been read to their end.
         self._finished |= ancestors([*self._places, *self._start_finished], layout.segments)
         self._finished |= self._start_finished & layout.segments.keys()
         self._advance()
-        # What appears from now on is new, and wanted from its beginning.
+        # Segments that appear from now on are new, and are read from their beginning.
         self._otherwise = BEFORE_ALL
         self._follow = self._network.start(self._follow_layout(), f"reader of {self.topic}", self._inbox.fail)
         await self._within_operation_time(self._until_opened(list(self._segments.values())))
@@ -109,7 +109,7 @@ class Reader(Receiving[T]):
         over = [
             segment_id
             for segment_id, consumer in self._segments.items()
-            # A removed segment that still sends has something to send.
+            # A removed segment that is still connected may have messages left.
             if consumer.is_finished or (segment_id not in layout.segments and not consumer.is_connected)
         ]
         for segment_id in over:

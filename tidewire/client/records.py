@@ -1,13 +1,14 @@
-"""Records: dataclasses as Avro schemas and as plain values, for what is sent as JSON or Avro. Pure.
+"""Dataclasses as Avro schemas, and their values as plain ones, for JSON and Avro messages. Pure.
 
     @dataclass
     class Flight:
         carrier: str
-        number: Annotated[int, "int"]         # Avro's int, of 32 bits; a plain int is its long
+        number: Annotated[int, "int"]         # Avro's int, of 32 bits; a plain int is Avro's long
         delay_minutes: float | None = None
 
 Fields may be str, bytes, bool, int, float, another dataclass, a list or a dict[str, ...] of them, and any of these or
-None. A field with a default has it in the schema too, so that messages written before there was such a field are read.
+None. A field's default is also its default in the schema, so that messages written before the field existed are
+readable.
 """
 
 import dataclasses
@@ -26,14 +27,14 @@ _PRIMITIVES: Final[dict[object, str]] = {
 _ANNOTATED: Final[dict[object, tuple[str, ...]]] = {int: ("int", "long"), float: ("float", "double")}
 
 Value: TypeAlias = Any
-"""Of a field, as the program has it or plain."""
+"""A field's value, as the program has it or plain."""
 
 Hint: TypeAlias = Any
-"""A field's type as it is written down, or a part of that."""
+"""A field's type annotation, or a part of one."""
 
 
 class Form(NamedTuple):
-    """A type: as Avro, and how its values become plain ones (dict, list, str, ...) and come back."""
+    """A type: its Avro schema, and the conversions of its values to plain ones (dict, list, str, ...) and back."""
 
     avro: Value
     to_plain: Callable[[Value], Value]
@@ -49,20 +50,20 @@ def _bytes(plain: Value) -> Value:
 
 
 _FROM_PLAIN: Final[dict[object, Callable[[Value], Value]]] = {float: float, bytes: _bytes}
-"""JSON has 1 for 1.0, and text for bytes."""
+"""JSON may hold 1 for 1.0, and holds text for bytes."""
 
 
 def form_of_record(record: type) -> Form:
     """The form of a dataclass.
 
     Raises:
-        TypeError: it is none, or has fields that cannot be sent.
+        TypeError: it is not a dataclass, or a field's type is not supported.
     """
     return _record(record, {})
 
 
 def _record(record: type, known: "dict[str, tuple[type, Form | None]]") -> Form:
-    # `known`: by name, the records that were described before, and None for those whose description has begun.
+    # `known`: the records described before, by name. The form is None while a record's description is incomplete.
     if not dataclasses.is_dataclass(record):
         raise TypeError(f"{record!r} is not a dataclass")
     if record.__name__ in known:
@@ -81,7 +82,7 @@ def _record(record: type, known: "dict[str, tuple[type, Form | None]]") -> Form:
         if default is not dataclasses.MISSING:
             entry["default"] = form.to_plain(default)
             if isinstance(form.avro, list) and default is not None:
-                # A union's default is of its first member.
+                # The default of an Avro union must be of the union's first type.
                 entry["type"] = [form.avro[1], form.avro[0]]
             if isinstance(entry["default"], bytes):
                 entry["default"] = entry["default"].decode("latin-1")
@@ -93,7 +94,7 @@ def _record(record: type, known: "dict[str, tuple[type, Form | None]]") -> Form:
         return {name: form.to_plain(getattr(value, name)) for name, form in forms.items()}
 
     def from_plain(plain: Value) -> Value:
-        # Fields that this program does not know are left out; those that are missing have their defaults.
+        # Unknown fields are ignored; missing ones get their defaults.
         return record(**{name: form.from_plain(plain[name]) for name, form in forms.items() if name in plain})
 
     form = Form({"type": "record", "name": record.__name__, "fields": described}, to_plain, from_plain)
@@ -116,7 +117,7 @@ def _form(hint: Hint, known: "dict[str, tuple[type, Form | None]]", where: str) 
         plain, name = arguments[0], arguments[1]
         if name in _ANNOTATED.get(plain, ()):
             return Form(name, _same, _FROM_PLAIN.get(plain, _same))
-        raise TypeError(f"{where}: {plain} cannot be sent as {name!r}")
+        raise TypeError(f"{where}: {name!r} is not an Avro type for {plain}")
     if origin in (typing.Union, types.UnionType):
         return _optional([member for member in arguments if member is not type(None)], arguments, known, where)
     if origin is list:
@@ -135,7 +136,7 @@ def _form(hint: Hint, known: "dict[str, tuple[type, Form | None]]", where: str) 
         )
     if dataclasses.is_dataclass(hint):
         return _record(typing.cast("type", hint), known)
-    raise TypeError(f"{where}: {hint} cannot be sent")
+    raise TypeError(f"{where}: the type {hint} is not supported")
 
 
 def _optional(
@@ -152,7 +153,7 @@ def _optional(
 
 
 def plain_with_text(plain: Value) -> Value:
-    """The same with bytes as JSON has them: text of the characters 0 to 255."""
+    """The same value with bytes as JSON has them: text of the characters 0 to 255."""
     if isinstance(plain, bytes):
         return plain.decode("latin-1")
     if isinstance(plain, Mapping):

@@ -1,11 +1,11 @@
-"""What a queue consumer has handed out, and when it is to be asked for again. Pure: time comes as an argument.
+"""The messages that a queue consumer will request again, and when. Pure: the time is an argument.
 
-The broker sends a message again when it is asked to; it keeps no time of its own for that. So the waiting is here: a
-message that the application gave back waits out its back-off, one that it keeps too long is asked for when its time is
-up. Nothing is kept of messages that need neither.
+The broker redelivers a message when the consumer requests it, and keeps no timer for that. So the waiting happens here:
+for a negatively acknowledged message until its back-off has passed, and for an unacknowledged one until its processing
+timeout. Other messages are not kept here.
 
-The broker sends entries, not messages: what is asked for is an entry, and what comes again is all of its batch that is
-not acknowledged. So once an entry is asked for, everything known of it here is forgotten; it begins anew when it comes.
+The broker redelivers entries, not messages: the unacknowledged part of the entry's batch comes again. So once an entry
+is requested, everything about it is forgotten here. It starts anew when it comes.
 """
 
 from collections.abc import Iterator
@@ -19,48 +19,49 @@ from tidewire.protocol.positions import MessageId
 JITTER_PERCENT_DEFAULT: Final = 10.0
 
 STALE_DEADLINES_MAX: Final = 64
-"""Deadlines of settled messages that may lie about, beside as many as there are live ones."""
+"""How many deadlines of settled messages may stay in the heap, besides one for each live deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackoffPolicy:
-    """How long to wait before a message is asked for again; longer each time it failed."""
+    """The delay before a message is requested again, which grows with its redeliveries."""
 
     initial_interval_seconds: float
-    """The wait after the first failure."""
+    """The delay after the first failure."""
     max_interval_seconds: float
-    """The longest wait."""
+    """The longest delay, before jitter."""
     multiplier: float = 2.0
-    """Each wait is so many times the one before; 1 for a wait that stays as it is."""
+    """Each delay is the last one times this; 1 for a constant delay."""
     jitter_percent: float = JITTER_PERCENT_DEFAULT
-    """Each wait is made longer or shorter by up to half of this: what failed together does not come back together."""
+    """Each delay varies up or down by up to half of this, so that messages that failed together spread out."""
 
     def __post_init__(self) -> None:
-        """Check that it makes sense."""
+        """Check the values."""
         if not 0 <= self.initial_interval_seconds <= self.max_interval_seconds:
             raise ValueError(
-                f"the intervals cannot be {self.initial_interval_seconds} to {self.max_interval_seconds} s"
+                "initial_interval_seconds must be at least 0 and at most max_interval_seconds, "
+                f"not {self.initial_interval_seconds} and {self.max_interval_seconds}"
             )
         if self.multiplier < 1:
-            raise ValueError(f"the multiplier must be at least 1, not {self.multiplier}")
+            raise ValueError(f"multiplier must be at least 1, not {self.multiplier}")
         if not 0 <= self.jitter_percent <= 100:
-            raise ValueError(f"the jitter cannot be {self.jitter_percent} percent")
+            raise ValueError(f"jitter_percent must be 0 to 100, not {self.jitter_percent}")
 
     @classmethod
     def fixed(cls, interval_seconds: float) -> Self:
-        """The same wait each time."""
+        """The same delay each time."""
         return cls(interval_seconds, interval_seconds, 1.0)
 
     @classmethod
     def exponential(cls, initial_interval_seconds: float, max_interval_seconds: float) -> Self:
-        """Twice the wait each time, up to a bound."""
+        """A delay that doubles each time, up to the maximum."""
         return cls(initial_interval_seconds, max_interval_seconds)
 
     def delay_seconds(self, redelivery_count: int, random: Random) -> float:
-        """The wait before a message is asked for again that came again so many times already."""
+        """The delay before a message is requested again that was already redelivered `redelivery_count` times."""
         delay = self.initial_interval_seconds
         if delay:
-            # Not by a power, which overflows for a message that nobody ever takes.
+            # A power would overflow for a message that is redelivered indefinitely.
             for _ in range(redelivery_count):
                 if delay >= self.max_interval_seconds or self.multiplier == 1:
                     break
@@ -83,25 +84,25 @@ class EntryKey(NamedTuple):
 
 
 class Redeliveries:
-    """The messages that will be asked for again unless they are settled before."""
+    """The messages to request again, unless they are settled first."""
 
     def __init__(self) -> None:
-        """None."""
-        # By entry and place in its batch: when, and which of the deadlines in the heap is the valid one.
+        """Start empty."""
+        # By entry and index in its batch: the serial number of the valid deadline.
         self._held: dict[EntryKey, dict[int, int]] = {}
         self._live = 0
-        # Of messages that were sent in chunks, by the entry of the last one: the others.
+        # For messages sent in chunks: the other entries, by that of the last chunk.
         self._earlier: dict[EntryKey, tuple[tuple[int, int], ...]] = {}
         self._serial = 0
-        # When, its serial number, and what; a settled message's deadline stays until it comes up or there are too many.
+        # Due time, serial number, entry, index. A settled message's deadline stays until it is due or a sweep.
         self._deadlines: list[tuple[float, int, EntryKey, int]] = []
 
     def __len__(self) -> int:
-        """How many messages there are."""
+        """How many messages are held."""
         return self._live
 
     def hold(self, message_id: MessageId, due: float) -> bool:
-        """Ask for the message at the time `due`, whatever was said before. Whether that is now the next to come."""
+        """Request the message at the time `due`, replacing an earlier deadline. Returns whether it is next."""
         key = EntryKey.of(message_id)
         messages = self._held.setdefault(key, {})
         if message_id.chunks:
@@ -115,7 +116,7 @@ class Redeliveries:
         return self._deadlines[0] == deadline
 
     def settle(self, message_id: MessageId) -> None:
-        """The message is not to be asked for; of one that is a whole entry, nothing of the entry."""
+        """Do not request the message. An id of a whole entry settles all messages of the entry."""
         key = EntryKey.of(message_id)
         messages = self._held.get(key)
         if messages is None:
@@ -129,20 +130,20 @@ class Redeliveries:
         self._sweep()
 
     def forget_segment(self, segment_id: int) -> None:
-        """What came from this segment will come again, or is not ours any more."""
+        """Forget this segment's messages: the broker redelivers them, or the segment was left."""
         for key in [key for key in self._held if key.segment_id == segment_id]:
             self._forget(key)
         self._sweep()
 
     @property
     def next_due(self) -> float | None:
-        """When something will be due; None while nothing will."""
+        """The next due time; None when nothing is held."""
         while self._deadlines and not self._is_valid(self._deadlines[0]):
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def take_due(self, now: float) -> Iterator[EntryKey]:
-        """The entries whose time has come, each once; they are forgotten."""
+        """The due entries, each once. They are forgotten."""
         while (due := self.next_due) is not None and due <= now:
             _due, _serial, key, _batch_index = heappop(self._deadlines)
             earlier = self._earlier.get(key, ())

@@ -1,6 +1,6 @@
 """A stream consumer's registration with its topic's controller, and its phases as a table.
 
-Behind its end the consumer registers again.
+After its end the consumer registers again.
 """
 
 from collections import deque
@@ -19,8 +19,8 @@ class Phase(Enum):
     """What a registration may do."""
 
     JOINING = "the controller has not answered yet"
-    JOINED = "shares come, and the controller may be asked"
-    CLOSED = "the controller has the consumer no more: another registration is due"
+    JOINED = "the controller assigns shares and answers requests"
+    CLOSED = "the controller has closed the consumer: another registration is due"
     LOST = "the connection has ended: another registration is due"
 
 
@@ -33,7 +33,7 @@ class Event(Enum):
 
 
 _COLUMNS: Final = (Event.JOINED, Event.CLOSED, Event.LOST)
-# The broker may close before its answer is taken up.
+# The broker may close the consumer before this client handles its answer.
 _ROWS: Final = {
     Phase.JOINING: (Phase.JOINED, Phase.CLOSED, Phase.LOST),
     Phase.JOINED: (Phase.JOINED, Phase.CLOSED, Phase.LOST),
@@ -53,30 +53,30 @@ class Registration(PhasedSession[Phase, Event]):
         super().__init__(connection, Kind.CONSUMER, listener, MOVES, Phase.JOINING)
         self.consumer_id: Final = self._id
         self.shares: Final[deque[pb.ScalableConsumerAssignment]] = deque()
-        """Each is taken up in its turn: a segment that left and came back is subscribed to anew, as the broker expects.
-        Their epochs never fall."""
+        """Assigned shares, each handled in turn. The consumer must resubscribe to a segment that left and came back, as
+        the broker expects. Their epochs never fall."""
         self._epoch = -1
 
     def answered(self, answer: pb.CommandScalableTopicSubscribeResponse) -> None:
-        """The controller knows the consumer."""
+        """The controller has accepted the consumer."""
         self.happened(Event.JOINED)
-        # A share that overtook the answer is at least as new.
+        # A share that overtook the answer is at least as new as the one in it.
         if answer.HasField("assignment") and self._epoch < 0:
             self.assigned(answer.assignment)
 
     def assigned(self, share: pb.ScalableConsumerAssignment) -> None:
-        """A share has come; one of an older layout is dropped."""
+        """A share has come. One of an older layout is dropped."""
         if share.layout_epoch >= self._epoch:
             self._epoch = share.layout_epoch
             self.shares.append(share)
 
     def leave(self) -> None:
-        """Tell the controller soon that the consumer is gone, unless it has closed it."""
+        """Tell the controller that the consumer leaves, unless the controller has closed it. Does not wait."""
         if self.phase is not Phase.CLOSED:
             self.connection.write(encode_command(commands.close_consumer(self.consumer_id)))
         self.happened(Event.CLOSED)
 
     def end(self) -> None:
-        """Leave, and hear nothing more."""
+        """Leave, and stop listening."""
         self.detach()
         self.leave()

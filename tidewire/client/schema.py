@@ -1,10 +1,10 @@
-"""What the values of messages are: a schema turns them into bytes and back, and tells the broker what they are.
+"""Schemas turn the values of messages into bytes and back, and declare their type to the broker.
 
     async with client.producer(topic, schema=Schema.avro(Flight)) as producer:
         await producer.send(Flight("UA", 1545))
 
-The broker keeps each topic's schemas in versions and refuses one that does not go with those before it; every message
-names the version that it was written with. Without a schema values are bytes, and nobody is told anything.
+The broker keeps each topic's schemas in versions, and refuses one that is incompatible with the earlier ones. Every
+message names the version that it was written with. Without a schema values are bytes, and the broker is told nothing.
 """
 
 import io
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from avro.schema import Schema as AvroDefinition
 
 T = TypeVar("T", default=bytes)
-"""What a message's value is; bytes unless there is a schema."""
+"""The type of a message's value; bytes unless there is a schema."""
 V = TypeVar("V")
 N = TypeVar("N", bound=float)
 
@@ -33,43 +33,43 @@ _Bytes: TypeAlias = bytes
 _Bool: TypeAlias = bool
 
 DEFINITIONS_KEPT_MAX: Final = 100
-"""Avro definitions that are kept parsed, of all topics together."""
+"""Parsed Avro definitions that are cached, for all topics together."""
 
 
 class Schema(ABC, Generic[T]):
-    """How values of one type are sent. Made by the methods named as in Pulsar's Java client."""
+    """How values of one type are encoded. The methods that make one have the names of Pulsar's Java client."""
 
     needs_definition: _Bool = False
-    """Whether reading a message takes the definition that it was written with."""
+    """Whether decoding a message needs the definition that it was written with."""
 
     @property
     @abstractmethod
     def declared(self) -> pb.Schema | None:
-        """What the broker is told; None for nothing."""
+        """The declaration for the broker; None for no declaration."""
 
     @abstractmethod
     def encode(self, value: T) -> _Bytes:
-        """The bytes that a value is sent as.
+        """The bytes of a value.
 
         Raises:
-            TypeError, ValueError: it is no such value.
+            TypeError, ValueError: the value does not fit the schema.
         """
 
     @abstractmethod
     def decode(self, data: _Bytes, written_with: _Bytes | None = None) -> T:
-        """The value that was sent as these bytes, `written_with` a definition if that is needed and known.
+        """The value of these bytes. `written_with` is the definition they were written with, if needed and known.
 
         Raises:
-            Exception: they are no such value; which one depends on what is wrong.
+            Exception: the bytes are not such a value. The kind of exception depends on what is wrong.
         """
 
     def encoded(self) -> "Schema[_Bytes]":
-        """For values that are bytes already, of what this schema declares."""
+        """A schema that declares the same, for values that are already encoded."""
         return _Encoded(self)
 
     @staticmethod
     def bytes() -> "Schema[_Bytes]":
-        """Bytes, of which the broker is told nothing."""
+        """Bytes, with no declaration to the broker."""
         return BYTES
 
     @staticmethod
@@ -114,19 +114,19 @@ class Schema(ABC, Generic[T]):
 
     @staticmethod
     def json(record: type[V]) -> "Schema[V]":
-        """A dataclass (records.py), as JSON; fields that are not known are left out.
+        """A dataclass (records.py) as JSON. Unknown fields are ignored.
 
         Raises:
-            TypeError: it is no dataclass, or has fields that cannot be sent.
+            TypeError: it is not a dataclass, or a field's type is not supported.
         """
         return _Json(record)
 
     @staticmethod
     def avro(record: type[V]) -> "Schema[V]":
-        """A dataclass (records.py), as Avro's binary form; read by the definition that it was written with.
+        """A dataclass (records.py) in Avro's binary form, decoded by the definition that it was written with.
 
         Raises:
-            TypeError: it is no dataclass, or has fields that cannot be sent.
+            TypeError: it is not a dataclass, or a field's type is not supported.
         """
         return _Avro(record)
 
@@ -137,7 +137,7 @@ class _BytesSchema(Schema[bytes]):
         return None
 
     def encode(self, value: bytes) -> bytes:
-        # Copied, since its owner may change it; and text is refused here rather than where it would be sent.
+        # Copied, because the caller may change it. `memoryview` refuses text here rather than when it is sent.
         return bytes(memoryview(value)) if type(value) is not bytes else value
 
     def decode(self, data: bytes, written_with: bytes | None = None) -> bytes:
@@ -241,7 +241,7 @@ class _Avro(_Record[V]):
 
 @lru_cache(DEFINITIONS_KEPT_MAX)
 def _parsed(definition: bytes) -> "AvroDefinition":
-    # Imported by those who use it: most programs send bytes.
+    # Imported here, because most programs send bytes and do not need it.
     import avro.schema
 
     return avro.schema.parse(definition.decode())

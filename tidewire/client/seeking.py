@@ -1,7 +1,7 @@
-"""Moving a subscription to another place: what the place is on each segment, and telling each segment's broker.
+"""Moving a subscription: the place on each segment, and the SEEK to each segment's broker.
 
-A move is told segment by segment, over the consumers' own sessions. Each of them may be told more than once, since it
-says where to be and not how far to go; so a lost connection is a reason to tell it again.
+A move goes segment by segment, over the consumers' own sessions. A SEEK names an absolute place, so it can be repeated,
+and a lost connection is a reason to repeat it.
 """
 
 from collections.abc import Mapping
@@ -18,31 +18,31 @@ from tidewire.protocol.layout import Layout, ancestors
 from tidewire.protocol.positions import AFTER_ALL, BEFORE_ALL, MessageId, Position
 
 SeekTarget: TypeAlias = Literal["earliest", "latest"] | MessageId | datetime
-"""Before all there is, behind all there is, behind a message, or at the first message that came at a time."""
+"""Before everything stored, behind everything stored, behind a message, or at the first one published since a time."""
 
 Place: TypeAlias = Position | int
-"""Behind a message of one segment; or at the first that came at a time, in milliseconds since the epoch."""
+"""Behind a message of one segment; or at the first one published since a time, in milliseconds since the epoch."""
 
 
 def milliseconds_of(moment: datetime) -> int:
-    """Since the epoch.
+    """The moment in milliseconds since the epoch.
 
     Raises:
-        ValueError: it does not say in which time zone it is meant, or is before the epoch.
+        ValueError: the moment has no time zone, or is before the epoch.
     """
     if moment.tzinfo is None:
-        raise ValueError(f"{moment} has no time zone")
+        raise ValueError(f"{moment} has no time zone; give the datetime a tzinfo")
     since_epoch_ms = int(moment.timestamp() * 1000)
     if since_epoch_ms < 0:
-        raise ValueError(f"{moment} is before 1970")
+        raise ValueError(f"{moment} is before 1970-01-01 UTC")
     return since_epoch_ms
 
 
 def place_of(to: Literal["earliest", "latest"] | datetime) -> Place:
-    """The place that is the same on every segment.
+    """The place that `to` means on every segment.
 
     Raises:
-        ValueError: it is none of the three.
+        ValueError: `to` is none of the three.
     """
     if to == "earliest":
         return BEFORE_ALL
@@ -56,11 +56,10 @@ def place_of(to: Literal["earliest", "latest"] | datetime) -> Place:
 def places_of(layout: Layout, to: SeekTarget) -> dict[int, Place]:
     """Where to go on each segment of the layout.
 
-    Behind a message: on segments that it says nothing of, behind all if they came before those that it does, and
-    before all otherwise.
+    A message id holds places of some segments. Their ancestors go behind everything, and all others go to the start.
 
     Raises:
-        ValueError: it is none of the four.
+        ValueError: `to` is none of the four.
     """
     if not isinstance(to, MessageId):
         return dict.fromkeys(layout.segments, place_of(to))
@@ -75,10 +74,10 @@ def places_of(layout: Layout, to: SeekTarget) -> dict[int, Place]:
 async def seek_all(
     network: Network, consumers: Mapping[int, TopicConsumer], places: Mapping[int, Place], topic: str
 ) -> None:
-    """Move each consumer's segment to its place, all at a time.
+    """Move each consumer's segment to its place, all at once.
 
     Raises:
-        TidewireError: the first failure, when all are through.
+        TidewireError: the first failure, after all have ended.
     """
     errors: list[TidewireError] = []
 

@@ -1,18 +1,20 @@
 """The producer of one segment (or partition, or plain topic): it connects, sends, and ends when the segment is sealed.
 
 One task does all of it. It opens a session at the segment's owner, sends what may leave, and sleeps until something
-happens: messages to send, answers, a lost connection, a session that the broker closed, a new layout. After a lost
-connection it opens another session and sends again what was unanswered, except for transactions, whose sends in doubt
-fail so that their transactions are run again. After a session that the broker closed, because the segment moves or its
-disk is full, it sends those again as well, if the broker shows that it remembers this producer's last send.
+happens: messages to send, answers, a lost connection, a session that the broker closed, a new layout.
 
-**A sealed segment.** The broker answers every send it appended before it says that the segment is sealed (by refusing
-a send or by closing the session), so whatever is unanswered then was not appended, and is handed to the segment's
-children in order. A child does not begin before all its sealed forerunners have handed over; so the messages of a key
-stay in order through any number of splits and merges, even when several come at once.
+After a lost connection it opens another session and sends the unanswered messages again. Transactional sends are the
+exception: they fail, so that their transactions are run again. The broker also closes sessions, because the segment
+moves or its disk is full. Then the producer sends transactional messages again, too, if the broker shows that it
+remembers this producer's last send.
 
-A session that the broker closes while the layout calls the segment active is either the same thing seen early or a
-change of owner. Opening the next session tells: refused as terminated, it is sealed; accepted, it has moved.
+**A sealed segment.** The broker answers every send that it stored before it reports the seal, by refusing a send or by
+closing the session. So the unanswered messages are not stored, and the producer passes them to the segment's children,
+in order. A child does not begin before all its sealed predecessors have done so. So the messages of a key stay in order
+through any number of splits and merges, even when several happen at once.
+
+The broker may close a session while the layout still calls the segment active. Then the segment is sealed, or it has
+another owner. The next session tells which: the broker refuses it as terminated, or accepts it.
 """
 
 import logging
@@ -42,11 +44,11 @@ from tidewire.wire.pulsar.message_ids import position
 _log: Final = logging.getLogger(__name__)
 
 _MANAGED: Final = {"__pulsar.v5.managed": "true"}
-"""What tells a broker that the producer of an older, regular topic came through a scalable one."""
+"""Tells a broker that the producer of an older, regular topic came through a scalable one."""
 
 
 class Owner(Protocol):
-    """The producer of the whole topic."""
+    """The producer of the whole topic, as its segments see it."""
 
     network: Network
     layout: TopicLayout
@@ -57,19 +59,19 @@ class Owner(Protocol):
     declared: pb.Schema | None
 
     def hand_over(self, segment: "SegmentProducer", messages: list[Outgoing]) -> None:
-        """The segment is sealed; these messages, in order, were not appended. It is finished."""
+        """The segment is sealed. These messages, in order, were not stored. The segment's producer has finished."""
         ...
 
     def fail(self, error: TidewireError) -> None:
-        """Producing to this topic is over, and why."""
+        """Producing to this topic has ended, because of `error`."""
         ...
 
 
 class SegmentProducer:
-    """Sends the messages of one segment. `run` does it; everything else may be called by any task."""
+    """Sends the messages of one segment. `run` does the work; any task may call the other methods."""
 
     def __init__(self, owner: Owner, segment: Segment, forerunners: "set[SegmentProducer]") -> None:
-        """A producer of `segment` that does not begin before every one of `forerunners` has handed over."""
+        """A producer of `segment` that does not begin before each of `forerunners` has handed over its messages."""
         self.segment = segment
         self._owner = owner
         self._network = owner.network
@@ -82,12 +84,12 @@ class SegmentProducer:
         self._wake = Signal()
         self._backoff = owner.network.backoff()
         self._session: ProducerSession | None = None
-        """The one that is attached to a connection. None between two sessions."""
+        """The session that is attached to a connection. None between two sessions."""
         self._name = owner.name
         self._attempts = 0
-        """To open a session; the first may find another producer of the name, a later one its own of before."""
+        """Attempts to open a session. A refusal of a later one may be due to this producer's own earlier session."""
         self._is_stopping = False
-        """Set once, by `aclose`. The session that there is then is the last."""
+        """Set once, by `aclose`. The current session is then the last."""
         self._task: BackgroundTask | None = None
 
     def start(self) -> None:
@@ -104,20 +106,20 @@ class SegmentProducer:
         return self._session is not None and self._session.is_open
 
     def append(self, message: Outgoing) -> None:
-        """One more message, behind all others."""
+        """Queue a message behind all others."""
         self._outbox.append(message)
         self._wake.set()
 
     def inherit(self, message: Outgoing) -> None:
-        """A message that a sealed segment did not take; it stands before this segment's own."""
+        """Take over a message that a sealed segment did not store. It goes before this segment's own messages."""
         if self._may_begin.is_set():
-            # Only a message without a key gets here, and those have no order among segments.
+            # Only a message without a key gets here, and such messages have no order among segments.
             self.append(message)
         else:
             self._inherited.append(message)
 
     def forerunner_finished(self, forerunner: "SegmentProducer") -> None:
-        """It has handed over."""
+        """A predecessor has handed over its messages."""
         self._forerunners.discard(forerunner)
         if not self._forerunners and not self._may_begin.is_set():
             self._outbox.prepend(self._inherited)
@@ -125,7 +127,7 @@ class SegmentProducer:
             self._may_begin.set()
 
     def layout_changed(self) -> None:
-        """There is a newer layout, or none any more."""
+        """There is a newer layout, or the watch has failed."""
         self._wake.set()
 
     def outstanding(self) -> list[Outgoing]:
@@ -133,7 +135,7 @@ class SegmentProducer:
         return [*self._inherited, *self._outbox.outstanding()]
 
     def take_all(self) -> list[Outgoing]:
-        """Everything unanswered, in order; nothing is left."""
+        """Take everything unanswered, in order. Nothing is left."""
         inherited, self._inherited = self._inherited, []
         return [*inherited, *self._outbox.take_all()]
 
@@ -149,7 +151,7 @@ class SegmentProducer:
                 except TRANSIENT as error:
                     _log.info("the producer of %s lost its session: %s", self.segment.wire_name, error)
                 except NameTaken:
-                    # Unless this was the first attempt: our own session of before, which the broker still believes in.
+                    # On a later attempt, the broker may still hold this producer's earlier session.
                     if self._attempts == 1:
                         raise
                 except (TopicTerminated, TopicNotFound) as error:
@@ -168,7 +170,7 @@ class SegmentProducer:
         return self._owner.layout.current.is_active(self.segment.segment_id)
 
     async def _until_replaced(self, error: TidewireError) -> None:
-        # The broker pushes the layout first, and an older one soon after; a topic that has none is gone for good.
+        # The layout with a segment's successors is on its way. A topic without a layout is gone for good.
         if not self.segment.wire_name.startswith("segment://"):
             raise error
         try:
@@ -190,14 +192,14 @@ class SegmentProducer:
         try:
             remembered_upto = await self._open(session)
             self._backoff.reset()
-            # The broker closed the session before and opens this one: the segment has moved, or there was no space.
-            reason = f"{self.segment.wire_name} moved to another broker before the answer came"
+            # The broker closed the last session and has opened this one: the segment moved, or its disk was full.
+            reason = f"{self.segment.wire_name}: the broker closed the producer before the send was answered"
             self._doubt(reason, remembered_upto=remembered_upto)
             session.happened(Event.OPENED)
             try:
                 await self._send(session)
             except TRANSIENT:
-                self._doubt(f"{self.segment.wire_name}: the connection was lost before the answer came")
+                self._doubt(f"{self.segment.wire_name}: the connection was lost before the send was answered")
                 raise
             self._outbox.rest()
             if self._is_stopping:
@@ -210,7 +212,7 @@ class SegmentProducer:
                 connection.write(encode_command(commands.close_producer(session.producer_id)))
 
     async def _open(self, session: ProducerSession) -> int:
-        """Open the session; the last sequence id of this producer that the broker remembers, -1 for none."""
+        """Open the session. Returns the last sequence id of this producer that the broker remembers, -1 for none."""
         epoch = self._attempts
         self._attempts += 1
         answer = await session.connection.request(
@@ -233,8 +235,8 @@ class SegmentProducer:
         return answer.last_sequence_id
 
     async def _send(self, session: ProducerSession) -> None:
-        # Returns when the session is of no further use: closed by the broker, or nothing can be sent or answered any
-        # more because the segment is sealed.
+        # Returns when the session is of no further use: the broker closed it, or the segment is sealed and nothing is
+        # in flight.
         while True:
             await self._send_what_may_leave(session)
             if self._is_over(session):
@@ -249,7 +251,7 @@ class SegmentProducer:
         return not self._is_active() and not self._outbox.frames_in_flight
 
     async def _send_what_may_leave(self, session: ProducerSession) -> None:
-        # After each wait everything is looked at anew: whatever leaves the queue leaves on a session that stands.
+        # Check everything again after each await, so that a message leaves the queue only on an open session.
         connection = session.connection
         while not self._is_over(session) and self._is_active():
             head = self._outbox.next_txn()
@@ -287,7 +289,7 @@ class SegmentProducer:
             await self._write_rest(session, chunks)
 
     async def _write_rest(self, session: ProducerSession, chunks: list[bytes]) -> None:
-        # What was begun is finished, also when the segment is being replaced meanwhile.
+        # Finish a message that was begun, even if the segment is being replaced meanwhile.
         for chunk in chunks:
             while not session.connection.is_writable:
                 await session.connection.writable()
@@ -296,7 +298,7 @@ class SegmentProducer:
             session.connection.write(chunk)
 
     def _drop_frame(self, txn: Transaction, error: TidewireError) -> None:
-        # Nothing of it was sent; what comes behind it is not concerned. Aborted meanwhile, it is gone already.
+        # Nothing of this frame was sent, and later frames are not affected. An aborted transaction's frame is gone.
         if self._outbox.next_txn() == (txn,):
             frame = self._outbox.next_frame()
             self._outbox.answered(frame.sequence_id)
@@ -323,7 +325,7 @@ class SegmentProducer:
 
     def _refused(self, session: ProducerSession, refused: pb.CommandSendError) -> None:
         if refused.error in SEALING:
-            # The frame stays: it and all behind it go to the children.
+            # The frame stays in flight: it and all later ones go to the segment's children.
             session.happened(Event.SEALED, refusal(refused.error, refused.message))
             return
         frame: SendFrame | None = self._outbox.with_message(refused.sequence_id)
@@ -331,7 +333,7 @@ class SegmentProducer:
             return
         error = refusal(refused.error, refused.message, of_transactional_send=frame.txn is not None)
         if frame.txn is None and isinstance(error, TRANSIENT):
-            # Sent again, in order, as after a lost connection. Pulsar refuses like this what meets a seal.
+            # Sent again in order, as after a lost connection. Pulsar refuses sends that meet a seal this way.
             session.happened(Event.LOST, error)
             return
         self._outbox.answered(frame.sequence_id)
@@ -346,7 +348,7 @@ class SegmentProducer:
     # --------------------------------------------------------------------------------------------------------- the end
 
     async def aclose(self) -> None:
-        """Tell the broker that no more will come and wait until it knows: the name is free then. Cancelled, don't."""
+        """Close the session, and wait until the broker has freed the name. If cancelled, do not wait."""
         self._is_stopping = True
         self._wake.set()
         if self._task is None:

@@ -1,7 +1,7 @@
-"""A message on its way, its receipt, and the frame it travels in. No IO.
+"""A message in flight, its receipt, and the frame it is sent in. No IO.
 
-A message is answered exactly once: by its id, or by the error that befell it. Whoever answers need not know who waits:
-the answer gives back the room that the message took, tells its transaction, and wakes whoever awaits the receipt.
+A message is answered exactly once, by its id or by an error. The answer gives back the message's room, informs its
+transaction, and wakes whoever awaits the receipt.
 """
 
 from collections import deque
@@ -24,13 +24,13 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 BATCH_MESSAGES_LIMIT: Final = 10_000
 BATCH_BYTES_LIMIT: Final = MAX_MESSAGE_SIZE // 2
-"""The largest batches that may be asked for; a message's own metadata take up to some 50 bytes more than its size."""
+"""The largest batches that may be configured. A message's own metadata take up to about 50 bytes beside its size."""
 
 CHUNK_OVERHEAD_BYTES: Final = 512
-"""What a chunk's metadata take beside those of the message: which chunk of which message it is, and a long name."""
+"""What a chunk's metadata take beside the message's: the message's UUID, the chunk's number, and a long name."""
 
 PROPERTY_OVERHEAD_BYTES: Final = 8
-"""What a property costs in a message beside its name and value."""
+"""What a property takes in a message beside its name and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Batching:
     bytes_max: int = 128 * 1024
 
     def __post_init__(self) -> None:
-        """Check that a full batch fits into a frame, with what its messages take beside their sizes."""
+        """Check that a full batch, with its messages' metadata, fits into a frame."""
         if not 1 <= self.messages_max <= BATCH_MESSAGES_LIMIT:
             raise ValueError(f"a batch must hold 1 to {BATCH_MESSAGES_LIMIT} messages")
         if not 1 <= self.bytes_max <= BATCH_BYTES_LIMIT:
@@ -50,19 +50,19 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How a message is sent in pieces that is larger than one payload may be."""
+    """How to split a message that is larger than one payload may be."""
 
     chunk_size_max: int = MAX_MESSAGE_SIZE
-    """Larger messages are divided, after compression; the last bytes of what the broker takes are for metadata."""
+    """Larger messages are split, after compression. Chunks are smaller if the broker's limit needs it."""
 
     def __post_init__(self) -> None:
-        """Check that it is a size."""
+        """Check the size."""
         if not 1 <= self.chunk_size_max <= MAX_MESSAGE_SIZE:
             raise ValueError(f"a chunk must hold 1 to {MAX_MESSAGE_SIZE} bytes")
 
 
 class Outgoing:
-    """A message on its way: waiting, sent, and in the end answered exactly once, by its id or by an error."""
+    """A message that waits or is sent, and in the end is answered exactly once, by its id or by an error."""
 
     __slots__ = (
         "_answered",
@@ -100,14 +100,14 @@ class Outgoing:
         self.size = size
         self.answer: MessageId | TidewireError | None = None
         self.is_sent = False
-        """Part of a frame that was written to a connection and is unanswered."""
+        """Whether it is in a frame that was written to a connection and is unanswered."""
         self.is_seen = False
-        """Somebody has asked for the answer."""
+        """Whether somebody has awaited the answer."""
         self._tally = tally
         self._answered: anyio.Event | None = None
 
     def finish(self, answer: MessageId | TidewireError) -> None:
-        """The answer has come; a second one is ignored."""
+        """Answer it. A second answer is ignored."""
         if self.answer is not None:
             return
         self.answer = answer
@@ -127,10 +127,10 @@ class Outgoing:
         await self._answered.wait()
 
     async def wait(self) -> MessageId:
-        """The answer.
+        """The message's id, once it is answered.
 
         Raises:
-            TidewireError: it is an error.
+            TidewireError: the answer, if it is an error.
         """
         await self.answered()
         self.is_seen = True
@@ -141,24 +141,24 @@ class Outgoing:
 
 
 class Tally:
-    """What a producer keeps count of: the room its messages take, and failures that nobody has asked about."""
+    """A producer's totals: the room that its messages take, and the failures that nobody has awaited."""
 
     __slots__ = ("_failures", "room")
 
     def __init__(self, *, messages_max: int, bytes_max: int, failures_max: int) -> None:
-        """Room for so much; of more failures, the oldest are forgotten."""
+        """Room up to the two limits; when there are more failures, the oldest are dropped."""
         self.room = Room(messages_max=messages_max, bytes_max=bytes_max)
         self._failures: deque[Outgoing] = deque(maxlen=failures_max)
 
     def message_finished(self, message: Outgoing) -> None:
-        """It was answered."""
+        """A message was answered."""
         self.room.give_back(1, message.size)
-        # What fails in a transaction is told by its commit.
+        # The transaction's commit reports the failures in it.
         if message.txn is None and isinstance(message.answer, TidewireError):
             self._failures.append(message)
 
     def take_failure(self) -> TidewireError | None:
-        """The first failure whose receipt nobody has awaited by now; all are forgotten."""
+        """The first failure whose receipt nobody has awaited so far. All failures are dropped."""
         unseen = [message.answer for message in self._failures if not message.is_seen]
         self._failures.clear()
         first = unseen[0] if unseen else None
@@ -166,7 +166,7 @@ class Tally:
 
 
 class Receipt:
-    """The promise of an answer to one message: `await` it for the message's id, or for the error that befell it."""
+    """The pending answer to one message: `await` it for the message's id or its error."""
 
     __slots__ = ("_message",)
 
@@ -180,12 +180,12 @@ class Receipt:
         return self._message.answer is not None
 
     async def wait(self) -> MessageId:
-        """The message's id: the broker has it, as durably as its topic's policy says.
+        """The message's id: the broker has stored it, as durably as its topic's policy says.
 
-        Cancelled, the message goes on its way nevertheless; the receipt can be awaited again.
+        If the call is cancelled, the message is sent nevertheless. The receipt can be awaited again.
 
         Raises:
-            TidewireError: the message was refused, or nobody knows whether it arrived.
+            TidewireError: the message was refused, or it is unknown whether it was stored.
         """
         return await self._message.wait()
 
@@ -195,16 +195,16 @@ class Receipt:
 
 
 class SendFrame:
-    """Messages that travel together, under the sequence ids from `sequence_id` on."""
+    """Messages that are sent together, with the sequence ids from `sequence_id` on."""
 
     __slots__ = ("_chunks", "_stored", "messages", "sequence_id", "txn")
 
     def __init__(self, sequence_id: int, messages: list[Outgoing], txn: Transaction | None) -> None:
-        """Of at least one message, all of the same transaction."""
+        """A frame of at least one message; all are of the same transaction."""
         self.sequence_id = sequence_id
         self.messages = messages
         self.txn = txn
-        # Of one message alone: in how many pieces it was sent, and where those stand that were answered.
+        # For a frame of one message: the number of its chunks, and the positions of those that are stored.
         self._chunks = 1
         self._stored: list[tuple[int, int]] = []
 
@@ -218,10 +218,10 @@ class SendFrame:
         *,
         message_bytes_max: int = MAX_MESSAGE_SIZE,
     ) -> list[bytes]:
-        """The bytes that send it; with `chunking`, of each of its chunks if it takes several.
+        """The bytes that send it: one command, or with `chunking` one for each chunk.
 
         Raises:
-            MessageTooLarge: what stands in each chunk besides the value is above what the broker takes by itself.
+            MessageTooLarge: what each chunk carries beside the value is already above the broker's limit.
         """
         txn = None if self.txn is None else self.txn.transaction_id
         count = len(self.messages)
@@ -241,11 +241,13 @@ class SendFrame:
                 metadata.schema_version = schema_version
             size_max = MAX_MESSAGE_SIZE
             if chunking is not None:
-                # Every chunk has the metadata with it.
+                # Every chunk carries the metadata.
                 attached = metadata.ByteSize() + CHUNK_OVERHEAD_BYTES
                 size_max = min(chunking.chunk_size_max, message_bytes_max - attached)
                 if size_max < 1:
-                    raise MessageTooLarge(f"a key and properties of {attached} bytes; {message_bytes_max} are allowed")
+                    raise MessageTooLarge(
+                        f"the key and properties have {attached} bytes; the broker's limit is {message_bytes_max}"
+                    )
             payloads = build_chunks(metadata, first.value, codec, chunk_size_max=size_max)
             self._chunks, self._stored = len(payloads), []
             command = commands.send(producer_id, self.sequence_id, txn=txn, is_chunk=self._chunks > 1)
@@ -274,17 +276,17 @@ class SendFrame:
         return [encode_payload_command(command, payload)]
 
     def is_last_receipt(self, ledger_id: int, entry_id: int) -> bool:
-        """The broker has it, or one chunk of it, at this place: whether that is all of it."""
+        """The broker has stored it, or one of its chunks, at this place. Returns whether all of it is stored."""
         self._stored.append((ledger_id, entry_id))
         return len(self._stored) >= self._chunks
 
     @property
     def is_answered(self) -> bool:
-        """Whether nobody waits for it any more: its transaction was aborted."""
+        """Whether all of its messages are answered, because their transaction was aborted."""
         return all(message.answer is not None for message in self.messages)
 
     def succeed(self, segment_id: int, ledger_id: int, entry_id: int) -> None:
-        """The broker has it, at this place."""
+        """The broker has stored it, at this place."""
         if len(self.messages) == 1:
             self.messages[0].finish(MessageId(segment_id, ledger_id, entry_id, chunks=tuple(self._stored[:-1])))
             return
@@ -293,13 +295,13 @@ class SendFrame:
             message.finish(MessageId(segment_id, ledger_id, entry_id, index, count))
 
     def fail(self, error: TidewireError) -> None:
-        """The broker does not have it, or nobody knows."""
+        """The broker has not stored it, or that is unknown."""
         for message in self.messages:
             message.finish(error)
 
 
 def size_of(value: bytes, key: str | None, properties: Mapping[str, str] | None) -> int:
-    """A message's size: its value, key and properties, and what holding them together takes."""
+    """A message's size: its value, key and properties, and the overhead of the properties."""
     size = len(value)
     if key is not None:
         size += len(key.encode())

@@ -1,12 +1,12 @@
-"""Ordered consumption of a scalable topic, together with all stream consumers of the same subscription.
+"""Ordered consumption of a scalable topic, shared by all stream consumers of the same subscription.
 
-The topic's controller divides its segments among them and pushes each its share. For every segment of its share the
-consumer subscribes exclusively, and leaves those it no longer has. A child segment is given to somebody only when its
-parents are read and acknowledged to their end, so whoever follows the assignments reads each key in order, through
-splits and merges.
+The topic's controller divides its segments among them and pushes each its share. The consumer subscribes exclusively to
+every segment of its share, and leaves the segments that are no longer in it. The controller assigns a child segment
+only when its parents are acknowledged to their end. So a consumer that follows the assignments reads each key in order,
+through splits and merges.
 
-There is no command to leave the controller by; closing the consumer id that was registered says it, to brokers that
-listen, and costs nothing with others.
+The protocol has no command for leaving the controller. The consumer closes the consumer id that it registered.
+Tidewire understands that; other brokers ignore it.
 """
 
 import logging
@@ -66,24 +66,24 @@ class StreamConsumer(Receiving[T]):
             raise InvalidName(f"{topic} is not a scalable topic; use a plain consumer or a reader")
         self.subscription = subscription
         self.name = name or new_name("stream")
-        """Who comes back under the same name soon enough gets the same segments again."""
+        """A consumer that returns soon under the same name gets the same segments again."""
         self._initial = initial_position(initial)
         self._backoff = network.backoff()
-        # By segment: all up to there is acknowledged, outside transactions or by ones whose commit was answered.
+        # By segment: all up to here is acknowledged, outside transactions or by committed ones.
         self._settled: dict[int, Position] = {}
         self._has_share = anyio.Event()
         self._wake = Signal()
         self._registration: Registration | None = None
-        """The one that is attached to a connection. None between two registrations."""
+        """The registration that is attached to a connection. None between two registrations."""
         self._is_stopping = False
-        """Set once, by `aclose`. The registration that there is then is the last."""
+        """Set once, by `aclose`. The current registration is then the last."""
         self._task: BackgroundTask | None = None
 
     async def open(self) -> Self:
         """Register, and subscribe to the first share.
 
         Raises:
-            TidewireError: there is no such topic, or it was refused or could not be asked for in time.
+            TidewireError: there is no such topic, it was refused, or no broker answered in time.
         """
         self._task = self._network.start(self._run(), f"stream consumer of {self.topic}", self._inbox.fail)
         await self._within_operation_time(self._until_first_share())
@@ -97,24 +97,26 @@ class StreamConsumer(Receiving[T]):
     async def acknowledge_cumulative(
         self, *messages: Message[Any] | MessageId, confirmed: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """A message, and all that this consumer had delivered before it on any segment, were dealt with.
+        """Acknowledge a message, and all that this consumer had delivered before it on any segment.
 
-        The broker is told soon; what is not told when a connection is lost comes again. Segments that are no longer
-        in this consumer's share are left to whoever has them now. With `confirmed`, return only when the broker has
-        taken it in (on Tidewire: durably).
+        The acknowledgement is sent soon. If a connection is lost before that, its messages are redelivered. Segments
+        that are no longer in this consumer's share are left to their present consumer. With `confirmed`, return only
+        when the broker has stored the acknowledgement (on Tidewire: durably).
 
-        In a `transaction`, they are acknowledged if it commits; if not, they come again, and with them all that came
-        after them, whoever has it. Returns when the broker has noted it, durably. A commit waits for acknowledgements
-        that are on their way, and fails when one of them failed. Of messages that will come again anyway, since their
-        session ended, none can be acknowledged in a transaction: they would count in two. The last message does not
-        speak for a segment whose session ended before it came, so pass all that were dealt with in the transaction.
+        In a `transaction`, they are acknowledged if it commits. Otherwise they and all later messages are redelivered,
+        to whichever consumer has the segment. Returns when the broker has recorded that durably. A commit waits for
+        acknowledgements in flight, and fails when one of them failed.
+
+        When a segment's session has ended, its messages are redelivered. Then a transaction cannot acknowledge the
+        earlier copies: they would count in two transactions. A message does not cover a segment whose session ended
+        before the message came. So pass all messages that the transaction processed.
 
         Raises:
-            ConnectionLost: only if `confirmed` or in a transaction: the messages may come again, to this consumer or to
-                whoever has their segment now. The transaction has to be run again.
+            ConnectionLost: only if `confirmed` or in a transaction: the messages may be redelivered, to this consumer
+                or to another that has their segment now. Run the transaction again.
             TransactionConflict: another open transaction has acknowledged some of them.
-            TransactionEnded: the transaction takes no more.
-            Refused: only if `confirmed` or in a transaction: the broker does not accept it.
+            TransactionEnded: the transaction takes no more work.
+            Refused: only if `confirmed` or in a transaction: the broker does not accept the acknowledgement.
         """
         self._inbox.check()
         vector = _furthest(message.message_id if isinstance(message, Message) else message for message in messages)
@@ -128,7 +130,7 @@ class StreamConsumer(Receiving[T]):
             told = [
                 (consumer, upto(covered))
                 for consumer, place in places
-                # Nothing of a message that is not yet whole.
+                # No chunk of an incomplete message.
                 if (covered := consumer.chunks.covered(place)) is not None
             ]
             transaction.when_committed(partial(self._settle, vector))
@@ -142,7 +144,7 @@ class StreamConsumer(Receiving[T]):
             await self._confirm(vector, places)
 
     def _require_present(self, vector: Mapping[int, Position], transaction: Transaction) -> None:
-        """That all of it came on a session that still is, or is acknowledged already."""
+        """Check that all of it came on a session that still stands, or is already acknowledged."""
         past = sorted(
             segment_id
             for segment_id, place in vector.items()
@@ -169,7 +171,7 @@ class StreamConsumer(Receiving[T]):
             try:
                 confirmations.append(consumer.confirmation(place, upto=True))
             except ConnectionLost as error:
-                # The other segments are told all the same.
+                # Acknowledge the other segments all the same.
                 lost = error
         await all_confirmed(confirmations)
         if lost is not None:
@@ -178,23 +180,24 @@ class StreamConsumer(Receiving[T]):
     # ----------------------------------------------------------------------------------------------------- moving
 
     async def seek(self, to: Literal["earliest", "latest"] | datetime) -> None:
-        """Move the subscription, for all of its consumers: what comes next is what follows the place, in order.
+        """Move the subscription, for all of its consumers: the messages behind the target come next, in order.
 
-        What any of them had received before is to be left as it is: acknowledging it later acknowledges all before it.
-        Only Tidewire does this; other brokers' administrators can.
+        Do not acknowledge messages that any of them received before the seek: that would acknowledge all before them,
+        too. Only Tidewire supports this call; other brokers leave it to their administrators.
 
         Args:
-            to: "earliest", "latest" (skip all there is), or the first message that came at a time, with its zone.
+            to: "earliest", "latest" (skip everything stored), or a time with its zone: the first message published then
+                or later.
 
         Raises:
-            ConnectionLost: there is no session with the controller, or it ended first; the broker may have done it.
-            Refused: the broker does not do it.
+            ConnectionLost: there is no session with the controller, or it ended first. The broker may have done it.
+            Refused: the broker refuses it.
         """
         self._inbox.check()
         place = place_of(to)
         registration = self._registration
         if registration is None or registration.phase is not Phase.JOINED:
-            raise ConnectionLost(f"{self.topic} has no session with its controller at the moment")
+            raise ConnectionLost(f"{self.topic} has no connection to its controller at the moment")
         consumers = list(self._segments.values())
         for consumer in consumers:
             consumer.begin_move()
@@ -206,12 +209,12 @@ class StreamConsumer(Receiving[T]):
         finally:
             closed = [consumer.end_move(is_done=is_done) for consumer in consumers]
             if any(closed) or not is_done:
-                # What was dropped comes again with new sessions, and a new share, since closing all of them is leaving.
+                # New sessions bring what was dropped. Closing all sessions means leaving, so get a new share, too.
                 (self._registration or registration).leave()
                 self._wake.set()
 
     async def skip_all(self) -> None:
-        """Acknowledge everything that the topic holds now, for all consumers of the subscription; as `seek("latest")`.
+        """Acknowledge everything that the topic holds now, for the whole subscription, as `seek("latest")` does.
 
         Raises:
             ConnectionLost, Refused: as `seek`.
@@ -270,7 +273,7 @@ class StreamConsumer(Receiving[T]):
         share = {segment.segment_id: segment for segment in assignment.segments}
         for segment_id in [known for known in self._segments if known not in share]:
             consumer = self._segments.pop(segment_id)
-            # Before anything else of it can come.
+            # Stopped before anything else of the segment can come.
             consumer.stop()
             self._inbox.forget(segment_id)
             self._network.start(consumer.aclose(), f"leaving {consumer.topic}")
@@ -280,11 +283,11 @@ class StreamConsumer(Receiving[T]):
                 plan = SubscriptionPlan(
                     self.subscription,
                     f"{self.name}-seg-{segment_id}",
-                    # A segment that comes later holds messages that are later than the subscription.
+                    # All messages of a later segment are newer than the subscription.
                     initial_position=self._initial if is_first else pb.CommandSubscribe.InitialPosition.Earliest,
                     queue_messages_max=self._queue_messages_max,
                     schema=self._declared,
-                    # Who had the segment before may not have left yet; or it is gone and the next share says so.
+                    # The previous consumer may not have left yet. Or the segment is gone, and the next share says so.
                     bears=(SubscriptionBusy, TopicNotFound),
                 )
                 consumer = TopicConsumer(
@@ -316,7 +319,7 @@ class StreamConsumer(Receiving[T]):
     # ---------------------------------------------------------------------------------------------------------- the end
 
     async def aclose(self) -> None:
-        """Tell the broker what was acknowledged, and leave, so that others get this consumer's share."""
+        """Send the remaining acknowledgements, and leave, so that others get this consumer's share."""
         self._is_stopping = True
         try:
             await super().aclose()
@@ -334,7 +337,7 @@ def _covers(upto: Position | None, place: Position) -> bool:
 
 
 def _furthest(ids: Iterable[MessageId]) -> dict[int, Position]:
-    """By segment, the last message delivered up to and including any of these."""
+    """By segment, the last message delivered up to and including any of these ids."""
     vector: dict[int, Position] = {}
     for message_id in ids:
         for segment_id, place in message_id.vector().items():

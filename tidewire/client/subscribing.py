@@ -1,4 +1,4 @@
-"""How a segment's consumer subscribes and moves: the commands for it."""
+"""The commands by which a segment's consumer subscribes and seeks."""
 
 import logging
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from tidewire.wire.pulsar.message_ids import message_id, position
 _log: Final = logging.getLogger(__name__)
 
 QUEUE_MESSAGES_MAX: Final = 1000
-"""Messages of one segment that may wait in the inbox, unless the consumer was given another number."""
+"""Messages of one segment that may wait in the inbox, unless the caller gives another number."""
 
 CLOCKS_APART_SECONDS_MAX: Final = 60
-"""How far the clocks of producers, broker and this process may be apart for a reader that begins at a time to find its
-first message: it asks for so much more, and leaves out what was published too early."""
+"""How far apart the clocks of producers, broker and this process may be for a reader that begins at a time. It asks for
+messages from so much earlier, and drops those that were published too early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,18 @@ class SubscriptionPlan:
     initial_position: pb.CommandSubscribe.InitialPosition = pb.CommandSubscribe.InitialPosition.Earliest
     """Where a subscription that does not exist yet begins."""
     is_durable: bool = True
-    """Whether the broker keeps the position; a reader keeps it by itself."""
+    """Whether the broker keeps the position; a reader keeps its own."""
     queue_messages_max: int = QUEUE_MESSAGES_MAX
     schema: pb.Schema | None = None
-    """What the consumer says that it reads."""
+    """The schema that the consumer declares."""
     bears: tuple[type[Refused], ...] = ()
-    """Refusals that ask for patience rather than for giving up."""
+    """Refusals that the consumer tolerates: it retries."""
 
 
 def subscribe_command(
     topic: str, plan: SubscriptionPlan, consumer_id: int, after: Position | None, since_ms: int | None, request_id: int
 ) -> pb.BaseCommand:
-    """Subscribes; a reader behind the message `after`, or when that is before all, at the time `since_ms` if given."""
+    """SUBSCRIBE. A reader begins behind the message `after`; if `after` is before all, at the time `since_ms`."""
     return commands.subscribe(
         topic,
         plan.subscription,
@@ -73,26 +73,26 @@ def _start_id(after: Position) -> pb.MessageIdData:
 
 
 def seek_command(consumer_id: int, to: Position | int, request_id: int) -> pb.BaseCommand:
-    """Moves the subscription behind a message, or to the first that came at a time, in ms since the epoch."""
+    """SEEK behind a message, or to the first message published at a time or later, in ms since the epoch."""
     if isinstance(to, int):
         return commands.seek(consumer_id, request_id, publish_time_ms=to)
     if to in (BEFORE_ALL, AFTER_ALL) or not to.is_whole_entry:
         return commands.seek(consumer_id, request_id, to=message_id(to.ledger_id, to.entry_id))
-    # Brokers go on with the entry that is named.
+    # A broker resumes with the entry that the command names.
     return commands.seek(consumer_id, request_id, to=message_id(to.ledger_id, to.entry_id + 1))
 
 
 async def last_position(connection: Connection, consumer_id: int, topic: str) -> Position | None:
-    """The position of the topic's last message; None when the broker does not tell it.
+    """The position of the topic's last message; None when the broker does not give it.
 
     Raises:
-        TidewireError: the session ended, or it was refused otherwise.
+        TidewireError: the session ended, or the broker refused the request for another reason.
     """
     try:
         answer = await connection.request(
             partial(commands.get_last_message_id, consumer_id), pb.CommandGetLastMessageIdResponse
         )
     except NotAllowed as error:
-        _log.info("%s does not tell the last message of %s: %s", connection.address, topic, error)
+        _log.info("%s does not give the position of the last message of %s: %s", connection.address, topic, error)
         return None
     return Position(*position(answer.last_message_id))

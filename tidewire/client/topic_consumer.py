@@ -1,11 +1,11 @@
 """The consumer of one segment (or partition, or plain topic): it subscribes, receives and acknowledges until closed.
 
-One task holds the session and opens another at the topic's owner, wherever that then is, after it was lost. What had
-arrived and was not delivered is dropped then: the broker sends it again. Acknowledgements name messages, not sessions,
-so those of messages from a session that is gone are told on the next one.
+One task holds the session. When it is lost, the task opens another one at the topic's current owner. Messages that had
+arrived and were not delivered are dropped then, and the broker redelivers them. Acknowledgements name messages and not
+sessions, so the next session carries those that were not sent.
 
-Flow permits count messages. So many are given at the start, and as many as were taken out of the inbox are given again
-once they are half of that; what is in the inbox is bounded by them (and by one batch, which a broker never cuts).
+Flow permits count messages. The consumer gives as many as its queue holds at the start. It gives new ones when messages
+worth half of the queue have left the inbox. So the permits bound the inbox, plus one batch, which brokers never split.
 """
 
 import logging
@@ -38,7 +38,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class TopicConsumer:
-    """Consumes one segment into an inbox. `run` does it; everything else may be called by any task."""
+    """Consumes one segment into an inbox. `run` does the work; any task may call the other methods."""
 
     def __init__(
         self,
@@ -56,22 +56,22 @@ class TopicConsumer:
         """A consumer of `topic`; `start` begins.
 
         Args:
-            network: how to reach its owner.
-            inbox: where its messages go, and what is told of its failure.
+            network: how to reach the topic's owner.
+            inbox: gets the messages, and the error if the consumer fails.
             plan: how to subscribe.
-            segment_id: what its message ids say.
+            segment_id: the segment id of its message ids.
             topic: the topic, partition or segment.
-            start_after: of a reader: the last message that is not wanted; moves on with what is delivered.
-            since_ms: of a reader: its first message is one published at this time or later, ms since the epoch.
-            on_change: called when it may have finished, and at each refusal that the plan bears; from the task that
-                reads the connection or that receives, so it returns at once and raises nothing.
-            on_loss: called with `segment_id` when a session has ended: what it brought and was not acknowledged comes
-                again by itself. Returns at once and raises nothing.
+            start_after: readers only: the message behind which to begin.
+            since_ms: readers only: begin with the first message published at this time or later, ms since the epoch.
+            on_change: called when it may have finished, and at each refusal that the plan tolerates. The task that
+                reads the connection or that receives calls it, so it returns at once and raises nothing.
+            on_loss: called with `segment_id` when a session has ended, whose unacknowledged messages the broker
+                redelivers. Returns at once and raises nothing.
         """
         self.segment_id = segment_id
         self.topic = topic
         self.opened = anyio.Event()
-        """Set when it has subscribed for the first time, or will never."""
+        """Set when it has subscribed for the first time, or never will."""
         self._network = network
         self._inbox = inbox
         self._plan = plan
@@ -86,37 +86,37 @@ class TopicConsumer:
         self._wake = Signal()
         self._backoff = network.backoff()
         self._session: TopicSession | None = None
-        """The one that is attached to a connection. None between two sessions."""
+        """The session that is attached to a connection. None between two sessions."""
         self._moves = Moves()
         self._attempts = 0
-        """To subscribe; the first may find another consumer's session, a later one its own of before."""
+        """Attempts to subscribe. A refusal of a later one may be due to this consumer's own earlier session."""
         self.last_failure: TidewireError | None = None
-        """Why it had no session lately, though another attempt may help."""
+        """The last transient failure."""
         self._is_stopping = False
-        """Set once, by `stop`. The session that there is then is the last."""
+        """Set once, by `stop`. The current session is then the last."""
         self._task: BackgroundTask | None = None
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has a session. Once it has none, what that brought and was not delivered is dropped."""
+        """Whether it has a session. Without one, undelivered messages are dropped."""
         return self._session is not None and self._session.phase is not Phase.SUBSCRIBING
 
     @property
     def is_finished(self) -> bool:
-        """Whether all of a sealed topic was received: the broker has sent its last, and nothing of it waits here.
+        """Whether all of a sealed topic was received: the broker has sent its last, and none of it waits here.
 
-        Brokers differ in when they say so to readers: when all is sent, or when all is acknowledged.
+        Brokers differ in when they report the end to readers: when all is sent, or when all is acknowledged.
         """
         return self._has_ended and not self._inbox.holds(self)
 
     @property
     def start_after(self) -> Position | None:
-        """See `Source`. Of a durable subscription: what was acknowledged; the broker may have sent it just before."""
+        """See `Source`. For durable subscriptions: up to the acknowledged, which the broker may just have sent."""
         return self._acknowledgements.upto if self._plan.is_durable else self._place.unwanted_upto
 
     @property
     def place(self) -> Position:
-        """Of a reader: behind it comes all that was not delivered."""
+        """Of a reader: the position behind which everything is undelivered."""
         assert self._place.last is not None, "a reader begins somewhere"
         return self.chunks.resume_after(self._place.last)
 
@@ -131,7 +131,7 @@ class TopicConsumer:
     # -------------------------------------------------------------------------------------------------------- the task
 
     async def run(self) -> None:
-        """Consume until stopped; an error that patience does not cure fails the inbox."""
+        """Consume until stopped. An error that a retry does not cure fails the inbox."""
         try:
             while not self._is_stopping:
                 try:
@@ -143,7 +143,7 @@ class TopicConsumer:
                     _log.debug("the consumer of %s waits: %s", self.topic, error)
                     self._on_change()
                 except SubscriptionBusy:
-                    # Unless this was the first attempt: our own session of before, which the broker still believes in.
+                    # On a later attempt, the broker may still hold this consumer's earlier session.
                     if self._attempts == 1:
                         raise
                 if not self._is_stopping:
@@ -161,7 +161,7 @@ class TopicConsumer:
             await self._subscribe(session)
             session.happened(Event.OPENED)
             self._backoff.reset()
-            # First, so that what was dealt with on an earlier session is not sent again.
+            # Before the permits, so that the broker does not redeliver what these acknowledgements cover.
             await self._tell(session)
             session.write(commands.flow(session.consumer_id, self._plan.queue_messages_max))
             self.opened.set()
@@ -173,14 +173,14 @@ class TopicConsumer:
                 await connection.request(partial(commands.close_consumer, session.consumer_id), pb.CommandSuccess)
                 session.happened(Event.CLOSED)
         finally:
-            # What is dropped comes again on the next session, and the end after it.
+            # The next session brings what is dropped here, and reports the end again.
             self._session = None
             self._inbox.drop(self)
             self._place.session_ended(self.chunks)
             self.chunks.forget()
             if self._plan.is_durable:
-                # All that is not acknowledged comes again, perhaps from further back: ids of other segments' messages
-                # must not say any more that it was received.
+                # The broker redelivers all unacknowledged messages, perhaps from further back. So the ids of other
+                # segments' messages must no longer claim that they were received.
                 self._inbox.forget(self.segment_id)
             self._on_loss(self.segment_id)
             session.detach()
@@ -195,7 +195,7 @@ class TopicConsumer:
             pb.CommandSuccess,
         )
         if after == AFTER_ALL:
-            # "Latest" means now: after a lost connection it must not mean a later now, which would skip messages.
+            # "Latest" means the time of the first subscribe. A later "latest" would skip messages.
             last = await last_position(session.connection, session.consumer_id, self.topic)
             if last is not None:
                 self._place.pin(last)
@@ -211,7 +211,7 @@ class TopicConsumer:
 
     @property
     def _usable(self) -> TopicSession | None:
-        """The session, if the broker may be told and asked by it."""
+        """The session, if acknowledgements and requests can be sent on it."""
         session = self._session
         return session if session is not None and session.phase in USABLE else None
 
@@ -224,21 +224,21 @@ class TopicConsumer:
     # ----------------------------------------------------------------------------------------------- acknowledging
 
     def acknowledge(self, place: Position) -> None:
-        """This message; the broker is told soon."""
+        """Acknowledge this message; sent soon."""
         self._acknowledgements.add(place)
         self._wake.set()
 
     def acknowledge_upto(self, place: Position) -> None:
-        """This message and all before it, but nothing of a message that is not yet whole; the broker is told soon."""
+        """Acknowledge this message and all before it, but no chunk of an incomplete message; sent soon."""
         covered = self.chunks.covered(place)
         if covered is not None and self._acknowledgements.add_upto(covered):
             self._wake.set()
 
     def confirmation(self, place: Position, *, upto: bool) -> "Confirmation":
-        """As `acknowledge` or `acknowledge_upto`; awaiting the result's `wait` says when the broker has taken it in.
+        """As `acknowledge` or `acknowledge_upto`. Await the result's `wait` for the broker's confirmation.
 
         Raises:
-            ConnectionLost: there is no session now; it is told on the next one, unconfirmed.
+            ConnectionLost: there is no session now. The next one sends the acknowledgement, unconfirmed.
         """
         session = self._usable
         if session is None:
@@ -246,7 +246,7 @@ class TopicConsumer:
                 self.acknowledge_upto(place)
             else:
                 self.acknowledge(place)
-            raise ConnectionLost(f"{self.topic} is not connected at the moment")
+            raise ConnectionLost(f"{self.topic} has no connection to its broker at the moment")
         if upto:
             covered = self.chunks.covered(place)
             told = [] if covered is None else self._acknowledgements.take_to_confirm(covered)
@@ -255,21 +255,21 @@ class TopicConsumer:
         return Confirmation(session.connection, session.consumer_id, self._acknowledgements.take(), None, place)
 
     async def acknowledge_in(self, txn: tuple[int, int], command: AckCommand) -> None:
-        """Acknowledge in a transaction; returns when the broker has taken it in.
+        """Acknowledge in a transaction; returns when the broker has answered.
 
         Raises:
-            ConnectionLost: there is no session, or it ended first: the transaction has to be run again.
-            Refused: the broker does not accept it.
+            ConnectionLost: there is no session, or it ended first. Run the transaction again.
+            Refused: the broker does not accept the acknowledgement.
         """
         session = self._usable
         if session is None:
-            raise ConnectionLost(f"{self.topic} is not connected at the moment")
+            raise ConnectionLost(f"{self.topic} has no connection to its broker at the moment")
         await acknowledge_answered(session.connection, session.consumer_id, command, txn)
 
     # ------------------------------------------------------------------------------------------------- going back
 
     def redeliver(self, entries: Sequence[tuple[int, int]]) -> None:
-        """Ask for these (ledger, entry) again, behind what was acknowledged until now. Without a session, they come."""
+        """Send the acknowledgements, then request these (ledger, entry) again. A new session brings them anyway."""
         session = self._usable
         if session is None:
             return
@@ -279,30 +279,30 @@ class TopicConsumer:
         session.redeliver(entries)
 
     async def seek(self, to: Position | int) -> None:
-        """Move the subscription: behind a message, or to the first one that came at a time, in ms since the epoch.
+        """Move the subscription behind a message, or to the first published at a time or later, in ms since the epoch.
 
-        What was acknowledged before is told before. From then on nothing is delivered of what had come until then; a
-        new session brings what is to come, also when this fails or is cancelled.
+        Acknowledgements made before are sent first. From then on, earlier arrivals are not delivered. A new session
+        brings the messages at the new place, even if the call fails or is cancelled.
 
         Raises:
-            ConnectionLost: there is no session, or it ended first; the broker may have done it.
-            Refused: the broker does not do it.
+            ConnectionLost: there is no session, or it ended first. The broker may have moved the subscription.
+            Refused: the broker does not move it.
         """
         session = self._usable
         if session is None:
-            raise ConnectionLost(f"{self.topic} is not connected at the moment")
+            raise ConnectionLost(f"{self.topic} has no connection to its broker at the moment")
         self.begin_move()
         try:
             await session.connection.request(partial(seek_command, session.consumer_id, to), pb.CommandSuccess)
             if isinstance(to, Position) and not to.is_whole_entry:
-                # A broker goes on with whole entries.
+                # Brokers seek to whole entries.
                 for index in range(to.batch_index + 1):
                     self._acknowledgements.add(to._replace(batch_index=index))
         finally:
             self.end_move(is_done=False)
 
     def begin_move(self) -> None:
-        """Tell what was acknowledged. From then on deliver nothing until `end_move`, and there is another session."""
+        """Send the acknowledgements. From then on nothing is delivered until `end_move` and another session."""
         if self._usable is not None:
             self._usable.acknowledge(self._acknowledgements.take())
         self._moves.begin(self._session)
@@ -311,7 +311,7 @@ class TopicConsumer:
         self._acknowledgements.forget()
 
     def end_move(self, *, is_done: bool) -> bool:
-        """The broker has moved the subscription if `is_done`; otherwise nobody knows. Whether this closes a session."""
+        """End a move. With `is_done` the broker did it, else that is unknown. Returns whether this ends a session."""
         self._wake.set()
         return self._moves.end(None if self._is_stopping else self._session, is_done=is_done)
 
@@ -356,7 +356,7 @@ class TopicConsumer:
             self._usable.taken(messages, self._plan.queue_messages_max)
 
     def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
-        """See `Source`. A reader goes on from here after a lost connection, and tells the broker what it has read."""
+        """See `Source`. Of a reader: remember the place for the next session, and acknowledge the entry."""
         if not self._plan.is_durable:
             self._place.delivered(message_id.position)
         if ends_entry:
@@ -366,7 +366,7 @@ class TopicConsumer:
         """See `Source`."""
         if self._plan.is_durable:
             return
-        # Brokers tell the end of a sealed topic by it. Not past what is begun, which comes again in another session.
+            # Brokers need it to report the end of a sealed topic. Not beyond an incomplete message's first chunk.
         self.acknowledge_upto(Position(ledger_id, entry_id))
         if self._has_ended:
             self._on_change()
@@ -374,14 +374,14 @@ class TopicConsumer:
     # --------------------------------------------------------------------------------------------------------- the end
 
     def stop(self) -> None:
-        """Begin to close: from now on nothing that comes is delivered, nor what is waiting."""
+        """Begin to close: from now on deliver nothing, neither new messages nor queued ones."""
         self._is_stopping = True
         self._inbox.drop(self)
         self.opened.set()
         self._wake.set()
 
     async def aclose(self) -> None:
-        """Tell what was acknowledged, close the session, and wait until the broker has done so. Cancelled, don't."""
+        """Send the acknowledgements, close the session, and wait for the broker. If cancelled, do not wait."""
         self.stop()
         if self._task is None:
             return

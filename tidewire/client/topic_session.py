@@ -1,6 +1,6 @@
 """One session of a consumer of one segment, and its phases as a table.
 
-Behind its end the consumer opens another session.
+After its end the consumer opens another session.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,10 +22,10 @@ class Phase(Enum):
 
     SUBSCRIBING = "the broker has not answered yet"
     OPEN = "messages come and are acknowledged"
-    ENDED = "the same, and the broker has sent the last message of a sealed topic"
-    MOVING = "the subscription is being moved: what still comes is from where it stood before, and is dropped"
-    MOVED = "the subscription was moved, or nobody knows: another session is due"
-    CLOSED = "the broker has the consumer no more: another session is due"
+    ENDED = "as OPEN, and the broker has sent the last message of a sealed topic"
+    MOVING = "the subscription is being moved: messages from the old place still come, and are dropped"
+    MOVED = "the move ended, perhaps without effect: another session is due"
+    CLOSED = "the broker has closed the consumer: another session is due"
     LOST = "the connection has ended: another session is due"
 
 
@@ -41,7 +41,7 @@ class Event(Enum):
 
 
 _COLUMNS: Final = (Event.OPENED, Event.END_REACHED, Event.MOVE_BEGUN, Event.MOVE_ENDED, Event.CLOSED, Event.LOST)
-# The broker may say that the end is reached, or close, before its answer to SUBSCRIBE is taken up.
+# The broker may report the end, or close, before this client handles its answer to SUBSCRIBE.
 _ROWS: Final = {
     Phase.SUBSCRIBING: (Phase.OPEN, Phase.ENDED, Phase.MOVING, Phase.MOVED, Phase.CLOSED, Phase.LOST),
     Phase.OPEN: (Phase.OPEN, Phase.ENDED, Phase.MOVING, Phase.MOVED, Phase.CLOSED, Phase.LOST),
@@ -56,13 +56,13 @@ MOVES: Final = moves(_COLUMNS, _ROWS)
 """Where each event leads from each phase."""
 
 USABLE: Final = frozenset({Phase.OPEN, Phase.ENDED})
-"""Phases in which the broker may be told and asked."""
+"""Phases in which the consumer can send acknowledgements and requests."""
 
 DELIVERS: Final = USABLE | {Phase.SUBSCRIBING}
-"""Phases in which messages that come are kept. In the others some were dropped, and a gap must not be delivered."""
+"""Phases in which arriving messages are kept. In the others some were dropped, and a gap must not be delivered."""
 
 OVER: Final = frozenset({Phase.MOVED, Phase.CLOSED, Phase.LOST})
-"""Phases from which no other but an end leads."""
+"""Phases of a session that cannot be used again."""
 
 
 class TopicSession(PhasedSession[Phase, Event]):
@@ -73,25 +73,25 @@ class TopicSession(PhasedSession[Phase, Event]):
         super().__init__(connection, Kind.CONSUMER, listener, MOVES, Phase.SUBSCRIBING)
         self.consumer_id: Final = self._id
         self.permits_due = 0
-        """Messages that were taken out of the inbox and not asked for again; below half of the queue's length."""
+        """Messages that left the inbox and whose permits were not given again yet; below half of the queue's size."""
 
     def write(self, command: pb.BaseCommand) -> None:
-        """Send it soon."""
+        """Queue it for sending."""
         self.connection.write(encode_command(command))
 
     def acknowledge(self, told: Iterable[AckCommand]) -> None:
-        """Tell the broker, without an answer."""
+        """Send acknowledgements that need no answer."""
         for command in told:
             self.write(commands.ack(self.consumer_id, command.message_ids, cumulative=command.cumulative))
 
     def redeliver(self, entries: Sequence[tuple[int, int]]) -> None:
-        """Ask for these (ledger, entry) again."""
+        """Request these (ledger, entry) again."""
         for start in range(0, len(entries), IDS_PER_COMMAND_MAX):
             ids = [message_id(*entry) for entry in entries[start : start + IDS_PER_COMMAND_MAX]]
             self.write(commands.redeliver(self.consumer_id, ids))
 
     def taken(self, messages: int, queue_messages_max: int) -> None:
-        """So many have left the inbox; ask for as many once they are half of the queue."""
+        """That many messages have left the inbox. Give their permits again once they are half of the queue."""
         self.permits_due += messages
         if 2 * self.permits_due >= queue_messages_max:
             self.write(commands.flow(self.consumer_id, self.permits_due))
@@ -99,19 +99,19 @@ class TopicSession(PhasedSession[Phase, Event]):
 
 
 class Moves:
-    """Moves of one consumer's subscription that are under way, and which session is of no use behind them.
+    """The moves of one consumer's subscription that are in progress, and the sessions that they end.
 
-    The broker closes the session that stood when a move was begun. One that was opened meanwhile may stand where the
-    subscription stood before, or behind the move, so it delivers nothing and another one follows.
+    The broker closes the session that was open when the move began. A session opened meanwhile may be at the old place
+    or at the new one. So it delivers nothing, and another one follows.
     """
 
     def __init__(self) -> None:
-        """None is under way."""
+        """No move is in progress."""
         self._under_way = 0
         self._closed_by_broker: TopicSession | None = None
 
     def begin(self, session: TopicSession | None) -> None:
-        """Another move begins while there is this session, if any."""
+        """A move begins. `session` is the current session, if any."""
         self._under_way += 1
         if session is not self._closed_by_broker:
             self._closed_by_broker = session if session is not None and session.phase in USABLE else None
@@ -119,12 +119,12 @@ class Moves:
             session.happened(Event.MOVE_BEGUN)
 
     def opening(self, session: TopicSession) -> None:
-        """There is a new session."""
+        """A new session is being opened."""
         if self._under_way:
             session.happened(Event.MOVE_BEGUN)
 
     def end(self, session: TopicSession | None, *, is_done: bool) -> bool:
-        """A move has ended while there is this session, if any: done, or nobody knows. Whether the session is ended."""
+        """A move has ended. `is_done`: the broker did it, else that is unknown. Returns whether this ends `session`."""
         self._under_way -= 1
         if session is None or (is_done and session is self._closed_by_broker):
             return False

@@ -1,8 +1,8 @@
 """One transaction, as the program that runs it sees it.
 
-It counts its sends: a commit waits until each of them is answered and is not asked for when one of them failed, so a
-commit that returns means all of them. What happens to it after that is the broker's: one durable decision, which can be
-asked for any number of times with the same id.
+The transaction tracks its sends. A commit waits until each of them is answered, and is not requested when one failed.
+So a commit that returns covers all of them. The broker then makes one durable decision, which the client may request
+any number of times with the same id.
 """
 
 import logging
@@ -26,78 +26,78 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 ABANDON_SECONDS_MAX: Final = 5.0
-"""How long aborting may take when the program is already on its way out; after that the broker's time-out does it."""
+"""The time limit for the abort when the program is already leaving. After that the broker's timeout aborts it."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
 
 class TransactionState(Enum):
-    """How far a transaction has come, as far as this program knows."""
+    """The state of a transaction, as far as this program knows."""
 
     OPEN = "open"
     ENDING = "ending"
-    """A commit or an abort was asked for; nothing can be added any more."""
+    """A commit or an abort was requested. Nothing can be added any more."""
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """It was asked for and not answered."""
+    """The request was not answered."""
 
 
 class PendingSend(Protocol):
-    """A message that is sent in a transaction, as the transaction sees it."""
+    """A transactional message, as its transaction sees it."""
 
     @property
     def is_sent(self) -> bool:
-        """Whether it was written to a connection."""
+        """Whether it was written to a connection and is unanswered."""
 
     @property
     def answer(self) -> object:
-        """The message's id, or a `TidewireError`; None while there is no answer."""
+        """The message's id, or a `TidewireError`; None while unanswered."""
 
     def finish(self, answer: TidewireError) -> None:
-        """Answer it by an error."""
+        """Answer it with an error."""
 
 
 class Transaction:
-    """Sends to any number of topics that become visible all together or not at all. Made by `Client`."""
+    """Sends to any number of topics that become visible together or not at all. Made by `Client`."""
 
     def __init__(self, coordinators: "Coordinators", transaction_id: tuple[int, int]) -> None:
         """For the client's own use."""
         self.transaction_id = transaction_id
-        """The broker's id for it: which coordinator, which of its transactions."""
+        """The broker's id: the coordinator, and the number of the transaction there."""
         self._coordinators = coordinators
         self._state = TransactionState.OPEN
-        # By topic or segment: set once the coordinator knows that it takes part.
+        # By topic or segment: set once the coordinator knows that it participates.
         self._included: dict[str, anyio.Event] = {}
         # By segment and subscription: the same.
         self._included_subscriptions: dict[tuple[str, str], anyio.Event] = {}
         self._sends: set[PendingSend] = set()
         self._acknowledging = 0
-        # Notified when nothing is on its way any more, or something failed.
+        # Notified when nothing is in flight any more, or something failed.
         self._sends_ended = Changes()
         self._failure: TidewireError | None = None
         self._when_committed: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
-        """Its id and state."""
+        """The id and the state."""
         return f"<Transaction {self.transaction_id[0]},{self.transaction_id[1]:#x} {self._state.value}>"
 
     @property
     def state(self) -> TransactionState:
-        """How far it has come."""
+        """The current state."""
         return self._state
 
     async def commit(self) -> None:
-        """Wait for the answers to all sends and acknowledgements, then commit; on return the outcome is durable.
+        """Wait for the answers to all sends and acknowledgements, then commit. On return the outcome is durable.
 
-        Readers see all of it then or, on brokers that apply decisions asynchronously, very soon after. Cancelled
-        before it is decided, the transaction is neither committed nor aborted: abort it.
+        Readers then see all of it at once, or very soon on brokers that apply decisions asynchronously. If the call is
+        cancelled before the decision, the transaction is neither committed nor aborted: abort it.
 
         Raises:
-            TransactionEnded: it is over or ending already.
-            TransactionConflict: it was aborted before, by its time-out for instance.
-            OutcomeUnknown: nobody answered in time.
-            TidewireError: a send or an acknowledgement had failed; the transaction is aborted, and this is its error.
+            TransactionEnded: it has already ended, or is ending.
+            TransactionConflict: it was aborted before, by its timeout for instance.
+            OutcomeUnknown: no answer came in time.
+            TidewireError: the error of a failed send or acknowledgement. The transaction is aborted.
         """
         self._begin_end("committed")
         while (self._sends or self._acknowledging) and self._failure is None:
@@ -109,19 +109,19 @@ class Transaction:
         await self._decide(commit=True)
 
     async def abort(self) -> None:
-        """Make it as if nothing had been sent; on return that is durable. Sends that still wait fail.
+        """Discard everything sent in it; on return the abort is durable. Messages that are not sent yet fail.
 
-        Aborting an aborted transaction does nothing. It is also what to call after a commit that failed.
+        Aborting an aborted transaction does nothing. Call it after a failed commit, too.
 
         Raises:
             TransactionEnded: it is committed.
             TransactionConflict: the broker says that it was committed.
-            OutcomeUnknown: nobody answered in time; its time-out will abort it unless a commit was asked for before.
+            OutcomeUnknown: no answer came in time. Its timeout aborts it, unless a commit was requested before.
         """
         if self._state is TransactionState.ABORTED:
             return
         if self._state is TransactionState.COMMITTED:
-            raise TransactionEnded(f"{self!r} cannot be aborted")
+            raise TransactionEnded(f"{self!r} is committed and cannot be aborted")
         self._state = TransactionState.ENDING
         taken_back = TransactionEnded(f"{self!r} was aborted before this message was sent")
         for message in [message for message in self._sends if not message.is_sent]:
@@ -153,11 +153,11 @@ class Transaction:
         try:
             await self.abort()
         except TidewireError as error:
-            # The failure that led here is what the caller gets to see; this one is cured by the broker's time-out.
-            _log.warning("%r is left to its time-out: %s", self, error)
+            # The caller sees the failure that led here. The broker's timeout makes up for this one.
+            _log.warning("cannot abort %r; its timeout will abort it: %s", self, error)
 
     async def abandon(self) -> None:
-        """Abort if that can be done soon, cancelled or not, and raise nothing: for a program that is on its way out."""
+        """Abort within a short time, even if cancelled, and raise nothing. For a program that is leaving."""
         if self._state in {TransactionState.COMMITTED, TransactionState.ABORTED}:
             return
         with anyio.move_on_after(ABANDON_SECONDS_MAX, shield=True):
@@ -166,7 +166,7 @@ class Transaction:
     # ------------------------------------------------------------------------------------ for producers of this client
 
     def check_open(self) -> None:
-        """See that it takes more work.
+        """Check that it takes more work.
 
         Raises:
             TransactionEnded: it does not.
@@ -175,24 +175,24 @@ class Transaction:
             raise TransactionEnded(f"{self!r} is not open, so it takes no more messages")
 
     def includes(self, topic: str) -> bool:
-        """Whether the coordinator knows that the topic or segment takes part."""
+        """Whether the coordinator knows that the topic or segment participates."""
         known = self._included.get(topic)
         return known is not None and known.is_set()
 
     async def include(self, topic: str) -> None:
-        """Let the coordinator know that the topic or segment takes part; asked once, however many ask at a time.
+        """Tell the coordinator that the topic or segment participates. Concurrent calls share one request.
 
         Raises:
-            TidewireError: it was refused, or nobody could be told in time.
+            TidewireError: it was refused, or no coordinator answered in time.
         """
         await _once(self._included, topic, partial(self._coordinators.include, self.transaction_id, topic))
 
     async def acknowledge(self, subscription: str, told: "Sequence[tuple[TopicConsumer, AckCommand]]") -> None:
-        """Acknowledge on a subscription's segments; returns when all of them have it. A failure dooms the transaction.
+        """Acknowledge on a subscription's segments; returns when all have answered. After a failure it can only abort.
 
         Raises:
-            TransactionEnded: it takes no more.
-            TidewireError: the first failure, when all are through.
+            TransactionEnded: it takes no more work.
+            TidewireError: the first failure, after all have ended.
         """
         self.check_open()
         errors: list[TidewireError] = []
@@ -212,7 +212,7 @@ class Transaction:
                 for consumer, command in told:
                     tasks.start_soon(acknowledge_one, consumer, command)
         except BaseException:
-            # Cancelled: nobody knows whether they are part of it.
+            # Cancelled: it is unknown whether the acknowledgements are part of it.
             errors.append(TransactionEnded(f"an acknowledgement in {self!r} was cancelled"))
             raise
         finally:
@@ -224,7 +224,7 @@ class Transaction:
             raise fresh(errors[0])
 
     def doom(self, error: TidewireError) -> None:
-        """Something that belongs to it cannot be part of it: it can only be aborted."""
+        """Something that belongs to it failed, so it can only be aborted."""
         if self._failure is None:
             self._failure = error
         self._sends_ended.notify()
@@ -234,11 +234,11 @@ class Transaction:
         self._when_committed.append(tell)
 
     def send_begins(self, message: PendingSend) -> None:
-        """A message of this transaction is on its way."""
+        """A message of this transaction was enqueued."""
         self._sends.add(message)
 
     def send_ends(self, message: PendingSend) -> None:
-        """It was answered."""
+        """The message was answered."""
         self._sends.discard(message)
         if isinstance(message.answer, TidewireError) and self._failure is None:
             self._failure = message.answer
@@ -247,10 +247,10 @@ class Transaction:
 
 
 async def _once(done: dict[_Key, anyio.Event], key: _Key, work: Callable[[], Awaitable[None]]) -> None:
-    """Return when `work` was done for this key, by us or by somebody else; `done` keeps it."""
+    """Return when `work` was done for this key, by this task or another; `done` records it."""
     while (known := done.get(key)) is None or not known.is_set():
         if known is not None:
-            # Somebody else is at it. If they fail or are cancelled, the entry is gone and it is our turn.
+            # Another task is doing it. If that task fails or is cancelled, the entry is removed and this task does it.
             await known.wait()
             continue
         mine = done[key] = anyio.Event()

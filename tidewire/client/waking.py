@@ -1,7 +1,7 @@
-"""How tasks wake one another: a signal that remembers, a change that all may wait for, and room that is given out.
+"""How tasks wake one another: a signal that stays set, a change that all may wait for, and bounded room.
 
-anyio's `Event` is one-shot. Each class here makes a new one only when somebody actually waits, since messages pass by
-far more often than anybody has to wait for one.
+anyio's `Event` is one-shot. Each class here makes one only when a task actually waits, because messages pass far more
+often than a task has to wait.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 
 class Signal:
-    """Level-triggered: any number of callers of `set`, one waiting task. A call is never lost, ten calls wake once."""
+    """Level-triggered: many tasks call `set`, one waits. No call is lost, and several calls wake it once."""
 
     __slots__ = ("_is_set", "_waiter")
 
@@ -28,7 +28,7 @@ class Signal:
                 self._waiter.set()
 
     async def wait(self) -> None:
-        """Return once set since the last return. A cancelled wait consumes nothing."""
+        """Return once it was set since the last return. A cancelled wait consumes nothing."""
         assert self._waiter is None, "a signal wakes one task"
         if self._is_set:
             await checkpoint()
@@ -42,9 +42,9 @@ class Signal:
 
 
 class Changes:
-    """Edge-triggered: `notify` wakes everybody who waits at that moment.
+    """Edge-triggered: `notify` wakes all tasks that wait at that moment.
 
-    Look at the state, find it wanting, `wait`, look again: between looking and waiting there must be no other await.
+    Check the state, `wait` if it is not what you need, check again. Do not await anything between check and wait.
     """
 
     __slots__ = ("_event",)
@@ -66,10 +66,10 @@ class Changes:
 
 
 class Fairness:
-    """Lets a call that usually needs no wait be a checkpoint at small cost.
+    """Makes a call that rarely has to wait a cheap checkpoint.
 
-    Each call notices cancellation; every `EVERY`th gives the other tasks a turn, so that a loop over a full queue or
-    into an empty one starves nobody.
+    Each call notices cancellation. Every `EVERY`th call lets other tasks run, so that a loop over a full queue, or one
+    that fills an empty queue, starves no task.
     """
 
     EVERY: Final = 64
@@ -80,7 +80,7 @@ class Fairness:
         self._calls = 0
 
     async def checkpoint(self) -> None:
-        """Notice cancellation; now and then let others run."""
+        """Notice cancellation; every `EVERY`th time let others run."""
         self._calls += 1
         if self._calls % self.EVERY:
             await checkpoint_if_cancelled()
@@ -98,9 +98,9 @@ class _Waiter:
 
 
 class Room:
-    """So many messages and so many bytes may be outstanding; further ones wait their turn, first come, first served.
+    """A bound on outstanding messages and bytes. Further messages wait their turn, first come, first served.
 
-    A message larger than the whole room gets in when the room is empty, so that it waits but does not wait forever.
+    A message larger than the whole room gets in when the room is empty, so it does not wait indefinitely.
     """
 
     __slots__ = ("_bytes", "_bytes_max", "_fairness", "_messages", "_messages_max", "_waiters")
@@ -115,22 +115,22 @@ class Room:
 
     @property
     def messages(self) -> int:
-        """Messages inside."""
+        """Outstanding messages."""
         return self._messages
 
     @property
     def bytes(self) -> int:
-        """Bytes inside."""
+        """Outstanding bytes."""
         return self._bytes
 
     def _fits(self, size: int) -> bool:
         return self._messages == 0 or (self._messages < self._messages_max and self._bytes + size <= self._bytes_max)
 
     async def take(self, size: int) -> None:
-        """Return when a message of `size` bytes is inside. Cancelled, it is not."""
+        """Return when a message of `size` bytes has got room. A cancelled call takes no room."""
         if not self._waiters and self._fits(size):
             await self._fairness.checkpoint()
-            # Others may have taken the room while the checkpoint let them run.
+            # Other tasks may have taken the room during the checkpoint.
             if not self._waiters and self._fits(size):
                 self._messages += 1
                 self._bytes += size
@@ -148,7 +148,7 @@ class Room:
             raise
 
     def give_back(self, messages: int, size: int) -> None:
-        """`messages` of together `size` bytes have left."""
+        """Give back the room of that many messages of `size` bytes together."""
         self._messages -= messages
         self._bytes -= size
         assert self._messages >= 0, "more left than came in"

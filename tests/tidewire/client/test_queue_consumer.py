@@ -121,10 +121,10 @@ async def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(InvalidName, match="plain consumer"):
             async with client.queue_consumer("persistent://public/default/x", "s"):
                 pass
-        with pytest.raises(ValueError, match="processing timeout"):
+        with pytest.raises(ValueError, match="processing_timeout_seconds"):
             async with client.queue_consumer(X, "s", processing_timeout_seconds=0):
                 pass
-        with pytest.raises(ValueError, match="must not be negative"):
+        with pytest.raises(ValueError, match="max_redeliver_count must be at least 0"):
             DeadLetterPolicy(-1)
         # Said at once, and not when the first message has failed often enough.
         with pytest.raises(TopicNotFound):
@@ -619,8 +619,8 @@ async def test_a_message_that_came_again_counts_once_in_a_transaction() -> None:
             broker.drop_connections()
             (again,) = await receive(consumer, 1)
             txn = await client.new_transaction()
-            with pytest.raises(TransactionConflict, match="was redelivered"):
+            with pytest.raises(TransactionConflict, match="was passed twice"):
                 await consumer.acknowledge(first, again, transaction=txn)
-            with pytest.raises(TransactionConflict, match="was redelivered"):
+            with pytest.raises(TransactionConflict, match="was passed twice"):
                 await txn.commit()
             assert broker.transactions[txn.transaction_id] == "ABORTED"

@@ -27,7 +27,7 @@ from broker.topic import Topic
 from broker.topic_existence import TopicExistence
 from broker.topic_removal import remove_subscription, remove_topic
 from broker.topic_services import TopicServices
-from storage.errors import CursorCorrupt, ExpectedError, JournalMissing, LedgerCorrupt
+from storage.errors import CursorCorrupt, ExpectedError, JournalMissing, LedgerCorrupt, fresh
 from storage.managed_ledger_opening import let_go_of_managed_ledger
 from storage.metadata.store import Check
 from txn.errors import RecordUnreadable
@@ -137,7 +137,7 @@ class Topics:
             self._nursery.start_soon(self._own, name, slot)
         await slot.ready.wait()
         if slot.error is not None:
-            raise slot.error.anew()
+            raise fresh(slot.error)
         assert slot.topic is not None, "a ready slot has a topic or an error"
         slot.topic.clients.touch()
         return slot.topic
@@ -259,7 +259,7 @@ class Topics:
         self._nursery.start_soon(self._own, name, slot)
         await slot.gone.wait()
         if slot.error is not None:
-            raise slot.error.anew()
+            raise fresh(slot.error)
 
     async def _own(self, name: TopicName, slot: _Slot) -> None:
         try:

@@ -29,7 +29,7 @@ from storage.base_cursor import (
     placed,
 )
 from storage.cursor_record import ITEMS_AT_ONCE, Encoded, Identity, cursor_key, decode, encode, encode_in_steps
-from storage.errors import SPACE_RETRY_SECONDS
+from storage.errors import SPACE_RETRY_SECONDS, fresh
 from storage.metadata.store import (
     ABSENT,
     Check,
@@ -262,12 +262,12 @@ class Cursor(BaseCursor):
         else:
             await trio.lowlevel.checkpoint()
         if self._ended is not None and not self._is_written(waiter):
-            raise self._ended.anew()
+            raise fresh(self._ended)
 
     def move(self, mark_delete: Position) -> None:
         """See `BaseCursor`."""
         if self._ended is not None:
-            raise self._ended.anew()
+            raise fresh(self._ended)
         self._identity = replace(self._identity, creation_id=uuid.uuid4().hex)
         super().move(mark_delete)
 
@@ -294,7 +294,7 @@ class Cursor(BaseCursor):
             self._wake.set()
         await self._has_ended.wait()
         if self._ended is not None and not isinstance(self._ended, type(how)):
-            raise self._ended.anew()
+            raise fresh(self._ended)
 
     def _changed(self) -> None:
         self._changes += 1

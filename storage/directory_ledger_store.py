@@ -18,7 +18,7 @@ import trio
 
 from storage.aborted_index import AbortedSpan
 from storage.broker_home import BrokerHome
-from storage.errors import JournalMissing, LedgerFailed, LedgerNotMade, LedgerOutOfReach, NoSpace
+from storage.errors import JournalMissing, LedgerFailed, LedgerNotMade, LedgerOutOfReach, NoSpace, fresh
 from storage.fence import Fence
 from storage.files import DiskFull
 from storage.journal import JOURNAL_FILE_BYTES, Journal, JournalStatistics
@@ -174,7 +174,7 @@ class DirectoryLedgerStore:
         # A cancellation from outside raises in the nursery. Here, the writer ended by itself.
         failure = self._journal.failure
         assert failure is not None, "the journal said that it failed"
-        raise failure
+        raise fresh(failure)
 
     def close(self) -> None:
         """Release everything.
@@ -309,7 +309,7 @@ class DirectoryLedgerStore:
         found = DirectorySealedLedger(ledger, -1, self._folder)
         log = await found.log()
         if log.damage is not None:
-            raise log.damage
+            raise fresh(log.damage)
         found.last_entry = log.index.last_entry
         return found
 

@@ -5,7 +5,7 @@ next. Each front end has one table from the classes to its protocol's codes (`br
 """
 
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, TypeVar
 
 from storage.position import Position
 from storage.writer import Writer
@@ -27,16 +27,23 @@ class ExpectedError(Exception):
     definite: bool = True
     """Whether a refused write is known to be missing. If False, it may have been made."""
 
-    def anew(self) -> Self:
-        """A copy to raise in place of an error that is kept and raised several times.
 
-        A raised error has a traceback, and the traceback's frames hold the object that keeps the error. Raising the
-        kept error would make a reference cycle, and each caller would add frames to it.
-        """
-        anew = type(self).__new__(type(self), *self.args)
-        anew.__dict__.update(self.__dict__)
-        anew.__cause__ = self.__cause__
-        return anew
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def fresh(error: _Error) -> _Error:
+    """A copy to raise in place of an error that an object keeps, with the same cause and without a traceback.
+
+    A raised error has a traceback, and the traceback's frames hold the object that keeps the error. Raising the kept
+    error would make a reference cycle, and each caller would add frames to it.
+    """
+    # It has all arguments, such as the file name of an OSError. No constructor runs, as it may take other arguments.
+    reduced = error.__reduce__()
+    assert isinstance(reduced, tuple), "an exception reduces to its class and arguments"
+    made = type(error).__new__(type(error), *reduced[1])
+    made.__dict__.update(error.__dict__)
+    made.__cause__ = error.__cause__
+    return made
 
 
 class StorageError(ExpectedError):

@@ -27,7 +27,7 @@ import structlog
 import trio
 
 from storage.entry import Pieces
-from storage.errors import SPACE_RETRY_SECONDS, Fenced, LedgerFailed, NoSpace
+from storage.errors import SPACE_RETRY_SECONDS, Fenced, LedgerFailed, NoSpace, fresh
 from storage.fence import Fence
 from storage.files import DiskFull, File, Files
 from storage.group_commit import let_others_join
@@ -125,7 +125,7 @@ class Journal:
     def register(self, ledger: DirectoryOpenLedger) -> None:
         """Tell this ledger if the writer ends."""
         if self._failure is not None:
-            raise self._failure
+            raise fresh(self._failure)
         self._open[ledger] = None
 
     def unregister(self, ledger: DirectoryOpenLedger) -> None:
@@ -157,7 +157,7 @@ class Journal:
             if self._unconfirmed_bytes < UNCONFIRMED_BYTES_MAX and (self._has_next or self._fits_this_file):
                 return
             await self._room.park()
-        raise self._failure
+        raise fresh(self._failure)
 
     def require_space(self) -> None:
         """Return if an append now finds space.
@@ -202,13 +202,13 @@ class Journal:
             LedgerFailed: the writer has ended.
         """
         if self._failure is not None:
-            raise self._failure
+            raise fresh(self._failure)
         noted = trio.Event()
         self._deleted.append((ledger, noted))
         self._wake.set()
         await noted.wait()
         if self._failure is not None:
-            raise self._failure
+            raise fresh(self._failure)
 
     async def run(self) -> None:
         """Write until cancelled, or until the writer has ended. `failure` then has the cause."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from storage.entry import BatchHeader, Entry, EntryFormat, Pieces, TxnId, encode_batch, encode_entry
-from storage.errors import LedgerCorrupt, LedgerSealed, StorageError
+from storage.errors import LedgerCorrupt, LedgerSealed, StorageError, fresh
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_index import SparseIndex
 from storage.ledger_log import LedgerLog
@@ -112,7 +112,7 @@ class DirectoryOpenLedger:
             raise LedgerSealed(f"ledger {self.id} is closed and accepts no more entries")
         failure = self._queue.failure
         if failure is not None:
-            raise failure
+            raise fresh(failure)
         self._queue.require_space()
         position = Position(self.id, self._waiting_first + len(self._waiting))
         entry = Entry(position, payload, first_index, message_count, timestamp_ms, txn, entry_format, is_control)

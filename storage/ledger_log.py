@@ -10,7 +10,7 @@ from typing import Final
 
 from storage.chunk_decoding import Extent, is_gapless
 from storage.entry import Entry
-from storage.errors import LedgerCorrupt
+from storage.errors import LedgerCorrupt, fresh
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_index import SparseIndex
 
@@ -55,7 +55,7 @@ class LedgerLog:
         last = min(last, self.tail_first + len(self.tail) - 1)
         if first > last:
             if self.damage is not None:
-                raise self.damage
+                raise fresh(self.damage)
             return []
         if first >= self.tail_first:
             begin = first - self.tail_first

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from storage.errors import fresh
 from storage.files import File, Files
 
 DESCRIPTORS_MAX: Final = 256
@@ -89,7 +90,7 @@ class OpenFiles:
         """
         with self._guard:
             if self._failure is not None:
-                raise self._failure
+                raise fresh(self._failure)
             is_unsynced = path in self._unsynced
             self._unsynced.discard(path)
         if is_unsynced:

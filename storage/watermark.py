@@ -12,6 +12,7 @@ from itertools import count
 
 import trio
 
+from storage.errors import fresh
 from storage.position import Position
 from storage.signal import Signal
 
@@ -79,7 +80,7 @@ class Watermark:
                 raise
         if self._value < position:
             assert self._failure is not None, "woken below the position without a failure"
-            raise self._failure
+            raise fresh(self._failure)
 
     def derive(self, bound: Callable[[Position], Position]) -> "Watermark":
         """A second watermark that rises with this one, in the same step, to `bound(this value)`.

@@ -26,7 +26,7 @@ import structlog
 import trio
 
 from storage.entry import ENTRY_MEMORY_BYTES
-from storage.errors import SPACE_RETRY_SECONDS, LedgerFailed
+from storage.errors import SPACE_RETRY_SECONDS, LedgerFailed, fresh
 from storage.files import DiskFull
 from storage.journal_files import FullFiles
 from storage.ledger import Batch
@@ -108,7 +108,7 @@ class WriteBehind:
         """
         while self._pending_bytes >= WRITE_BEHIND_BYTES_MAX and self._shortage is None:
             if self._failure is not None:
-                raise self._failure
+                raise fresh(self._failure)
             await self._room.wait()
 
     async def flush(self, log: LedgerLog) -> None:
@@ -181,7 +181,7 @@ class WriteBehind:
             self._wake.set()
             await done.wait()
         if self._failure is not None:
-            raise self._failure
+            raise fresh(self._failure)
 
     def _is_due(self) -> bool:
         is_asked = bool(self._flushes or self._removals or self._retired)

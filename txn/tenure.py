@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 import trio
 
-from storage.errors import SPACE_RETRY_SECONDS
+from storage.errors import SPACE_RETRY_SECONDS, fresh
 from storage.metadata.store import StoreFull
 from storage.signal import Signal
 from txn.errors import TxnError
@@ -35,7 +35,7 @@ class Tenure:
         """End the tenure with this error, unless it has ended. Returns the error for the caller to raise."""
         self._end = self._end or error
         self.due.set()
-        return error.anew()
+        return fresh(error)
 
     def require(self) -> None:
         """Raise the error that ended the tenure, if it has ended.
@@ -43,7 +43,7 @@ class Tenure:
         Another try would wait as long for the same error, and delay the closing of the segment.
         """
         if self._end is not None:
-            raise self._end.anew()
+            raise fresh(self._end)
 
     async def repeat(self, settle: Callable[[], Awaitable[None]], wait: Callable[[], Awaitable[None]]) -> None:
         """Call `settle` after each `wait`, until the tenure ends. `settle` removes records and may be repeated.

@@ -5,6 +5,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
+from storage.errors import fresh
 from storage.metadata.delta import Delta
 from storage.metadata.steps import Steps
 from storage.metadata.store import MetadataError, SnapshotTaken, StoreFull
@@ -52,7 +53,7 @@ class Proposal(Generic[T]):
 
         await trio.lowlevel.wait_task_rescheduled(abort)
         if self._error is not None:
-            raise self._error
+            raise fresh(self._error)
         return self._result
 
     @property

@@ -21,6 +21,7 @@ from typing import Final, Self
 import trio
 from sortedcontainers import SortedDict
 
+from storage.errors import fresh
 from storage.metadata.image import Image, Written
 from storage.metadata.pacing import paced
 from storage.metadata.steps import KEYS_AT_ONCE, Steps
@@ -97,7 +98,7 @@ class Watches:
     def raise_failure(self) -> None:
         """Raise the cause given to `fail`, if any."""
         if self._failure is not None:
-            raise self._failure
+            raise fresh(self._failure)
 
     def attach(self, watch: "ImageKeyWatch | ImageRangeWatch") -> None:
         """Let `fire` find the watch."""

@@ -12,7 +12,7 @@ from broker.errors import IntentOpen
 from broker.names import TopicName
 from broker.topic import Topic
 from broker.topics import Topics
-from storage.errors import ExpectedError
+from storage.errors import ExpectedError, fresh
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ChangeSetTooLarge, InvalidOperation, StoreUnavailable
 from tests.support.disk import SimulatedFiles
@@ -41,7 +41,7 @@ class Refusals:
         async def get(topics: Topics, name: TopicName, *, creates: bool = True) -> Topic:
             self.requests += 1
             if self.requests <= REFUSED:
-                raise self.error.anew()
+                raise fresh(self.error)
             return await serve(topics, name, creates=creates)
 
         with patch.object(Topics, "get", get):

@@ -1,5 +1,6 @@
 """What the root of errors promises: policy stands on the class, and a copy keeps all of it."""
 
+import ast
 import gc
 import importlib
 import pkgutil
@@ -13,6 +14,7 @@ import pytest
 import broker
 import dispatch
 import storage
+import tidewire
 import txn
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicClosed, TopicDamaged, TopicNotFound
@@ -30,9 +32,21 @@ from storage.errors import (
     LedgerOutOfReach,
     NoSpace,
     WriterAlive,
+    fresh,
 )
+from storage.files import DiskFull
 from storage.metadata.store import ChangeSetTooLarge, Conflict, StoreFull, StoreUnavailable
 from txn.errors import OutcomeUnknown, OwnershipLost, PendingAcksDiscarded, TransactionConflict
+
+RAISED_ONCE: Final = {
+    # A change that failed by a defect: its log needs the traceback.
+    "broker.controller: change.error",
+    # They end the task that follows etcd, or that commits to the embedded store.
+    "storage.embedded: self._snapshot_failure",
+    "storage.follower: self._reversed",
+    "storage.rpc: inbox.failure",
+}
+"""Kept errors that are raised themselves: room, module, expression."""
 
 NOT_OF_THE_ROOT: Final = {
     # Bytes or records that cannot be read. Who reads them raises an error of the root, or passes them over.
@@ -121,7 +135,7 @@ def test_a_copy_says_the_same_and_keeps_no_frame() -> None:
 
     class Caller:
         def meet(self) -> None:
-            raise kept.anew()
+            raise fresh(kept)
 
     caller = Caller()
     gone = weakref.ref(caller)
@@ -137,5 +151,29 @@ def test_a_copy_says_the_same_and_keeps_no_frame() -> None:
 def test_a_copy_needs_no_constructor() -> None:
     """Errors with constructors of their own are copied too."""
     damage = LedgerCorrupt(Path("/l"), 7, "a flipped bit", next_entry=3)
-    anew = damage.anew()
-    assert (str(anew), anew.path, anew.next_entry) == (str(damage), damage.path, 3)
+    copied = fresh(damage)
+    assert (str(copied), copied.path, copied.next_entry) == (str(damage), damage.path, 3)
+
+
+@pytest.mark.parametrize("kept", [LedgerFailed("the disk failed"), DiskFull(28, "No space left on device", "/l")])
+def test_raising_a_kept_error_again_adds_no_frames(kept: LedgerFailed | DiskFull) -> None:
+    """The tenth caller's traceback is as long as the first one's, and the kept error has none."""
+    lengths = set()
+    for _ in range(10):
+        with pytest.raises(type(kept)) as told:
+            raise fresh(kept)
+        assert (str(told.value), told.value.__dict__) == (str(kept), kept.__dict__)
+        lengths.add(len(told.traceback))
+    assert lengths == {1}
+    assert kept.__traceback__ is None
+
+
+def test_no_object_raises_the_error_that_it_keeps() -> None:
+    """It raises a fresh copy. The exceptions go to one task, once, with the traceback of their origin."""
+    found = set()
+    for room in (broker, dispatch, storage, txn, tidewire):
+        for file in Path(room.__path__[0]).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_bytes())):
+                if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Attribute) and node.exc.attr.islower():
+                    found.add(f"{room.__name__}.{file.stem}: {ast.unparse(node.exc)}")
+    assert found == RAISED_ONCE

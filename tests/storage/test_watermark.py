@@ -80,7 +80,7 @@ async def test_who_gives_up_is_forgotten() -> None:
 
 
 async def test_a_failure_is_told_to_all_who_wait_now_or_later() -> None:
-    """What was reached before stays reached; watermarks derived from it fail too."""
+    """What was reached before stays reached. Derived watermarks fail too. Each task gets an error of its own."""
     watermark = Watermark(at(3))
     derived = watermark.derive(lambda position: position)
     told: list[BaseException] = []
@@ -98,4 +98,6 @@ async def test_a_failure_is_told_to_all_who_wait_now_or_later() -> None:
         watermark.fail(cause)
     await wait(watermark)
     await watermark.wait_for(at(3))
-    assert told == [cause] * 3
+    assert [str(error) for error in told] == ["ended"] * 3
+    assert len({id(error) for error in (cause, *told)}) == 4
+    assert cause.__traceback__ is None

@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage import cursor_record, ranges
-from storage.errors import ExpectedError
+from storage.errors import ExpectedError, fresh
 from storage.metadata.store import ChangeSetTooLarge, Delete, InvalidOperation, Op, Put, PutSequential, StoreFull
 from storage.position import EARLIEST
 from tests.support.cancellation import cancel_at_each_step
@@ -285,7 +285,7 @@ async def test_a_record_that_the_store_refuses_is_refused_alone(
 
         async def refuse(ops: Sequence[Op]) -> None:
             if writes(ops, PutSequential, OPS):
-                raise refused.anew()
+                raise fresh(refused)
 
         store.before = refuse
         with pytest.raises(told, match=str(refused)) as raised:

@@ -180,7 +180,7 @@ class Coordinators:
             connection.write(encode_command(commands.watch_tc_assignments(watch_id)))
             while self._end is None:
                 await self._ended.wait()
-            raise self._end
+            raise fresh(self._end)
         finally:
             connection.detach(Kind.COORDINATORS, watch_id)
             connection.write(encode_command(commands.watch_tc_assignments_close(watch_id)))
@@ -201,5 +201,5 @@ class Coordinators:
         self._finish(error)
 
     def _finish(self, error: TidewireError) -> None:
-        self._end = fresh(error)
+        self._end = error
         self._ended.set()

@@ -119,7 +119,7 @@ class LayoutWatch:
             connection.write(encode_command(commands.scalable_topic_lookup(session_id, self.layout.topic)))
             while self._end is None:
                 await self._ended.wait()
-            raise self._end
+            raise fresh(self._end)
         finally:
             connection.detach(Kind.LAYOUT, session_id)
             connection.write(encode_command(commands.scalable_topic_close(session_id)))
@@ -144,7 +144,7 @@ class LayoutWatch:
         self._finish(error)
 
     def _finish(self, error: TidewireError) -> None:
-        self._end = fresh(error)
+        self._end = error
         self._ended.set()
 
 

@@ -21,6 +21,7 @@ from typing import Final
 
 import trio
 
+from storage.errors import fresh
 from storage.metadata.etcd.follower import Follower
 from storage.metadata.etcd.generated import etcd_pb2 as pb
 from storage.metadata.etcd.keys import Keys
@@ -90,14 +91,14 @@ class Writer:
             return await self._read(change_set)
         await self._room.acquire()
         if self._closed is not None:
-            raise self._closed
+            raise fresh(self._closed)
         proposal = _Proposal(change_set, ops, size, trio.current_time() + self._retry.seconds_max)
         self.unanswered += 1
         self._waiting.append(proposal)
         self._wake.set()
         await proposal.done.wait()
         if proposal.error is not None:
-            raise proposal.error
+            raise fresh(proposal.error)
         assert proposal.committed is not None, "it was answered"
         return await self._seen(proposal.committed, proposal.until)
 

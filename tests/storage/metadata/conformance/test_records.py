@@ -1,7 +1,10 @@
 """Records, their versions, and change sets with conditions, on every store."""
 
+import weakref
+
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata import records
 from storage.metadata.store import (
@@ -18,6 +21,7 @@ from storage.metadata.store import (
     PutSequential,
 )
 from tests.support.metadata import keys
+from tests.support.reference_counts import collector_stopped
 
 
 async def test_a_record_is_read_with_its_version(store: MetadataStore) -> None:
@@ -32,6 +36,25 @@ async def test_a_record_is_read_with_its_version(store: MetadataStore) -> None:
         await store.put("/a", b"2", expected=ABSENT)
     assert (caught.value.key, caught.value.expected, caught.value.actual) == ("/a", ABSENT, version)
     assert await store.get("/a") == record
+
+
+async def test_a_refused_caller_is_freed_at_once(store: MetadataStore) -> None:
+    """E16: the store keeps no refusal, whose traceback would hold everything that the caller has."""
+    await store.put("/a", b"")
+
+    class Held:
+        pass
+
+    async def refused() -> weakref.ref[Held]:
+        held = Held()
+        with pytest.raises(Conflict):
+            await store.put("/a", b"", expected=ABSENT)
+        return weakref.ref(held)
+
+    with collector_stopped():
+        gone = await refused()
+        await wait_all_tasks_blocked()
+        assert gone() is None
 
 
 @pytest.mark.parametrize("wrong", [Put("/a", b"2", 77), Delete("/a", 77), Delete("/no", 77), Check("/a", ABSENT)])

@@ -1,7 +1,6 @@
-"""The library by which values in Avro are read and written.
+"""The library that reads and writes Avro values.
 
-It is imported when there are such values, so executors of other jobs, each of which has to be given its packages, can
-do without.
+It is imported only when there are such values. So executors of other jobs need not have it installed.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Logical types of values in Avro that were written before their field had one, or when it still had.
+"""Logical types of Avro values whose field had no logical type when they were written, or has none any more.
 
-A logical type is a note on how a number or bytes are meant, and the note alone may be added or removed: what is stored
-stays the same. Avro's library goes by the note in the schema that a value was written with. The data frame's column was
-made by another schema, whose note counts where they differ: else a number of milliseconds would come out as one of
+A logical type says what a stored number or bytes mean. A schema may add or remove it, and the stored bytes stay the
+same. The Avro library uses the logical type in the schema that a value was written with. Another schema made the data
+frame's column, and its logical type counts where the two differ. Otherwise a number of milliseconds would be read as
 microseconds.
 
 Pure.
@@ -20,13 +20,13 @@ _PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""What a type may have become under the rules of Avro's schema resolution."""
+"""What a type may become under the rules of Avro's schema resolution."""
 
 
 def with_logical_types_of(reader: object, writer: object) -> object:
-    """The writer's definition with the reader's logical types: added where it has none, left out where only it has one.
+    """The writer's definition with the reader's logical types: added where it has none, removed where only it has one.
 
-    Where both have one, the writer's is right about what it wrote. Definitions are JSON in Avro's language.
+    Where both have one, the writer's stays, because it is right about what was written. Definitions are parsed JSON.
 
     Raises:
         ValueError: a logical type was added or removed together with a change of the type under it.
@@ -35,7 +35,7 @@ def with_logical_types_of(reader: object, writer: object) -> object:
 
 
 def _named(definition: object) -> Iterator[tuple[str, object]]:
-    """All definitions that others may refer to by name."""
+    """All definitions that others can refer to by name."""
     if isinstance(definition, list):
         for item in definition:
             yield from _named(item)
@@ -81,7 +81,7 @@ def _laid_over(writer: Any, reader: Any, named: Mapping[str, object]) -> Any:  #
 
 
 def _counterpart(writer: Any, reader: Any, named: Mapping[str, object]) -> Any:  # noqa: ANN401 - JSON
-    """What the reader has in the writer's place: of a union the branch of that type, else one it can become."""
+    """The reader's type in the writer's place. Of a union, the branch of the same type, else one it can become."""
     reader = _unwrapped(reader)
     branches = [
         named.get(_short(one), one) if isinstance(one, str) else _unwrapped(one)
@@ -96,14 +96,14 @@ def _counterpart(writer: Any, reader: Any, named: Mapping[str, object]) -> Any: 
 
 
 def _unwrapped(definition: Any) -> Any:  # noqa: ANN401 - JSON
-    """Without the braces of {"type": {"type": "long"}}."""
+    """The definition without nested braces, as in {"type": {"type": "long"}}."""
     while isinstance(definition, dict) and not isinstance(definition["type"], str):
         definition = definition["type"]
     return definition
 
 
 def _kind(definition: Any) -> str:  # noqa: ANN401 - JSON
-    """The type's word, or the name that it is referred to by."""
+    """The type's word, or the name that it refers to."""
     word: str = definition["type"] if isinstance(definition, dict) else definition
     return word
 

@@ -1,4 +1,4 @@
-"""Rows that wait to be sent to a segment, and the frames that they are sent in."""
+"""Rows that wait to be sent to a segment, and the frames that carry them."""
 
 from collections import deque
 from typing import Final, NamedTuple
@@ -13,11 +13,11 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 FRAME_ROWS_MAX: Final = 4096
 FRAME_BYTES_MAX: Final = 512 * 1024
-"""A frame has no more than these, but at least a row."""
+"""A frame holds no more than these, but at least one row."""
 
 
 class Waiting:
-    """Rows in the order in which they are to be sent."""
+    """Rows in the order of sending."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -26,17 +26,17 @@ class Waiting:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many as a frame takes."""
+        """Whether there are enough for a full frame."""
         return self.count >= FRAME_ROWS_MAX or self.size_bytes >= FRAME_BYTES_MAX
 
     def add(self, rows: Rows) -> None:
-        """More of them, behind the others."""
+        """Queue rows behind the others."""
         self._pieces.append(rows)
         self.count += len(rows)
         self.size_bytes += rows.size_bytes
 
     def take_frame(self) -> list[Rows]:
-        """The first of them, as many as a frame takes."""
+        """Take the first rows, as many as fit into a frame."""
         taken: list[Rows] = []
         rows_left, bytes_left = FRAME_ROWS_MAX, FRAME_BYTES_MAX
         while self._pieces and rows_left:
@@ -59,7 +59,7 @@ class Waiting:
         return taken
 
     def take_all(self) -> list[Rows]:
-        """All of them."""
+        """Take all rows."""
         taken = list(self._pieces)
         self._pieces.clear()
         self.count = self.size_bytes = 0
@@ -67,7 +67,7 @@ class Waiting:
 
 
 class Producing(NamedTuple):
-    """The session in which frames are sent."""
+    """The session that sends frames."""
 
     producer_id: int
     name: str
@@ -84,7 +84,7 @@ class SentFrame(NamedTuple):
 
 
 def encode_frame(rows: list[Rows], session: Producing, sequence_id: int, publish_time_ms: int) -> tuple[bytes, bytes]:
-    """The bytes that send the rows as one batch, under the sequence ids from `sequence_id` on; in two pieces."""
+    """The bytes that send the rows as one batch, with the sequence ids from `sequence_id` on; in two pieces."""
     count = sum(len(piece) for piece in rows)
     body = b"".join(piece.data for piece in rows)
     last_id = sequence_id + count - 1

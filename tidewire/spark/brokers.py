@@ -1,7 +1,7 @@
-"""The brokers as one planner or one task sees them: a connection by address, and who serves a topic.
+"""The brokers as one planner or one task sees them: a connection by address, and the owner of a topic.
 
-A topic or segment may be at any broker and may move, so everybody asks anew where it is, by LOOKUP at the broker the
-user named, and follows the answer. Nothing about where things are travels from the planner to the tasks.
+Any broker may own a topic or segment, and ownership may move. So planner and tasks each find the owner by LOOKUP, from
+the broker that the user named. The planner sends no addresses to the tasks.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,30 +17,30 @@ from tidewire.spark.connection import BlockingConnection
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Connect = Callable[[BrokerAddress, BrokerAddress | None], BlockingConnection]
-"""Connects to an address, which is to pass everything on to the second one, if there is one."""
+"""Connects to an address. The peer forwards everything to the second address, if there is one."""
 
 
 class Contact(Protocol):
-    """What the options say of brokers."""
+    """The options that concern brokers."""
 
     @property
     def service(self) -> BrokerAddress:
-        """The one that the user named."""
+        """The broker that the user named."""
         ...
 
     @property
     def operation_timeout_seconds(self) -> float:
-        """How long one may take to answer."""
+        """The time limit for a broker's answer."""
         ...
 
 
 class Brokers:
-    """Connections that live as long as the block that this object manages."""
+    """Connections that last as long as the `with` block of this object."""
 
     def __init__(self, options: Contact, connect: Connect | None = None) -> None:
         """The brokers behind `options.service`; `connect` makes connections, over TCP unless it is given."""
         self.timeout_seconds: Final = options.operation_timeout_seconds
-        """How long one may take to answer."""
+        """The time limit for a broker's answer."""
         self._service = options.service
         self._connect = connect or partial(connect_by_tcp, options.operation_timeout_seconds)
         self._connections: dict[tuple[BrokerAddress, BrokerAddress | None], BlockingConnection] = {}
@@ -55,7 +55,7 @@ class Brokers:
         self.close()
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._open.close()
 
     def service(self) -> BlockingConnection:
@@ -67,7 +67,7 @@ class Brokers:
         return self._connection(self._service)
 
     def at(self, url: str, what: str) -> BlockingConnection:
-        """A connection to a broker that another one named, as the one that serves `what`.
+        """A connection to the broker of `what`, at the URL that the user's broker gave.
 
         Raises:
             TidewireError: it could not be made.
@@ -76,14 +76,14 @@ class Brokers:
         return self._connection(named_address(url, connection.address, what))
 
     def connected(self) -> Iterable[BlockingConnection]:
-        """The connections that have been made."""
+        """The connections made so far."""
         return self._connections.values()
 
     def owner_of(self, topic: str) -> BlockingConnection:
-        """A connection to the broker that serves the topic, segment or partition now.
+        """A connection to the broker that currently serves the topic, segment or partition.
 
         Raises:
-            TidewireError: there is no such topic, or nobody could be asked.
+            TidewireError: there is no such topic, or no broker could be asked.
         """
         lookup = Lookup(topic, self._service)
         connection = self._connection(*lookup.route)
@@ -120,5 +120,5 @@ class Brokers:
 def connect_by_tcp(
     timeout_seconds: float, address: BrokerAddress, proxied_to: BrokerAddress | None
 ) -> BlockingConnection:
-    """A connection that has shaken hands."""
+    """A connection with a completed handshake."""
     return BlockingConnection.open(address, timeout_seconds=timeout_seconds, proxied_to=proxied_to)

@@ -1,7 +1,7 @@
-"""What Spark wrote into a stream's checkpoint folder and tells a sink nowhere else.
+"""What Spark writes into a stream's checkpoint folder and gives a sink in no other way.
 
-Spark hands a sink the option `checkpointLocation`, and tells only tasks which query they are of. The folder says more,
-as far as this process can read it: it has to be on the driver's own file system. None stands for what cannot be read.
+Spark gives a sink the option `checkpointLocation`, but only tasks learn the query's id. The folder holds it, and more,
+if this process can read it: it has to be on the driver's own file system. None stands for what cannot be read.
 """
 
 import hashlib
@@ -11,17 +11,17 @@ from urllib.parse import unquote, urlsplit
 
 
 def plan_of(checkpoint: str | None, batch: int) -> str | None:
-    """A digest of the file in which Spark has planned a micro-batch.
+    """A digest of the file with Spark's plan of a micro-batch.
 
-    Spark writes it before the batch, and plans by it again after a crash. It has the sources' offsets, and the time
-    that `current_timestamp()` gives.
+    Spark writes this file before it runs the batch, and reuses it after a crash. It holds the sources' offsets, and the
+    time that `current_timestamp()` returns.
     """
     planned = _read(checkpoint, f"offsets/{batch}")
     return None if planned is None else hashlib.sha256(planned).hexdigest()
 
 
 def query_of(checkpoint: str | None) -> str | None:
-    """The id of the query whose checkpoint it is."""
+    """The id of the query that owns the checkpoint."""
     metadata = _read(checkpoint, "metadata")
     if metadata is None:
         return None
@@ -42,5 +42,5 @@ def _read(checkpoint: str | None, name: str) -> bytes | None:
     try:
         return (folder / name).read_bytes()
     except OSError:
-        # The folder may be another machine's.
+        # The folder may be on another machine.
         return None

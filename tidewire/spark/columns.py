@@ -1,15 +1,16 @@
-"""The columns that are written, and what they make of a row.
+"""The columns that the sink writes, and what each becomes in a message.
 
-    value         required: binary or string; with the option `schema`, what that says (values.py); null is a message
-                  without value (a deletion, to compaction)
-    key           string, or binary, which stands in messages as base64; null is none. Rows of one key keep their order
-    event_time    timestamp, to the millisecond, not before 1970; null is none, as the first of these milliseconds is
-    properties    map<string, string>; null is none
-    topic         string, the topic in full; needed, and only looked at, when the option `topic` is not given
+    value         required: binary or string; with the option `schema`, a type that it allows (values.py); null is a
+                  message without a value (compaction treats it as a deletion)
+    key           string, or binary, which messages hold as base64; null is no key. Rows of one key keep their order
+    event_time    timestamp, rounded down to milliseconds, not before 1970; null and the first millisecond of 1970 are
+                  no event time
+    properties    map<string, string>; null is no properties
+    topic         string, the topic's full name; required and used only without the option `topic`
 
-What else a data frame that was read from a topic has (segment, position, index, publish_time) is of the message that
-was read and is left out, so that such a frame can be written as it is. Any other column is refused by name: it would
-be lost.
+A data frame that was read from a topic has more columns (segment, position, index, publish_time). They describe the
+read message and are ignored, so such a data frame can be written as it is. Any other column is an error, because its
+data would be lost.
 """
 
 from typing import Final, NamedTuple
@@ -30,21 +31,21 @@ _LEFT_OUT: Final = frozenset(SCHEMA.fieldNames()) - {"value", *_WRITTEN}
 
 
 class FrameColumns(NamedTuple):
-    """Where in a data frame the columns stand; None for those it has not."""
+    """The places of the columns in a data frame; None for missing ones."""
 
     value: int
     key: int | None
     event_time: int | None
     properties: int | None
     topic: int | None
-    """None, too, if the column is not looked at."""
+    """Also None if the option `topic` is given."""
 
 
 def find_columns(schema: StructType, *, topic_is_given: bool) -> FrameColumns:
-    """Find them; of `value`, the type is not looked at.
+    """Find the columns. The type of `value` is not checked here.
 
     Raises:
-        UnwritableColumns: there is one too many or too few, or one has another type.
+        UnwritableColumns: a column is unknown, missing or duplicate, or has the wrong type.
     """
     places: dict[str, int] = {}
     for place, field in enumerate(schema.fields):
@@ -73,7 +74,7 @@ def find_columns(schema: StructType, *, topic_is_given: bool) -> FrameColumns:
 
 
 def column(batch: pa.RecordBatch, place: int | None) -> pa.Array | None:
-    """One of a record batch's columns, if it is there, in Arrow's usual type where Spark was told to use large ones."""
+    """One of a record batch's columns, or None; large Arrow types become the usual ones."""
     if place is None:
         return None
     found = batch.column(place)
@@ -87,7 +88,7 @@ def column(batch: pa.RecordBatch, place: int | None) -> pa.Array | None:
 
 
 def _is_a(found: DataType, known: DataType) -> bool:
-    # Of maps, whether values may be null does not matter, and of strings the collation.
+    # Whether a map's values may be null does not matter, and neither does a string's collation.
     if isinstance(known, MapType):
         return (
             isinstance(found, MapType)

@@ -1,11 +1,11 @@
 """One blocking connection to a broker: the adapter of `tidewire.protocol.conversation` over a socket.
 
-Spark's Python processes do one thing at a time and have no event loop: a planner asks a few questions, a task reads one
-segment. So there is no task and no thread here either, only a socket that is read when something is wanted from it.
-What nobody reads stays in the broker, which is all the back-pressure that a slow Spark stage needs.
+Spark's Python processes do one thing at a time and have no event loop: a planner makes a few requests, a task reads one
+segment. So there is no task or thread here, only a socket that the caller reads when it needs something. Unread data
+stays in the broker, which gives a slow Spark stage its back-pressure.
 
-Every wait has a deadline. A request has `timeout_seconds` for its answer, whatever else arrives meanwhile; whoever
-waits for messages gives `receive` a deadline of its own.
+Every wait has a deadline. A request has `timeout_seconds` for its answer, whatever else arrives meanwhile. A caller
+that waits for messages gives `receive` its own deadline.
 """
 
 import socket
@@ -27,13 +27,13 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 CLIENT_VERSION: Final = "tidewire-spark"
 
 RECEIVE_BYTES_MAX: Final = 256 * 1024
-"""The most bytes taken from the socket at once."""
+"""The most bytes read from the socket at once."""
 
 _Answer = TypeVar("_Answer", bound=ProtobufMessage)
 
 
 class Socket(Protocol):
-    """What a connection uses of a `socket.socket`."""
+    """The part of `socket.socket` that a connection uses."""
 
     def recv_into(self, buffer: memoryview, /) -> int:
         """Receive some bytes; 0 when the peer has closed."""
@@ -44,20 +44,20 @@ class Socket(Protocol):
         ...
 
     def fileno(self) -> int:
-        """By which the system knows it."""
+        """The system's number for it."""
         ...
 
     def settimeout(self, value: float, /) -> None:
-        """How long the two above may take before they raise TimeoutError; with 0 they raise BlockingIOError at once."""
+        """The time limit of the two above, which then raise TimeoutError; with 0, BlockingIOError at once."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Close it."""
         ...
 
 
 class BlockingConnection:
-    """See the module's docstring. After it raised `ConnectionLost` or `ProtocolViolation` it is of no further use."""
+    """See the module's docstring. After a `ConnectionLost` or `ProtocolViolation` it cannot be used again."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class BlockingConnection:
         proxied_to: BrokerAddress | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A connection over a connected socket, which it will close; `handshake` comes first.
+        """A connection over a connected socket, which it owns and closes; call `handshake` first.
 
         Args:
-            connected: nothing sent or received yet.
-            address: who is at the other end, for errors.
-            timeout_seconds: how long a request may stay unanswered, and sending may take.
-            proxied_to: the broker that the peer, a proxy, shall pass everything on to.
+            connected: with nothing sent or received yet.
+            address: the peer's address, for errors.
+            timeout_seconds: the time limit for an answer, and for sending.
+            proxied_to: the broker to which the peer, a proxy, forwards everything.
             clock: seconds, from any origin.
         """
         self.address = address
@@ -84,20 +84,20 @@ class BlockingConnection:
         self._conversation = Conversation(address, CLIENT_VERSION, proxied_to)
         self._buffer = memoryview(bytearray(RECEIVE_BYTES_MAX))
         self.unasked: Callable[[Frame], None] | None = None
-        """Is given what arrives while an answer is waited for and is no answer to it; dropped when there is nobody."""
+        """Gets the frames that arrive during a request and are not its answer; without it they are dropped."""
 
     @property
     def features(self) -> pb.FeatureFlags:
-        """What the broker announced."""
+        """The features that the broker announced."""
         return self._conversation.features
 
     @classmethod
     def open(cls, address: BrokerAddress, *, timeout_seconds: float, proxied_to: BrokerAddress | None = None) -> Self:
-        """Connect, and shake hands.
+        """Connect, and complete the handshake.
 
         Raises:
-            ConnectFailed: nobody answers there.
-            ConnectionLost, OperationTimedOut, ProtocolViolation, Refused: somebody does, but not as a broker would.
+            ConnectFailed: nothing answers there.
+            ConnectionLost, OperationTimedOut, ProtocolViolation, Refused: the handshake failed.
         """
         try:
             connected = socket.create_connection(address, timeout_seconds)
@@ -123,18 +123,18 @@ class BlockingConnection:
         self.close()
 
     def close(self) -> None:
-        """End the connection; the broker forgets what was opened on it."""
+        """Close the connection. The broker then forgets the consumers and producers that were opened on it."""
         self._socket.close()
 
     def fileno(self) -> int:
-        """Of its socket, to wait until `arrived` has something to take."""
+        """The socket's number, to wait on before `arrived`."""
         return self._socket.fileno()
 
     def handshake(self) -> None:
-        """Say who we are and hear who answers.
+        """Send CONNECT, and wait for the answer.
 
         Raises:
-            ConnectionLost, OperationTimedOut, ProtocolViolation, Refused: the peer does not welcome us.
+            ConnectionLost, OperationTimedOut, ProtocolViolation, Refused: the peer did not answer with CONNECTED.
         """
         self.send_encoded(self._conversation.greeting())
         deadline = self.deadline()
@@ -142,7 +142,7 @@ class BlockingConnection:
             self._fill(deadline, "its answer to CONNECT")
 
     def deadline(self) -> float:
-        """When a request sent now is overdue, by the connection's clock."""
+        """When the answer to a request sent now is overdue, by the connection's clock."""
         return self._clock() + self._timeout_seconds
 
     def send(self, command: pb.BaseCommand) -> None:
@@ -150,15 +150,15 @@ class BlockingConnection:
 
         Raises:
             ConnectionLost: the connection has ended.
-            OperationTimedOut: the broker does not read what it is sent.
+            OperationTimedOut: the broker does not read what is sent.
         """
         self.send_encoded(encode_command(command))
 
     def send_encoded(self, *pieces: bytes) -> None:
-        """Send a frame that is encoded already, in pieces so that a large one need not be copied.
+        """Send an encoded frame, in pieces so that a large one need not be copied.
 
         Raises:
-            MessageTooLarge: the broker does not take that much; nothing was sent.
+            MessageTooLarge: the frame is above the broker's limit; nothing was sent.
             TidewireError: as `send`.
         """
         self._conversation.check_frame(sum(map(len, pieces)))
@@ -172,14 +172,14 @@ class BlockingConnection:
             raise self._broken(error) from error
 
     def request(self, make: Callable[[int], pb.BaseCommand], expected: type[_Answer]) -> _Answer:
-        """Send the command that `make` makes with a request id, and return the message that answers it.
+        """Send the command that `make` builds for a request id, and return the message that answers it.
 
-        Whatever else arrives before goes to `unasked`.
+        Other frames that arrive meanwhile go to `unasked`.
 
         Raises:
             Refused: the broker answered with an error.
-            ProtocolViolation: it was answered, but not by the `expected` message.
-            ConnectionLost, OperationTimedOut: there was no answer.
+            ProtocolViolation: the answer is not an `expected` message.
+            ConnectionLost, OperationTimedOut: no answer came.
         """
         question = self._conversation.question(make, expected)
         self.send_encoded(self._conversation.ask(question))
@@ -201,23 +201,23 @@ class BlockingConnection:
 
         Args:
             deadline: by the connection's clock.
-            awaited: what the broker owes us; stands in the error when it does not come.
+            awaited: what the broker has to send; the error names it if it does not come.
 
         Raises:
             OperationTimedOut: it did not come in time.
             ConnectionLost: the connection ended.
-            ProtocolViolation: what came is no frame.
+            ProtocolViolation: the peer broke the protocol.
         """
         while not isinstance(event := self._wait(deadline, awaited), Frame):
             pass
         return event
 
     def arrived(self) -> Iterator[Frame]:
-        """The frames that have arrived by now and are not about the connection itself. Does not wait.
+        """The frames that have arrived and are not about the connection itself. Does not wait.
 
         Raises:
             ConnectionLost: the connection ended.
-            ProtocolViolation: what came is no frame.
+            ProtocolViolation: the peer broke the protocol.
         """
         while True:
             event = self._next_event()
@@ -232,7 +232,7 @@ class BlockingConnection:
         return event
 
     def _next_event(self) -> Question[Any] | Frame | None:
-        """The next event among the bytes taken that is not about the connection itself, if it is there."""
+        """The next event in the received bytes that is not about the connection itself; None if there is none."""
         while (event := self._conversation.next_event()) is PING:
             self.send_encoded(PONG)
         return event

@@ -1,4 +1,4 @@
-"""What the messages of entries hold, as columns: the usual ones many at a time, all others by the codec."""
+"""The messages in entries, as columns: plain batches many at a time, all others by the codec."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -16,24 +16,24 @@ from tidewire.wire.pulsar.messages import SingleMessage, open_body, split_body
 Indexes = np.ndarray[Any, np.dtype[np.int32]]
 
 NO_BATCH: Final = -1
-"""In place of the index of a message that was sent alone."""
+"""The batch index of a message that was sent alone."""
 
 _MESSAGE_BYTES_MIN: Final = 6
-"""What a message takes in a batch at the least."""
+"""The smallest size of a message in a batch."""
 
 
 class Opened(NamedTuple):
-    """An entry whose messages can be read."""
+    """A decompressed entry."""
 
     entry: ReceivedEntry
     body: bytes | bytearray | memoryview
     """Not compressed."""
     messages: list[SingleMessage] | None
-    """Those to be seen, when the codec had to read them; None of what looks like a plain batch."""
+    """The visible messages, if the codec had to read them; None for what looks like a plain batch."""
 
     @property
     def messages_max(self) -> int:
-        """How many messages it says that it holds, at most."""
+        """How many messages the entry claims to have, at most."""
         return self.entry.metadata.num_messages_in_batch if self.messages is None else len(self.messages)
 
 
@@ -41,19 +41,19 @@ class Contents(NamedTuple):
     """What differs between the messages of entries, in order."""
 
     rows: list[int]
-    """How many messages each entry has."""
+    """The number of messages in each entry."""
     batch_indexes: Indexes
-    """Or NO_BATCH."""
+    """Each message's index in its batch, or NO_BATCH."""
     keys: pa.StringArray
     values: pa.BinaryArray
     event_times_ms: Times
     """0 for none."""
     properties: dict[int, dict[str, str]]
-    """Of those messages that have some, by their number."""
+    """By the message's number, only for messages that have properties."""
 
 
 def open_entry(entry: ReceivedEntry) -> Opened:
-    """Decompress it, and read it unless it looks like a plain batch.
+    """Decompress the entry, and split it unless it looks like a plain batch.
 
     Raises:
         MessageError: it cannot be read.
@@ -73,7 +73,7 @@ def read_contents(entries: Iterable[Opened]) -> Contents:
     """The messages of at least one entry.
 
     Raises:
-        UnreadableMessage: an entry is damaged; says which by its position.
+        UnreadableMessage: an entry is damaged; the error gives its position.
     """
     collected = _Collected()
     for looks_plain, alike in groupby(entries, key=lambda opened: opened.messages is None):
@@ -89,7 +89,7 @@ def read_contents(entries: Iterable[Opened]) -> Contents:
 
 
 class _Collected:
-    """Columns in pieces, and messages that no piece was made of yet."""
+    """Columns in pieces, and the messages that are not in a piece yet."""
 
     def __init__(self) -> None:
         self._rows: list[int] = []
@@ -100,7 +100,7 @@ class _Collected:
         self._messages: list[SingleMessage] = []
 
     def take_plain(self, run: Sequence[Opened]) -> bool:
-        """Read batches; False, and nothing is taken, when one of them is not plain."""
+        """Read batches. Returns False, and takes nothing, when one of them is not plain."""
         counts = [opened.messages_max for opened in run]
         columns = read_plain([opened.body for opened in run], counts)
         if columns is None:
@@ -114,7 +114,7 @@ class _Collected:
         return True
 
     def take_messages(self, messages: Sequence[SingleMessage]) -> None:
-        """Those of one entry."""
+        """Take the messages of one entry."""
         for number, message in enumerate(messages, self._count):
             if message.properties:
                 self._properties[number] = message.properties
@@ -123,7 +123,7 @@ class _Collected:
         self._count += len(messages)
 
     def contents(self) -> Contents:
-        """All that was taken."""
+        """Everything taken so far."""
         self._make_piece()
         keys, values, times = zip(*self._pieces, strict=True) if self._pieces else ((), (), ())
         return Contents(

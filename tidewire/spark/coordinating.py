@@ -1,6 +1,6 @@
-"""What is asked of transaction coordinators: transactions in groups, and the groups' decisions.
+"""The requests to transaction coordinators: transactions in groups, and the groups' decisions.
 
-A coordinator is any broker that leads one; the broker that the user named says which there are.
+Several brokers may lead coordinators. The broker that the user named tells which broker leads which.
 """
 
 import random
@@ -23,10 +23,10 @@ class Coordinator:
     """One of the coordinators, over a connection of `brokers`."""
 
     def __init__(self, brokers: Brokers, number: int | None = None) -> None:
-        """Find it, and be introduced; any one unless a number is given.
+        """Find a coordinator and connect to it; any one unless a number is given.
 
         Raises:
-            TidewireError: nobody could be asked, or there is none.
+            TidewireError: no broker could be asked, or there is no coordinator.
         """
         service = brokers.service()
         self._number, url = _leader(service, number)
@@ -36,11 +36,11 @@ class Coordinator:
         )
 
     def new_transaction(self, group: pb.TransactionGroup, timeout_ms: int) -> TransactionId | None:
-        """A transaction of a group; None when the group's batch, or a later one, is committed already.
+        """Begin a transaction of a group; None when the group's batch, or a later one, is already committed.
 
         Raises:
-            ProtocolViolation: the broker knows no groups.
-            TidewireError: there is none to be had.
+            ProtocolViolation: the broker does not support groups.
+            TidewireError: no transaction could be begun.
         """
         answer = self._connection.request(
             partial(commands.new_txn, tc_id=self._number, timeout_ms=timeout_ms, group=group), pb.CommandNewTxnResponse
@@ -51,7 +51,7 @@ class Coordinator:
         return transaction_of(answer, self._number)
 
     def include(self, transaction: TransactionId, segment: str) -> None:
-        """Announce that the transaction is going to write to a segment.
+        """Announce that the transaction will write to a segment.
 
         Raises:
             TidewireError: it was refused, or not answered.
@@ -62,7 +62,7 @@ class Coordinator:
         )
 
     def abort(self, transaction: TransactionId) -> None:
-        """Abort one transaction, of whatever group.
+        """Abort one transaction, whatever its group.
 
         Raises:
             TidewireError: it was refused, or not answered.
@@ -70,13 +70,13 @@ class Coordinator:
         self._connection.request(partial(commands.end_txn, txn=transaction, commit=False), pb.CommandEndTxnResponse)
 
     def commit_group(self, group: pb.TransactionGroup, winners: list[TransactionId]) -> None:
-        """Commit these of a group's transactions and abort its others, unless the batch is committed already.
+        """Commit these of a group's transactions and abort its others, unless the batch is already committed.
 
-        Durable on return; asking again is safe.
+        Durable on return. It is safe to ask again.
 
         Raises:
-            Refused: one of them is not open any more (InvalidTxnStatus), or another reason.
-            TidewireError: nobody answered.
+            Refused: one of them is no longer open (InvalidTxnStatus), or another reason.
+            TidewireError: no answer came.
         """
         answer = self._connection.request(
             partial(commands.end_group, group=group, winners=winners, commit=True), pb.CommandEndTxnResponse
@@ -84,10 +84,10 @@ class Coordinator:
         self._require_groups(answer.group_state == pb.APPLIED)
 
     def abort_group(self, group: pb.TransactionGroup) -> int | None:
-        """Abort the group's open transactions; one that is committed stays so.
+        """Abort the group's open transactions. A committed group stays committed.
 
         Returns:
-            The last batch of its application that is committed; None when there is none.
+            The last committed batch of the application; None when there is none.
 
         Raises:
             TidewireError: it was refused, or not answered.
@@ -107,16 +107,16 @@ class Coordinator:
 
 
 def _leader(service: BlockingConnection, number: int | None) -> tuple[int, str]:
-    """The number of a coordinator, and its broker."""
+    """A coordinator's number, and the URL of the broker that leads it."""
     require_transactions(service)
     service.send(commands.watch_tc_assignments(_WATCH_ID))
     deadline = service.deadline()
-    command = service.receive(deadline, "who coordinates transactions").command
+    command = service.receive(deadline, "the list of transaction coordinators").command
     while command.type != pb.BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE:
-        command = service.receive(deadline, "who coordinates transactions").command
+        command = service.receive(deadline, "the list of transaction coordinators").command
     update = command.watch_tc_assignments_update
     if update.HasField("error"):
-        raise refusal(update.error, f"{service.address} does not tell who coordinates transactions: {update.message}")
+        raise refusal(update.error, f"{service.address} does not list the transaction coordinators: {update.message}")
     service.send(commands.watch_tc_assignments_close(_WATCH_ID))
     leaders = leaders_of(update)
     if number is None and leaders:

@@ -1,8 +1,8 @@
-"""Values to Arrow columns by their topic's schema.
+"""Decodes values to Arrow columns by their topic's schema.
 
-Primitive values of fixed size are read as one array, JSON by Arrow's own reader, Avro by fastavro, each message
-with the schema it was written with, into the one that the data frame has. What cannot be read fails the read and is
-named: a column that is null because nobody could read it is found out weeks later.
+Fixed-size primitive values are read as one array, JSON by Arrow's own reader, and Avro by fastavro. Each Avro value is
+decoded with the schema it was written with, into the data frame's schema. A value that cannot be decoded fails the read
+and is named in the error. A null in its place might be noticed only weeks later.
 """
 
 import io
@@ -26,7 +26,7 @@ Values = Sequence[bytes | None]
 SchemaOfVersion = Callable[[bytes], TopicSchema]
 
 _S = pb.Schema
-# As Pulsar's clients write them: big-endian.
+# Big-endian, as Pulsar's clients write them.
 _FIXED: Final[dict[int, str]] = {
     _S.Int8: ">i1",
     _S.Int16: ">i2",
@@ -42,13 +42,13 @@ _TIME_MS_MAX: Final = (2**63 - 1) // _US_PER_MS
 
 
 class Decoder:
-    """Makes the `value` column of messages."""
+    """Builds the `value` column of messages."""
 
     def __init__(self, schema: TopicSchema, made: DataType, of_version: SchemaOfVersion) -> None:
-        """Set up.
+        """Prepare to decode.
 
         Args:
-            schema: by which the data frame's column was made.
+            schema: the schema that the data frame's column was made from.
             made: that column's type.
             of_version: finds the schema that a message was written with, by the version in its metadata.
 
@@ -64,10 +64,10 @@ class Decoder:
         self._reads_json_by_arrow = pa.types.is_struct(self._type) and len(self._type) > 0 and _arrow_reads(self._type)
 
     def column(self, values: Values, version: bytes) -> pa.Array:
-        """Values that were all written with this version; null where a message has none.
+        """The column of values that were all written with this version; null for a message without a value.
 
         Raises:
-            UnreadableMessage: they are not what the schema says.
+            UnreadableMessage: a value does not match the schema.
         """
         kind = self._schema.kind
         try:
@@ -84,7 +84,7 @@ class Decoder:
             return self._fixed(values, np.dtype(_FIXED[kind]))
         except UnreadableMessage:
             raise
-        # Whatever the libraries make of bytes that are none of theirs.
+        # The libraries raise all kinds of errors for bytes that are not theirs.
         except Exception as error:
             name = _S.Type.Name(kind)
             raise UnreadableMessage(f"a value does not match the topic's {name} schema: {error}") from error
@@ -107,7 +107,7 @@ class Decoder:
         if not self._reads_json_by_arrow:
             return pa.array([None if value is None else json.loads(value) for value in values], self._type)
         lines = [b"{}" if value is None else value.strip().replace(b"\n", b" ") for value in values]
-        # So no value can go on in the next one unnoticed: behind a brace that closes, none that opens can follow.
+        # So no value can continue into the next line: after a closing brace no opening one can follow.
         if not all(line[:1] == b"{" and line[-1:] == b"}" for line in lines):
             raise ValueError("it is not a JSON object")
         text = b"\n".join(lines)
@@ -147,7 +147,7 @@ def _flag(value: bytes) -> bool:
 
 
 def _json_fields(made: pa.DataType) -> list[pa.Field]:
-    """The fields as Arrow's reader of JSON reads them: it knows no binary."""
+    """The fields as Arrow's JSON reader knows them: it has no binary type."""
     return [pa.field(field.name, _json_type(field.type)) for field in made]
 
 
@@ -160,7 +160,7 @@ def _json_type(made: pa.DataType) -> pa.DataType:
 
 
 def _arrow_reads(made: pa.DataType) -> bool:
-    """Whether Arrow's reader of JSON can make it; it has no maps."""
+    """Whether Arrow's JSON reader can produce the type; it has no maps."""
     if pa.types.is_struct(made):
         return all(_arrow_reads(field.type) for field in made)
     return not pa.types.is_map(made) and (not pa.types.is_list(made) or _arrow_reads(made.value_type))

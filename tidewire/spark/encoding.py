@@ -1,9 +1,9 @@
-"""Rows to messages of a batch, by columns: no row is ever a Python object.
+"""Encodes rows as messages of a batch, by columns: no row becomes a Python object.
 
-A message in a batch is its metadata's size, its metadata (protobuf) and its value. Of the metadata, what differs in
-length between rows (key, properties) is in Arrow columns already, and the rest is made as a matrix of bytes, a row
-each, from which a mask takes what a row has. Arrow then joins the pieces row by row into one binary column, so that a
-run of rows is a run of bytes that can be sent as it stands.
+A message in a batch is the size of its metadata, the metadata (protobuf), and the value. The metadata's fields of
+variable length (key, properties) are Arrow columns already. The other fields become a matrix of bytes with a line for
+each row, and a mask selects the bytes that a row has. Arrow then joins the pieces row by row into one binary column. So
+consecutive rows are consecutive bytes, which can be sent as they are.
 
 Pure.
 """
@@ -24,10 +24,10 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.hashing import HASH_SPACE_SIZE
 
 ROW_BYTES_MAX: Final = MAX_MESSAGE_SIZE
-"""The most that a row takes as a message of a batch, since a batch has at least one."""
+"""The largest size of a row as a message, since a batch has at least one message."""
 
 NO_KEY: Final = -1
-"""In place of a key's hash."""
+"""The hash of a row without a key."""
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
@@ -46,23 +46,23 @@ class Rows(NamedTuple):
     """Rows as messages of a batch."""
 
     messages: pa.BinaryArray
-    """One each; their bytes follow each other without gaps."""
+    """One for each row; their bytes follow each other without gaps."""
     hashes: Numbers
-    """Of their keys; NO_KEY for those that have none."""
+    """The hashes of their keys; NO_KEY for those without a key."""
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     @property
     def ends(self) -> npt.NDArray[np.int32]:
-        """Where each row's bytes begin, and where the last one's end: one more than there are rows."""
+        """The offset of each row's first byte, and that of the last row's end: one more than there are rows."""
         messages = self.messages
         offsets = np.frombuffer(messages.buffers()[1], np.int32)
         return offsets[messages.offset : messages.offset + len(messages) + 1]
 
     @property
     def size_bytes(self) -> int:
-        """Of all rows together."""
+        """The size of all rows together."""
         ends = self.ends
         return int(ends[-1] - ends[0])
 
@@ -73,11 +73,11 @@ class Rows(NamedTuple):
         return memoryview(self.messages.buffers()[2] or b"")[ends[0] : ends[-1]]
 
     def part(self, start: int, stop: int) -> "Rows":
-        """Some that follow each other."""
+        """Consecutive rows."""
         return Rows(self.messages.slice(start, stop - start), self.hashes[start:stop])
 
     def select(self, places: Numbers) -> "Rows":
-        """Some, in this order."""
+        """The rows at these places, in this order."""
         return Rows(self.messages.take(pa.array(places)), self.hashes[places])
 
 
@@ -85,9 +85,9 @@ class Columns(NamedTuple):
     """What messages are made of."""
 
     values: pa.Array
-    """Binary; null for a message without value."""
+    """Binary; null for a message without a value."""
     keys: pa.Array | None = None
-    """Text, or binary, which stands as base64 in messages."""
+    """Text, or binary, which messages hold as base64."""
     event_times: pa.Array | None = None
     """Timestamps in microseconds."""
     properties: pa.Array | None = None
@@ -98,7 +98,7 @@ def encode(columns: Columns) -> Rows:
     """Make messages of rows.
 
     Raises:
-        UnwritableRow: one is too large, or has what no message can have.
+        UnwritableRow: a row is too large, or holds something that a message cannot hold.
     """
     values = columns.values
     count = len(values)
@@ -152,7 +152,7 @@ def _check_sizes(sizes: Numbers, columns: Columns) -> None:
 
 
 class _Matrix:
-    """Bytes for each row, of which a row may have fewer than others: columns of bytes and of whether they are had."""
+    """Bytes for each row, stored by column. A mask for each column says which rows have that byte."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -169,28 +169,28 @@ class _Matrix:
         self.sizes += 1 if had is None else had
 
     def add_space(self, width: int) -> None:
-        """Bytes that every row has, 0 at first."""
+        """Add bytes that every row has, initially 0."""
         for _ in range(width):
             self._add(np.zeros(self._count, np.uint8), None)
 
     def put_sizes(self, sizes: Numbers) -> None:
-        """A number in the first four bytes, the highest byte first."""
+        """Put a number into the first four bytes, big-endian."""
         for place in range(_SIZE_BYTES):
             self._columns[place] = (sizes >> 8 * (_SIZE_BYTES - 1 - place)).astype(np.uint8)
 
     def add_tag(self, field: int, kind: int, had: npt.NDArray[np.bool_] | None = None) -> None:
-        """A protobuf field begins, in all rows or in some."""
+        """Begin a protobuf field, in all rows or in some."""
         self._add(np.full(self._count, field << 3 | kind, np.uint8), had)
 
     def add_varints(self, numbers: Numbers, had: npt.NDArray[np.bool_] | None = None) -> None:
-        """A number of a protobuf field, in all rows or in some. None is negative."""
+        """Add a number of a protobuf field, in all rows or in some. No number is negative."""
         most = int(numbers.max(initial=0))
         left = numbers
         for place in range(_VARINT_BYTES_MAX):
             goes_on = left >= 1 << _VARINT_BITS
             self._add(
                 (left & 0x7F | np.where(goes_on, 0x80, 0)).astype(np.uint8),
-                # The bytes behind the first are had by those whose byte before goes on.
+                # A row has another byte if its previous byte says that the number continues.
                 had,
             )
             if most < 1 << _VARINT_BITS * (place + 1):
@@ -199,7 +199,7 @@ class _Matrix:
             left = left >> _VARINT_BITS
 
     def column(self) -> pa.BinaryArray:
-        """A binary column of them."""
+        """All bytes as one binary column."""
         matrix = np.column_stack(self._columns) if self._columns else np.zeros((self._count, 0), np.uint8)
         if any(had is not None for had in self._had):
             everywhere = np.ones(self._count, np.bool_)
@@ -225,7 +225,7 @@ def _present(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _sizes(column: pa.Array) -> Numbers:
-    """Bytes of each, 0 of null."""
+    """The size of each in bytes, 0 for null."""
     sizes = pc.binary_length(column)
     if sizes.null_count:
         sizes = sizes.fill_null(0)
@@ -234,7 +234,7 @@ def _sizes(column: pa.Array) -> Numbers:
 
 
 def _key_texts(keys: pa.Array) -> tuple[pa.Array, bool]:
-    """Keys as they stand in messages, and whether they were bytes."""
+    """Keys as messages hold them, and whether they were binary."""
     if not pa.types.is_binary(keys.type):
         return keys, False
     texts = [None if key is None else base64.b64encode(key) for key in keys.to_pylist()]
@@ -242,7 +242,7 @@ def _key_texts(keys: pa.Array) -> tuple[pa.Array, bool]:
 
 
 def _hashes(keys: pa.Array) -> Numbers:
-    """As `key_hash`; of each different key once."""
+    """As `key_hash`, computed once for each distinct key."""
     encoded = keys.dictionary_encode()
     different = encoded.dictionary.to_pylist()
     of_different = np.fromiter((mmh3.hash(key, 0, False) for key in different), np.int64, len(different))
@@ -265,7 +265,7 @@ def _milliseconds(times: pa.Array) -> tuple[Numbers, npt.NDArray[np.bool_]]:
 
 
 def _properties(maps: pa.Array) -> pa.BinaryArray:
-    """The `properties` fields of each row: each entry as a field, then those of a row in one."""
+    """The `properties` fields of each row: one field for each entry, joined for each row."""
     names, texts = maps.keys, maps.items
     if texts.null_count:
         raise UnwritableRow("properties hold a null, which is not allowed; leave such entries out")

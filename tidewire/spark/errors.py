@@ -1,54 +1,54 @@
-"""What the data source raises besides the errors that every client raises (`tidewire.protocol`).
+"""The data source's own errors, besides those that every client raises (`tidewire.protocol`).
 
-Spark shows a user the text of whatever is raised in its Python processes, so the text is the interface here: it names
-the broker, the topic or the option, and where it helps what to do.
+Spark shows users the text of what its Python processes raise. So the text is the interface here: it names the broker,
+the topic or the option, and says what to do where that helps.
 """
 
 from tidewire.protocol.errors import TidewireError
 
 
 class InvalidOption(TidewireError, ValueError):
-    """An option is missing, unknown, or has a value that it cannot have."""
+    """An option is missing or unknown, or its value is not allowed."""
 
 
 class UnreadableMessage(TidewireError):
-    """A message was read that fails its checksum or cannot be taken apart."""
+    """A message fails its checksum or cannot be decoded."""
 
 
 class UnreadableSchema(TidewireError):
-    """The topic has no schema, or one that there is no Spark type for."""
+    """The topic has no schema, or one without an equivalent Spark type."""
 
 
 class LibraryMissing(TidewireError):
-    """A package that is needed for this is not installed in the Python that Spark has started."""
+    """A required package is not installed in the Python that Spark uses."""
 
 
 class DataLost(TidewireError):
-    """Messages that were to be read are gone: their topic was deleted, or their segment or its beginning removed."""
+    """Unread messages are gone: their topic was deleted, or their segment or its beginning was removed."""
 
 
 class SubscriptionTaken(TidewireError):
-    """The subscription of a query or a job is held by somebody else, so another one of its name may be running."""
+    """Another process holds the subscription of a query or job, so a second one of its name may be running."""
 
 
 class UnwritableColumns(TidewireError):
-    """A data frame has columns that no messages can be made of."""
+    """A data frame has columns that do not fit into messages."""
 
 
 class UnwritableRow(TidewireError):
-    """A row is no message that a broker would take."""
+    """A row cannot be a message: it is too large, or holds something that a message cannot hold."""
 
 
 class WriteFailed(TidewireError):
-    """A task's rows are not, or not surely, stored; its transaction is not committed, and the task may run again."""
+    """A task's rows are not stored, or that is unknown. Its transaction is not committed, so the task may run again."""
 
 
 class CommitFailed(TidewireError):
-    """A batch is not committed, or nobody answered whether it is; its text says whether running it again is safe."""
+    """A batch is not committed, or no broker answered whether it is. The text says whether a rerun is safe."""
 
 
 def no_topic(topic: str, where: str = "") -> str:
-    """The sentence on a topic that does not exist, and on what makes one."""
-    # Regular topics are made by their producers.
+    """The sentence for a topic that does not exist, and how to create it."""
+    # Producers create regular topics.
     advice = f"; `tidewire topics create {topic}` makes it" if topic.startswith("topic://") else ""
     return f"there is no topic {topic}{where}{advice}"

@@ -1,9 +1,8 @@
-"""Filters that Spark hands over before a batch is planned, and what they save.
+"""The filters that Spark pushes down before it plans a batch, and what they save.
 
-On `segment`, `topic` and `key` whole segments are left out: a key's messages are where its hash leads. On
-`publish_time` entries are left out before they are decompressed, on `key` rows before they go to Spark. Spark checks
-every filter again, so what is not understood here costs time and nothing else; a filter may only ever leave out rows
-that it excludes.
+Filters on `segment`, `topic` and `key` skip whole segments: a key's hash tells its segments. A filter on `publish_time`
+skips entries before they are decompressed, and one on `key` skips rows before they go to Spark. Spark applies every
+filter again. So a filter that is not understood here only costs time, but none may skip a row that it allows.
 """
 
 import base64
@@ -33,7 +32,7 @@ _UPPER: Final = (LessThan, LessThanOrEqual)
 
 
 class Pushed(NamedTuple):
-    """What rows have to be; None for anything."""
+    """The conditions on rows; None for no condition."""
 
     topics: frozenset[str] | None = None
     segments: frozenset[str] | None = None
@@ -42,19 +41,19 @@ class Pushed(NamedTuple):
     published_upto_us: int | None = None
 
     def wants(self, part: Segment) -> bool:
-        """Whether the part may have such rows."""
+        """Whether the part may hold such rows."""
         if self.topics is not None and part.topic not in self.topics:
             return False
         if self.segments is not None and part.name not in self.segments:
             return False
-        # A key that is no text shows with replacement characters, which do not say where its hash led.
+        # A key that is not valid text shows replacement characters, from which its hash cannot be computed.
         if self.keys is None or part.hashes is None or any("\ufffd" in key for key in self.keys):
             return True
         first, last = part.hashes
         return any(first <= hashed <= last for key in self.keys for hashed in _hashes(key))
 
     def wants_published(self, time_us: int | None) -> bool:
-        """Whether rows of that publish time may be such; None is a time that is null in Spark."""
+        """Whether such rows may have this publish time; None is a time that is null in Spark."""
         if time_us is None:
             return self.published_from_us is None and self.published_upto_us is None
         return (self.published_from_us is None or time_us >= self.published_from_us) and (
@@ -66,7 +65,7 @@ NOTHING_PUSHED: Final = Pushed()
 
 
 def pushed_of(filters: Iterable[Filter]) -> Pushed:
-    """What the filters, which hold all together, say that is understood here."""
+    """The conditions that are understood here, of filters that must all hold."""
     pushed = NOTHING_PUSHED
     for one in filters:
         pushed = _narrowed(pushed, one)
@@ -79,7 +78,7 @@ def _narrowed(pushed: Pushed, one: Filter) -> Pushed:
     if column == ("publish_time",) and isinstance(value, datetime):
         time_us = _microseconds(value)
         lowest, highest = pushed.published_from_us, pushed.published_upto_us
-        # Bounds that are not met exactly are taken as met: Spark looks again.
+        # Open bounds are treated as closed ones, because Spark filters again.
         if isinstance(one, (*_LOWER, *_EQUAL)):
             lowest = time_us if lowest is None else max(lowest, time_us)
         if isinstance(one, (*_UPPER, *_EQUAL)):
@@ -108,7 +107,7 @@ def _microseconds(time: datetime) -> int:
 
 
 def _hashes(key: str) -> Iterable[int]:
-    """Where messages that show this key may be: a key of bytes shows in base64, and is hashed by its bytes."""
+    """The hashes of messages that show this key. A binary key shows as base64, and its hash is that of its bytes."""
     yield key_hash(key)
     try:
         yield key_hash(base64.b64decode(key, validate=True))

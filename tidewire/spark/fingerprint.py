@@ -1,10 +1,10 @@
-"""What a micro-batch holds, in a few characters: by how Spark planned it, and by its rows.
+"""The content of a micro-batch in a few characters: a digest of Spark's plan, and a digest of its rows.
 
-A batch that comes again is known by its content, since a checkpoint that was copied or restored gives its number to
-other rows. Two descriptions go to the broker with the commit, and one that is equal is enough:
+A batch that comes again is recognised by its content, because a copied or restored checkpoint gives its number to other
+rows. Two descriptions go to the broker with the commit. The batch is the same if one of them is equal:
 
-plan  A digest of the file in which Spark has planned the batch (`checkpoints.py`). Equal plans are the same batch,
-      whatever its rows. Only known where the driver's Python can read the checkpoint.
+plan  A digest of the file with Spark's plan of the batch (`checkpoints.py`). Equal plans are the same batch, whatever
+      its rows. Known only where the driver's Python can read the checkpoint.
 rows  A sum of hashes of all rows, and their count. It does not depend on how tasks divide the rows, or on their order.
       It is the same after a crash as long as the query computes the same rows from the same input.
 """
@@ -22,7 +22,7 @@ _BITS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Of some rows: their count, and the sum of their hashes modulo 2^128."""
+    """The number of some rows, and the sum of their hashes modulo 2^128."""
 
     count: int = 0
     total: int = 0
@@ -35,10 +35,10 @@ class Fingerprint:
 
 
 NOTHING: Final = Fingerprint()
-"""Of no rows."""
+"""The fingerprint of no rows."""
 
 
 def fingerprint(topic: str, rows: Rows) -> Fingerprint:
-    """Of rows as they are written to a topic."""
+    """The fingerprint of rows as they are written to a topic."""
     seed = mmh3.hash(topic, signed=False)
     return Fingerprint(len(rows), sum(map(mmh3.hash128, rows.messages.to_pylist(), repeat(seed))) % (1 << _BITS))

@@ -1,4 +1,4 @@
-"""Where a stream goes from where it is: the next offset, by what there is to read, the layouts, and the limits.
+"""A stream's next offset: computed from its current one, the backlog, the layouts and the limits.
 
 `Follower` looks at topics through a `View` (`views.py`).
 """
@@ -18,42 +18,42 @@ from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, 
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.views import View
 
-ADVICE: Final = "set fail_on_data_loss to false to go on with what there is"
+ADVICE: Final = "set fail_on_data_loss to false to continue with what exists"
 
 
 MADE_AGAIN: Final = (
     "the topic was deleted and created again, or the broker has another data folder; to read the new topic, start the "
     "query with a new checkpoint, and from earliest"
 )
-"""What happened when places are of another topic, and what to do."""
+"""The cause when places belong to another topic of the same name, and what to do."""
 
 
 def made_again(part: Segment, where: str = "the checkpoint") -> str:
-    """What to say of a part that is another one than the places name."""
+    """The sentence for a part that is not the one that the places name."""
     return f"{part.wire_name} is not the segment that {where} names: {MADE_AGAIN}"
 
 
 class Lag(NamedTuple):
-    """What is left to read when a micro-batch was planned, beyond that."""
+    """The backlog behind a micro-batch, when it was planned."""
 
     messages: int = 0
     size_bytes: int = 0
     oldest_ms: int | None = None
-    """When the broker took the oldest of them."""
+    """When the broker stored the oldest of these messages."""
 
     def report(self, now_ms: int) -> dict[str, float]:
-        """For the progress of a query."""
+        """The values for a query's progress."""
         waited_ms = 0 if self.oldest_ms is None else max(0, now_ms - self.oldest_ms)
         return {"messages": self.messages, "bytes": self.size_bytes, "seconds": waited_ms / 1000}
 
 
 class Step(NamedTuple):
-    """Where a stream goes."""
+    """A stream's next offset."""
 
     end: Offsets
     lag: Lag
     latest: Offsets
-    """Where it would go without limits."""
+    """What `end` would be without limits."""
 
 
 class _Segment(NamedTuple):
@@ -67,11 +67,11 @@ class _Segment(NamedTuple):
 
 
 class _MadeAgain(Exception):
-    """The places are of another topic, which had the same name."""
+    """The places belong to another topic that had the same name."""
 
 
 WasRead = Callable[[str, str, EntryPosition], bool]
-"""Whether a part, by topic and name, that was removed is known to have ended at a position."""
+"""Whether a removed part, given by topic and name, is known to have ended at a position."""
 
 
 class Follower:
@@ -80,17 +80,17 @@ class Follower:
     def __init__(
         self, options: ReadOptions, view: View, was_read: WasRead = lambda topic, name, position: False
     ) -> None:
-        """Nothing is asked yet."""
+        """Ask nothing yet."""
         self._options = options
         self._view = view
         self._was_read = was_read
 
     def first(self) -> Offsets:
-        """Where a new stream begins.
+        """The offset at which a new stream begins.
 
         Raises:
-            DataLost: there is no such topic, or not the topic or segment that a position names.
-            TidewireError: nobody could be asked.
+            DataLost: there is no such topic, or a position names a topic or segment that is not there.
+            TidewireError: no broker could be asked.
         """
         topics = self._view.topics()
         if self._options.fail_on_data_loss:
@@ -100,11 +100,11 @@ class Follower:
         return {topic: self._first(topic) for topic in topics}
 
     def resumed(self, read_to: Callable[[Segment], EntryPosition]) -> Offsets:
-        """Where a stream goes on of which it is known how far each segment was read, of all that there are.
+        """The offset of a stream that has read every segment up to `read_to`.
 
         Raises:
             DataLost: there is no such topic.
-            TidewireError: nobody could be asked.
+            TidewireError: no broker could be asked.
         """
         found: Offsets = {}
         for topic in self._view.topics():
@@ -122,7 +122,7 @@ class Follower:
         if starting.everywhere == EARLIEST or (starting.everywhere is None and not self._named(topic, parts)):
             return self._from(parts, {}, lambda part: EARLIEST)
         if starting.everywhere == LATEST:
-            # Also what open transactions wrote to segments that were split meanwhile is read when it is committed.
+            # Messages of open transactions count as new, even if their segment has been split. They are read later.
             ends = {part.segment_id: self._view.behind(part, EARLIEST) for part in parts.values()}
             given = {
                 part.segment_id: _end_of(ends[part.segment_id])
@@ -175,15 +175,15 @@ class Follower:
         return Place(position, found.first_index, found.creation)
 
     def step(self, start: Offsets, limit: Limit) -> Step:
-        """The next offset; `start` itself when there is nothing to do.
+        """The next offset; equal to `start` when there is nothing to read.
 
         Raises:
-            DataLost: messages that were to be read are gone.
-            TidewireError: nobody could be asked.
+            DataLost: unread messages are gone.
+            TidewireError: no broker could be asked.
         """
         topics = self._view.topics()
         for topic in sorted(start.keys() - set(topics)):
-            # Of topics that are named, a user may take one away.
+            # A user may remove a topic from the option `topic`, but a pattern loses topics only by deletion.
             if self._options.pattern is not None:
                 self._lost(f"topic {topic}, which the stream reads, was deleted")
         segments: list[_Segment] = []
@@ -200,7 +200,7 @@ class Follower:
             return self._view.behind(part, place, messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms)
 
         backlogs = [one.backlog for one in segments]
-        # The segments that a parent became are read from the next micro-batch on, so no other may be beyond it by then.
+        # A child is read in the micro-batch after its parent's last one. No other segment may go past its start.
         taken = advance(backlogs, min(turns_ms, default=None), limit, take)
         end: Offsets = {}
         latest: Offsets = {}
@@ -214,9 +214,9 @@ class Follower:
         return Step(end, lag, latest)
 
     def _turns(self, topic: str, segments: Sequence[_Segment]) -> Iterator[int]:
-        """The moments at which something begins in segments whose turn comes once those that end are read.
+        """The times of the first messages in segments that are read after those that end now.
 
-        One that waits for an open transaction as well has no such moment: nobody knows when that is decided.
+        A segment that also waits for an open transaction yields no time, because the decision may come at any time.
         """
         by_number = {part.segment_id: part for part in (self._view.parts(topic) or {}).values()}
         there = {one.part.segment_id for one in segments}
@@ -230,7 +230,7 @@ class Follower:
             for number in come:
                 opening = self._view.opening(by_number[number])
                 if opening.messages and opening.first_time_ms is not None:
-                    # What was sent to a child was sent after its parents ended, whatever the clocks of brokers say.
+                    # A child's messages were sent after its parents ended, whatever the brokers' clocks say.
                     before = [ending[at].last_time_ms or 0 for at in ancestors([number], by_number) & ending.keys()]
                     yield max(opening.first_time_ms, *before)
                 elif opening.is_final and not by_number[number].is_active:
@@ -245,7 +245,7 @@ class Follower:
         return self._view.behind(one.part, got.end, bytes_max=2**62)
 
     def _segments(self, topic: str, places: Places | None) -> list[_Segment]:
-        """The segments of a topic that are read next: those that are finished have left, and made room."""
+        """The segments of a topic that are read next. Finished segments are replaced by their children."""
         parts = self._view.parts(topic)
         if parts is None:
             self._lost(f"topic {topic}, which the stream reads, was deleted")
@@ -255,7 +255,7 @@ class Follower:
                 return self._behind(topic, parts, places)
             except _MadeAgain as again:
                 self._lost(str(again))
-        # It came after the stream began, so it is read from its beginning.
+        # The topic appeared after the stream began, so the stream reads it from its beginning.
         return self._behind(topic, parts, self._from(parts, {}))
 
     def _behind(self, topic: str, parts: dict[str, Segment], places: Places) -> list[_Segment]:
@@ -265,7 +265,7 @@ class Follower:
         came_of_them: set[int] = set()
         for name in removed:
             related = sharing(name, parts)
-            # Ancestors are removed first.
+            # Ancestors are removed first, so this is another topic.
             if segment_id_of(name) in by_number or any(number < segment_id_of(name) for number in related):
                 raise _MadeAgain(f"{topic} has no segment {name} any more: {MADE_AGAIN}")
             if not self._was_read(topic, name, places[name].position):
@@ -305,10 +305,10 @@ class Follower:
 
 
 def _is_over(part: Segment, place: EntryPosition, behind: BacklogRange) -> bool:
-    """Whether there is nothing to read behind the place, now or ever, and it is known what came of the part.
+    """Whether the part is read to its end, and the layout shows its children, if any.
 
-    A layout that does not say that the part is sealed is older than the part's end: what follows it is not in there
-    yet. Nothing follows a topic without segments; it stays, so that it is not taken for one that came anew.
+    If the layout does not say that the part is sealed, it is older than the part's end and lacks the children. A topic
+    without segments is never over. It keeps its place, so that it is not mistaken for a new topic.
     """
     return not part.is_active and behind.is_final and behind.end <= place
 
@@ -325,5 +325,5 @@ def _added(lag: Lag, left: BacklogRange | None) -> Lag:
 
 
 def now_ms() -> int:
-    """The wall clock, against which a lag is measured."""
+    """The wall clock, which lags are measured against."""
     return time.time_ns() // 1_000_000

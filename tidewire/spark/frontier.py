@@ -1,14 +1,14 @@
 """How far a micro-batch goes: up to one moment, the frontier, in all segments together.
 
-A segment that ran ahead of the others by weeks would move a watermark past rows that are still unread elsewhere. So a
-micro-batch reads what brokers took up to the frontier, in every segment, and nothing later. Without a limit, and when
-no segment waits for its turn, the frontier is the present: everything is read.
+A segment that ran weeks ahead of the others would move a watermark past rows that are unread elsewhere. So a
+micro-batch reads what brokers stored up to the frontier, in every segment, and nothing later. Without a limit, and when
+no segment waits for its parents, the frontier is the present: everything is read.
 
-A limit brings the frontier forward. The search asks how much each moment would bring, and takes the first moment that
-fills most of the limit. What one segment alone has, or what was taken within one and the same millisecond, is divided
-exactly (`limits.divide`).
+A limit moves the frontier back. The search asks what a micro-batch would hold up to various moments, and takes the
+first moment that fills most of the limit. The limit itself divides what only one segment has, and what was stored
+within one millisecond (`limits.divide`).
 
-Pure: what would be taken of a segment is asked of `take`.
+Pure: `take` tells what would be taken of a segment.
 """
 
 from collections.abc import Sequence
@@ -18,34 +18,34 @@ from tidewire.spark.limits import Limit, divide
 from tidewire.spark.measuring import BacklogRange
 
 PROBES_ENOUGH: Final = 10
-"""After so many moments the search takes the best one, if it brings anything."""
+"""After that many moments the search takes the best one, if it yields anything."""
 
 _FILL_WANTED: Final = 0.9
-"""The part of a limit that the search aims at."""
+"""The part of the limit that the search aims at."""
 _FILL_ENOUGH: Final = 0.75
-"""The part of a limit that ends the search."""
+"""The part of the limit that ends the search."""
 
 
 class Take(Protocol):
-    """What would be taken of a segment."""
+    """Tells what would be taken of a segment."""
 
     def __call__(
         self, number: int, *, until_ms: int, messages_max: int | None = None, bytes_max: int | None = None
     ) -> BacklogRange:
-        """Of the segment of this number: what the broker took until then, but at least one entry of that."""
+        """What the broker stored until then in the segment of this number, at least one entry of it."""
 
 
 _Cut = list[BacklogRange | None]
 
 
 def advance(backlogs: Sequence[BacklogRange], held_ms: int | None, limit: Limit, take: Take) -> _Cut:
-    """What a micro-batch takes of each segment, of which so much can be read; None for nothing.
+    """What a micro-batch takes of each segment; None for nothing.
 
     Args:
         backlogs: what can be read of each segment.
-        held_ms: a moment that the frontier may not pass, in milliseconds since the epoch; None for no such moment.
-        limit: the most that the micro-batch may have. A single larger entry is taken all the same.
-        take: asked only about segments that a moment divides.
+        held_ms: a moment that the frontier must not pass, in milliseconds since the epoch; None for no such moment.
+        limit: the most that the micro-batch may hold. A single larger entry is taken all the same.
+        take: called only for segments that a moment divides.
     """
     oldest = [one.first_time_ms for one in backlogs if one.messages and one.first_time_ms is not None]
     if not oldest:
@@ -56,7 +56,7 @@ def advance(backlogs: Sequence[BacklogRange], held_ms: int | None, limit: Limit,
 
 
 class _Search:
-    """The last moment whose cut is within the limit, and the first whose is not, as far as they are known."""
+    """The last known moment whose cut is within the limit, and the first known one whose cut is not."""
 
     def __init__(self, backlogs: Sequence[BacklogRange], take: Take, limit: Limit, before_ms: int) -> None:
         self._backlogs = backlogs
@@ -86,7 +86,7 @@ class _Search:
         return self._within if any(self._within) else self._divided()
 
     def _divided(self) -> _Cut:
-        """Part of what lies between the two moments, and of what lies before."""
+        """Part of what lies before the later moment: the limit alone divides it."""
 
         def take(number: int, messages_max: int | None, bytes_max: int | None) -> BacklogRange:
             return self._take(number, until_ms=self._beyond_ms, messages_max=messages_max, bytes_max=bytes_max)
@@ -95,14 +95,14 @@ class _Search:
         return divide([found or none for found, none in zip(self._beyond, nothing, strict=True)], self._limit, take)
 
     def _guess(self, *, halves: bool) -> int:
-        """A moment between the two: where the limit would be filled if rates were even, or in the middle."""
+        """A moment between the two: where the limit would be filled at a constant rate, or the middle."""
         low, high = self._load(self._within), self._load(self._beyond)
         part = 0.5 if halves else (_FILL_WANTED - low) / (high - low)
         between = self._beyond_ms - self._within_ms
         return self._within_ms + min(max(1, int(between * part)), between - 1)
 
     def _load(self, cut: _Cut) -> float:
-        """The part of the limit that it takes; more than 1 when it is beyond the limit."""
+        """The part of the limit that the cut takes; more than 1 if it exceeds the limit."""
         taken = [one for one in cut if one is not None]
         loads = [0.0]
         if self._limit.messages is not None:
@@ -128,5 +128,5 @@ class _Search:
 
 
 def _last_ms(backlog_range: BacklogRange) -> int:
-    """When its last message was taken; of a broker that does not say, the time is open."""
+    """When its last message was stored; far in the future if the broker does not say."""
     return (1 << 62) if backlog_range.last_time_ms is None else backlog_range.last_time_ms

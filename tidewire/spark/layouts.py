@@ -9,6 +9,7 @@ from tidewire.protocol.features import require_scalable_topics
 from tidewire.protocol.layout import Layout, Segment
 from tidewire.protocol.refusals import Refused, refusal
 from tidewire.protocol.topic_names import SCALABLE
+from tidewire.protocol.unanswered import SEALING
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import no_topic
@@ -126,5 +127,5 @@ def _partitions(brokers: Brokers, topic: str) -> list[Segment]:
 
 
 def is_gone(error: Refused) -> bool:
-    """Whether a broker refuses because there is no such topic or segment."""
-    return error.code in (pb.TopicNotFound, pb.TopicTerminatedError)
+    """Whether a broker refuses because the topic or segment was removed or sealed."""
+    return error.code in SEALING

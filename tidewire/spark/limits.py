@@ -1,10 +1,10 @@
-"""How much of what can be read goes into one micro-batch.
+"""How a limit divides a backlog for one micro-batch.
 
-Each segment gets a share in proportion to what waits in it, the one whose messages have waited longest first, until the
-limit is used up. What comes in entries is taken in whole entries: an entry that is larger than its segment's share is
-taken if it still fits the limit, and if nothing else was taken, also when it does not, so that a stream goes on.
+Each segment gets a share in proportion to its backlog, until the limit is used up. The segment whose messages have
+waited longest comes first. Entries are taken whole. An entry larger than its segment's share is taken if it still fits
+the limit. If nothing else was taken, it is taken in any case, so that the stream advances.
 
-Pure: what would be taken of a segment is asked of `take`.
+Pure: `take` tells what would be taken of a segment.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from tidewire.spark.measuring import BacklogRange
 
 
 class Limit(NamedTuple):
-    """The most that a micro-batch may have; None for no bound."""
+    """The most that a micro-batch may hold; None for no bound."""
 
     messages: int | None = None
     size_bytes: int | None = None
@@ -26,11 +26,11 @@ class Limit(NamedTuple):
 
 
 Take = Callable[[int, int | None, int | None], BacklogRange]
-"""Number of the segment, most messages and bytes: what of it would be taken, at least one entry."""
+"""By a segment's number, and the most messages and bytes: what would be taken of it, at least one entry."""
 
 
 def divide(backlogs: Sequence[BacklogRange], limit: Limit, take: Take) -> list[BacklogRange | None]:
-    """What is taken of each segment, of which so much can be read; None for nothing."""
+    """What is taken of each segment, given what can be read of each; None for nothing."""
     taken: list[BacklogRange | None] = [None] * len(backlogs)
     messages_left, bytes_left = limit.messages, limit.size_bytes
     messages_total = sum(one.messages for one in backlogs) or 1

@@ -126,9 +126,7 @@ def test_a_batch_that_runs_again_long_after_is_recognised(tmp_path: Path) -> Non
             timed_out = Coordinator(brokers).new_transaction(group.on_the_wire, 1)
         assert timed_out is not None
         until_forgotten(broker, timed_out)
-        with pytest.raises(
-            CommitFailed, match="has ended; if it came to its time-out of 600 s, raise transaction_timeou"
-        ):
+        with pytest.raises(CommitFailed, match="has ended; if its timeout of 600 s ended it, raise transaction_timeou"):
             commit(options, group, [timed_out])
         report = attempt(options, group, 2)
         assert report.transaction is not None
@@ -207,11 +205,11 @@ def test_a_commit_that_nobody_answers_says_whether_it_may_be_asked_again(
     monkeypatch.setattr(committing, "Coordinator", silent)
     impatient = WriteOptions(options.service, options.topic, operation_timeout_seconds=1e-9)
     with pytest.raises(
-        CommitFailed, match=r"no broker could be reached to commit batch 5 of .*; running it again is safe"
+        CommitFailed, match=r"no broker could be reached within .* to commit batch 5 of .*; running it again is safe"
     ):
         commit(impatient, group, [])
     with pytest.raises(
-        CommitFailed, match=r"to commit the rows for .*; they may be there all the same, so look before"
+        CommitFailed, match=r"to commit the rows; the rows may be visible all the same, so check before"
     ):
         commit(impatient, CommitGroup("x", 0, once=True), [])
     # What led to an abort is what the user is to see.

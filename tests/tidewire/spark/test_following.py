@@ -175,7 +175,7 @@ LOSSY = replace(OPTIONS, fail_on_data_loss=False)
 
 def lost(topics: Topics, start: Offsets, sentence: str) -> Offsets:
     """It fails, or goes on when it is told to."""
-    with pytest.raises(DataLost, match=rf"{sentence}; set fail_on_data_loss to false to go on with what there is$"):
+    with pytest.raises(DataLost, match=rf"{sentence}; set fail_on_data_loss to false to continue with what exists$"):
         go(topics, start)
     return go(topics, start, options=LOSSY)
 

@@ -55,6 +55,8 @@ class Consumer:
     """One consumer, from subscribing to leaving. Consumers compare by identity, not by id."""
 
     __slots__ = (
+        "_was_told_of_damage",
+        "_was_told_of_end",
         "bytes_sent",
         "id",
         "messages_sent",
@@ -63,8 +65,6 @@ class Consumer:
         "permits",
         "priority",
         "was_disconnected",
-        "was_told_of_damage",
-        "was_told_of_end",
     )
 
     def __init__(self, id: int, name: str, outlet: Outlet, *, priority: int = 0) -> None:  # noqa: A002 - its name in the protocol
@@ -76,10 +76,8 @@ class Consumer:
         """Lower numbers are served first (shared subscriptions)."""
         self.outlet = outlet
         self.permits = Permits()
-        self.was_told_of_end = False
-        """Whether `end_of_topic` was called. It is called once."""
-        self.was_told_of_damage = ""
-        """The last damage that `damaged` reported. Each damage is reported once."""
+        self._was_told_of_end = False
+        self._was_told_of_damage = ""
         self.was_disconnected = False
         """Whether the subscription disconnected it. Its client may not know yet. Its late acknowledgements are stale:
         after a seek they would undo the seek, and after an abort they would cover messages that are about to be
@@ -93,6 +91,18 @@ class Consumer:
         self.messages_sent += messages
         self.bytes_sent += sum(len(delivery.entry.payload) for delivery in deliveries)
         self.outlet.send(deliveries)
+
+    def tell_end(self) -> None:
+        """Tell it that no entry will ever follow, unless it knows."""
+        if not self._was_told_of_end:
+            self._was_told_of_end = True
+            self.outlet.end_of_topic()
+
+    def tell_damage(self, reason: str) -> None:
+        """Tell it that its next entries are damaged, unless it was told the same the last time."""
+        if self._was_told_of_damage != reason:
+            self._was_told_of_damage = reason
+            self.outlet.damaged(reason)
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name} ({self.id})>"

@@ -271,12 +271,10 @@ class Dispatcher:
         return True
 
     def _tell(self, damage: LedgerCorrupt) -> None:
-        """Tell each consumer, once, about damage at its next entries."""
+        """Tell each consumer about damage at its next entries."""
         reason = str(damage)
         for consumer in self.consumers:
-            if consumer.was_told_of_damage != reason:
-                consumer.was_told_of_damage = reason
-                consumer.outlet.damaged(reason)
+            consumer.tell_damage(reason)
 
     def _assign(self, entries: Sequence[Entry]) -> tuple[list[Position], list[Position]]:
         """Skip hidden entries, send what can be sent, and keep chunks whose consumer has no room.
@@ -405,6 +403,4 @@ class Dispatcher:
         if not is_over:
             return
         for consumer in self.consumers:
-            if not consumer.was_told_of_end:
-                consumer.was_told_of_end = True
-                consumer.outlet.end_of_topic()
+            consumer.tell_end()

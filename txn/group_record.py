@@ -21,7 +21,7 @@ import orjson
 
 from storage.entry import TxnId
 from storage.metadata.store import IndexEntry, Put
-from txn.errors import UNREADABLE, AppliedOtherwise, RecordUnreadable
+from txn.errors import UNREADABLE, AppliedByAnother, AppliedOtherwise, GroupAborted, RecordUnreadable
 from txn.headers import TransactionGroup, fixed_width, txn_from_name, txn_name
 from txn.states import TxnState
 
@@ -144,6 +144,28 @@ def standing(record: GroupRecord | None, batch: int) -> Standing:
         return Standing(is_applied=False, is_current=False)
     is_applied = record.applied is not None and batch <= record.applied
     return Standing(is_applied, not is_applied and batch == record.batch)
+
+
+def require_going_on(record: GroupRecord | None, group: TransactionGroup) -> None:
+    """Return if the application still accepts transactions and commits.
+
+    Raises:
+        GroupAborted: it was aborted for good.
+    """
+    if record is not None and record.state is GroupState.ABORTED:
+        raise GroupAborted(group.application)
+
+
+def require_origin(record: GroupRecord | None, group: TransactionGroup, origin: str | None) -> None:
+    """Return if an applied batch has the given origin, or if one of the two origins is unknown.
+
+    Raises:
+        AppliedByAnother: the origins differ.
+    """
+    if record is None or record.applied is None or record.origin is None or origin is None:
+        return
+    if origin != record.origin:
+        raise AppliedByAnother(group.application, group.batch, record.applied, record.origin)
 
 
 def require_same(record: GroupRecord | None, group: TransactionGroup, content: Content | None) -> None:

@@ -29,7 +29,7 @@ from storage.metadata.store import (
     starting_with,
 )
 from txn.counters import OpCounters
-from txn.errors import AppliedByAnother, GroupAborted, InvalidTxnStatus, TooManyWinners, TransactionNotFound
+from txn.errors import InvalidTxnStatus, TooManyWinners, TransactionNotFound
 from txn.group_record import (
     KEY_PREFIX,
     UNKNOWN,
@@ -38,6 +38,8 @@ from txn.group_record import (
     GroupState,
     application_of,
     group_key,
+    require_going_on,
+    require_origin,
     require_same,
     standing,
     state_in,
@@ -104,10 +106,10 @@ class TransactionGroups:
             GroupAborted: the group accepts nothing more.
         """
         record, found = await self._read(group.application)
-        _require_going_on(record, group)
+        require_going_on(record, group)
         is_applied, is_current = standing(record, group.batch)
         if is_applied:
-            _require_origin(record, group, origin)
+            require_origin(record, group, origin)
             return None
         if is_current:
             assert found is not None, "there is no current batch without a record"
@@ -160,10 +162,10 @@ class TransactionGroups:
             raise TooManyWinners(f"a batch has {len(winners)} transactions; at most {WINNERS_MAX} are allowed")
         while True:
             record, found = await self._read(group.application)
-            _require_going_on(record, group)
+            require_going_on(record, group)
             is_applied, is_current = standing(record, group.batch)
             if is_applied:
-                _require_origin(record, group, origin)
+                require_origin(record, group, origin)
                 if not trusts_number:
                     require_same(record, group, content)
                 return
@@ -388,16 +390,3 @@ def _undecided(application: str, record: GroupRecord | None, found: Record | Non
     if record is None or found is None:
         return Check(group_key(application), ABSENT)
     return record.to_put(application, found.version)
-
-
-def _require_going_on(record: GroupRecord | None, group: TransactionGroup) -> None:
-    if record is not None and record.state is GroupState.ABORTED:
-        raise GroupAborted(group.application)
-
-
-def _require_origin(record: GroupRecord | None, group: TransactionGroup, origin: str | None) -> None:
-    """Check that an applied batch has the same origin, if both origins are known."""
-    if record is None or record.applied is None or record.origin is None or origin is None:
-        return
-    if origin != record.origin:
-        raise AppliedByAnother(group.application, group.batch, record.applied, record.origin)

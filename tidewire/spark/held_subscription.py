@@ -1,10 +1,10 @@
-"""A subscription that one process holds: where it is on each segment, and moving it, also in transactions.
+"""A subscription that one process holds: reading and moving its position on each segment, also in transactions.
 
-It is the whole memory of a job that keeps none itself (`transforming.py`), and what others see of a query's place
-(`subscribing.py`). Holding is by consumers, one a segment, who are alone on it and give no permits: nothing is sent on
-their account, and whoever else wants to hold the same subscription is refused. What a broker answers has everything
-that was decided before it was asked, so whoever opens the consumers first and then asks knows the truth, and nobody
-else can move it.
+It holds all progress of a job that keeps none itself (`transforming.py`), and shows other tools the progress of a query
+(`subscribing.py`). The process holds it by one exclusive consumer for each segment, which gives no permits. So brokers
+send these consumers no messages, and refuse everybody else who wants the subscription. A broker's answer covers all
+transactions that were decided before the request. So open the consumers first and ask then: the answer is current, and
+nobody else can move the subscription.
 """
 
 from collections.abc import Callable, Collection
@@ -26,23 +26,23 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
 
 BUSY: Final = (pb.ServiceNotReady, pb.ConsumerBusy)
-"""How a broker refuses a subscription that somebody else holds, or that it cannot serve now."""
+"""The codes by which a broker refuses a subscription that is held by others, or that it cannot serve now."""
 SENT_AWAY_MAX: Final = 20
-"""How often in a row a broker may close a consumer that has just been opened."""
+"""How often in a row a broker may close a consumer that was just opened."""
 
 _Answer = TypeVar("_Answer")
 
 
 class HeldSubscription:
-    """See the module's docstring. After an error of a connection, `reset` has it begin anew with other ones."""
+    """See the module's docstring. After an error of a connection, call `reset` and go on with new connections."""
 
     def __init__(self, name: str, options: Contact, connect: Connect | None = None) -> None:
-        """Nothing is opened yet.
+        """Open nothing yet.
 
         Args:
-            name: the subscription's.
+            name: the subscription's name.
             options: where brokers are.
-            connect: makes connections, over TCP unless it is given.
+            connect: makes connections; by default over TCP.
         """
         self._name = name
         self._options = options
@@ -50,26 +50,26 @@ class HeldSubscription:
         self._brokers = Brokers(options, connect)
         self._consumers: dict[str, tuple[BlockingConnection, int]] = {}
         self._passing_over: set[int] = set()
-        """Ids of consumers that let the broker go over the end of their part."""
+        """Ids of consumers that let the broker skip aborted entries at the end of their part."""
         self._numbers = count(1)
 
     def close(self) -> None:
-        """Let go of it; it stays where it is."""
+        """Release the subscription. Its position stays."""
         self._brokers.close()
 
     def reset(self) -> None:
-        """Forget the connections; others are made when they are needed."""
+        """Forget the connections; new ones are made when needed."""
         self.close()
         self._brokers = Brokers(self._options, self._connect)
         self._consumers.clear()
 
     @property
     def connections(self) -> Collection[BlockingConnection]:
-        """Those on which brokers may say that it is not held any more. Take what has arrived before."""
+        """The connections on which brokers may close a consumer. Call `arrived` before you wait on them."""
         return tuple(self._brokers.connected())
 
     def arrived(self) -> bool:
-        """Take what brokers have said; whether something is not held any more. Does not wait.
+        """Process what brokers have sent. Returns whether a part is no longer held. Does not wait.
 
         Raises:
             ConnectionLost, ProtocolViolation: a connection ended.
@@ -81,16 +81,16 @@ class HeldSubscription:
         return len(self._consumers) < held
 
     def hold(self, parts: Collection[Segment]) -> bool:
-        """Open what is not open; whether there was anything. What was open of other parts is forgotten.
+        """Hold these parts, and forget the others. Returns whether any had to be opened.
 
         Raises:
-            Refused: somebody else holds it (ConsumerBusy), or another reason.
-            TidewireError: nobody could be asked.
+            Refused: another process holds the subscription (ConsumerBusy), or another reason.
+            TidewireError: no broker could be asked.
         """
         self.arrived()
         wanted = {part.wire_name for part in parts}
         for name in self._consumers.keys() - wanted:
-            # Its segment was removed, so the broker has closed it, or will.
+            # Its segment was removed, so the broker has closed the consumer or will.
             del self._consumers[name]
         missing = [part for part in parts if part.wire_name not in self._consumers]
         for part in missing:
@@ -102,7 +102,7 @@ class HeldSubscription:
         return part.wire_name in self._consumers
 
     def open(self, part: Segment) -> tuple[BlockingConnection, int]:
-        """The consumer of one part, which is opened if it is not open: its connection, and its id there.
+        """The connection and id of a part's consumer, which is opened if it is not open.
 
         Raises:
             TidewireError: as `hold`.
@@ -110,18 +110,18 @@ class HeldSubscription:
         return self._consumers.get(part.wire_name) or self._open(part)
 
     def end(self, part: Segment) -> EntryPosition:
-        """The last entry of a part that is visible.
+        """The last visible entry of a part.
 
         Raises:
-            TidewireError: nobody could be asked.
+            TidewireError: no broker could be asked.
         """
         return self._asked(part, lambda owner, consumer_id: ask_end(owner, consumer_id, None).last)
 
     def position(self, part: Segment) -> EntryPosition:
-        """Up to where all of a part is acknowledged, by every transaction that was committed before the call.
+        """Up to where all of a part is acknowledged, including every transaction committed before the call.
 
         Raises:
-            TidewireError: nobody could be asked.
+            TidewireError: no broker could be asked.
         """
 
         def ask(owner: BlockingConnection, consumer_id: int) -> EntryPosition:
@@ -137,11 +137,11 @@ class HeldSubscription:
         return self._asked(part, ask)
 
     def acknowledge(self, part: Segment, upto: EntryPosition, transaction: TransactionId | None = None) -> None:
-        """Let the subscription be there, when the transaction is committed if there is one; durable on return.
+        """Move the subscription there; in a transaction, when that commits. Durable on return.
 
         Raises:
-            ConnectionLost: in a transaction, if the part is not held any more. Somebody may have moved the
-                subscription, of which whoever opens the transaction has to know.
+            ConnectionLost: in a transaction: the part is no longer held. Another process may have moved the
+                subscription, so the caller has to start over.
             TidewireError: it was refused, or not answered.
         """
 
@@ -156,15 +156,15 @@ class HeldSubscription:
         self._asked(part, ask, reopens=transaction is None)
 
     def is_passing_over(self, part: Segment) -> bool:
-        """Whether `pass_over` was called for a part that has been held since."""
+        """Whether `pass_over` was called for a part that was held ever since."""
         opened = self._consumers.get(part.wire_name)
         return opened is not None and opened[1] in self._passing_over
 
     def pass_over(self, part: Segment) -> None:
-        """Of a part that was read to its end: let the broker go over what is left, of transactions that were aborted.
+        """Let the broker skip the rest of a part that was read to its end: entries of aborted transactions.
 
         Raises:
-            TidewireError: nobody could be told.
+            TidewireError: no broker could be told.
         """
         owner, consumer_id = self.open(part)
         owner.send(commands.flow(consumer_id, 1))
@@ -173,7 +173,7 @@ class HeldSubscription:
     def _asked(
         self, part: Segment, ask: Callable[[BlockingConnection, int], _Answer], *, reopens: bool = True
     ) -> _Answer:
-        """An answer to a consumer that was open before and after it was asked."""
+        """An answer to a consumer that was open before and after the request."""
         for _ in range(SENT_AWAY_MAX):
             if not reopens and part.wire_name not in self._consumers:
                 raise ConnectionLost(f"subscription {self._name} is not held on {part.wire_name} any more")
@@ -207,7 +207,7 @@ class HeldSubscription:
         return opened
 
     def _hear(self, owner: BlockingConnection, frame: Frame) -> None:
-        """A broker closes the consumers of a segment that it serves no more, or whose subscription somebody moved."""
+        """Brokers close consumers of segments that they no longer serve, or whose subscription was moved."""
         if frame.command.type == pb.BaseCommand.CLOSE_CONSUMER:
             gone = (owner, frame.command.close_consumer.consumer_id)
             self._consumers = {name: known for name, known in self._consumers.items() if known != gone}

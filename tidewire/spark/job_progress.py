@@ -1,6 +1,6 @@
-"""How far a job of `transforming.py` has come, which brokers alone remember: its subscription and its last batch.
+"""The progress of a job of `transforming.py`, which only brokers keep: its subscription and its last batch.
 
-Nothing is kept here that they do not know better, so a process that begins anew is as good as one that went on.
+This object keeps nothing that brokers do not know better. So a new process continues as well as the old one.
 """
 
 import json
@@ -30,14 +30,14 @@ from tidewire.spark.watching import Watch
 from tidewire.spark.write_options import WriteOptions
 
 APPLICATION_PREFIX: Final = "consume-transform-produce/"
-"""Before the job's name: under this its batches are counted."""
+"""The job's batches are numbered under this prefix and its name."""
 
 LAYOUT_CHANGES_MAX: Final = 20
-"""How often in a row segments may go while they are asked about."""
+"""How often in a row segments may be removed while the job asks about them."""
 
 _Answer = TypeVar("_Answer")
 _Parts = dict[str, dict[str, Segment]]
-"""By topic and name."""
+"""By topic and the part's name."""
 
 
 class SegmentRange(NamedTuple):
@@ -57,7 +57,7 @@ class Batch(NamedTuple):
 
     @property
     def group(self) -> CommitGroup:
-        """Of its transactions."""
+        """The group of its transactions."""
         return CommitGroup(self.application, self.number)
 
     @property
@@ -67,7 +67,7 @@ class Batch(NamedTuple):
 
     @property
     def starting_position(self) -> str:
-        """The option for reading it. Nothing is read of segments that are not in it, which may have come since."""
+        """The option for reading it. Segments outside the batch start at latest, so nothing of them is read."""
         return self._positions(lambda segment_range: segment_range.after, {OTHERS: "latest"})
 
     @property
@@ -88,7 +88,7 @@ class JobProgress:
     """See the module's docstring."""
 
     def __init__(self, name: str, source: ReadOptions, sink: WriteOptions, start: EntryPosition = EARLIEST) -> None:
-        """Nothing is asked yet; `start` is EARLIEST or LATEST, for a job that was never run."""
+        """Ask nothing yet. `start` is EARLIEST or LATEST, for a job that never ran."""
         self._name = name
         self._application: Final = APPLICATION_PREFIX + name
         self._source = source
@@ -98,27 +98,27 @@ class JobProgress:
         self._subscription = HeldSubscription(name, source)
         self._snapshot: Snapshot | None = None
         self._next_number: int | None = None
-        """Of the next batch, of which nothing is open; None when that is in doubt."""
+        """The number of the next batch, with no open transactions; None when that is in doubt."""
         self._read_to: dict[str, EntryPosition] = {}
-        """By the last batch that was committed, of segments' names."""
+        """The ends of the last committed batch, by the segments' wire names."""
 
     def close(self) -> None:
-        """Let go of it all; nothing moves by that."""
+        """Release everything. No position moves."""
         self._watch.close()
         self._subscription.close()
 
     def reset(self) -> None:
-        """Forget connections; others are made when they are needed."""
+        """Forget the connections; new ones are made when needed."""
         self._watch.reset()
         self._subscription.reset()
 
     @property
     def connections(self) -> Collection[BlockingConnection]:
-        """Those to wait on, after `arrived`."""
+        """The connections to wait on, after `arrived`."""
         return (*self._watch.connections, *self._subscription.connections)
 
     def arrived(self) -> bool:
-        """Take what brokers have pushed; whether there may be more to read. Does not wait.
+        """Process what brokers have pushed. Returns whether there may be more to read. Does not wait.
 
         Raises:
             TidewireError: a connection ended.
@@ -127,10 +127,10 @@ class JobProgress:
         return self._subscription.arrived() or has_news
 
     def stop_at_present(self) -> None:
-        """See no more than what can be read now.
+        """Read no more than what is readable now.
 
         Raises:
-            TidewireError: nobody could be asked. May be called again.
+            TidewireError: no broker could be asked. May be called again.
         """
 
         def look() -> None:
@@ -140,21 +140,21 @@ class JobProgress:
         self._asked(look)
 
     def begin(self) -> tuple[Batch, TransactionId] | None:
-        """Plan a batch, and acknowledge what it reads in a transaction of its group; None when nothing is to be read.
+        """Plan a batch, and acknowledge its input in a transaction of its group; None when there is nothing to read.
 
         Raises:
             SubscriptionTaken: another driver runs the job.
-            TidewireError: nobody could be asked. May be called again.
+            TidewireError: no broker could be asked. May be called again.
         """
         return self._asked(self._begin)
 
     def committed(self, batch: Batch) -> None:
-        """The batch's decision was taken."""
+        """The batch was committed."""
         self._next_number = batch.number + 1
         self._read_to = {segment_range.part.wire_name: segment_range.upto for segment_range in batch.ranges}
 
     def give_up(self, batch: Batch) -> None:
-        """Abort what the batch has open, if that can be done soon; a batch that is committed stays so."""
+        """Abort the batch's open transactions within a short time. A committed batch stays committed."""
         abort(self._sink, batch.group)
 
     def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
@@ -167,7 +167,7 @@ class JobProgress:
                 is_removed = isinstance(error, Refused) and is_gone(error)
                 if is_removed or passes(error):
                     self.reset()
-                # When a segment was removed, the layout that is asked for anew tells.
+                # If a segment was removed, the new layout tells.
                 if not is_removed:
                     raise
         raise DataLost(f"segments that job {self._name!r} must read are repeatedly missing")
@@ -176,7 +176,7 @@ class JobProgress:
         batch = self._plan()
         if batch is None:
             return None
-        # From here on something of it may be open, until it is committed.
+        # From here on the batch may have open transactions, until it is committed.
         self._next_number = None
         with Brokers(self._sink) as brokers:
             ends = [(segment_range.part, segment_range.upto) for segment_range in batch.ranges]
@@ -185,7 +185,7 @@ class JobProgress:
     def _acknowledged(
         self, coordinator: Coordinator, group: CommitGroup, ends: Iterable[tuple[Segment, EntryPosition]]
     ) -> TransactionId:
-        """A transaction of the group, in which segments are acknowledged up to these places."""
+        """A transaction of the group that acknowledges segments up to these positions."""
         timeout_ms = round(self._sink.transaction_timeout_seconds * 1000)
         transaction = coordinator.new_transaction(group.on_the_wire, timeout_ms)
         if transaction is None:
@@ -199,7 +199,7 @@ class JobProgress:
         parts = self._parts()
         every = [part for of_topic in parts.values() for part in of_topic.values()]
         if self._hold(every):
-            # Somebody else may have held it meanwhile, or moved it.
+            # Another driver may have held or moved the subscription meanwhile.
             self._next_number = None
             self._read_to.clear()
         number = self._next_number
@@ -226,7 +226,7 @@ class JobProgress:
         return self._snapshot or self._watch
 
     def _parts(self) -> _Parts:
-        """Those that there are, and that may be looked at."""
+        """The parts that exist now and that the view shows."""
         found: _Parts = {}
         for topic in self._view.topics():
             seen, present = self._view.parts(topic), self._watch.parts(topic)
@@ -241,21 +241,21 @@ class JobProgress:
         except Refused as refused:
             if refused.code not in BUSY:
                 raise
-            # Or two drivers might wait for each other, each with a part of it.
+            # Release all parts. Otherwise two drivers could each hold some and wait for each other.
             self._subscription.reset()
             raise SubscriptionTaken(
                 f"subscription {self._name!r} cannot be held; another driver may run the job: {refused}"
             ) from refused
 
     def _settled(self, parts: Collection[Segment]) -> int:
-        """The number of the next batch, of which nothing is open any more."""
+        """The number of the next batch, after all open transactions of it were aborted."""
         with Brokers(self._sink) as brokers:
             coordinator = Coordinator(brokers)
             first = CommitGroup(self._application, 0)
             last = coordinator.abort_group(first.on_the_wire)
             if last is None and self._start == LATEST:
-                # A batch of its own, which says for good that this was done: whatever comes later is the job's, also
-                # in topics that are new then.
+                # A batch of its own records durably that the job has skipped to the end. Everything later is input of
+                # the job, also in topics that are new then.
                 ends = [(part, self._subscription.end(part)) for part in parts]
                 skipped = self._acknowledged(coordinator, first, ends)
                 coordinator.commit_group(first.on_the_wire, [skipped])
@@ -266,7 +266,7 @@ class JobProgress:
             return last + 1
 
     def _place(self, parts: _Parts, part: Segment) -> EntryPosition:
-        # One that was removed since was read before.
+        # A part that was removed meanwhile was already read.
         is_there = (part.name or "") in parts.get(part.topic, {})
         return self._subscription.position(part) if is_there else LATEST
 

@@ -1,4 +1,4 @@
-"""Which topics there are, and of which segments or partitions they are made."""
+"""Which topics there are, and which segments or partitions each has."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -18,18 +18,18 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 _SESSION_IDS: Final = count(1)
-"""No two are alike: what is pushed to one that was closed may arrive when the next one is open."""
+"""Never reused: pushes to a closed session may arrive after the next one is open."""
 
 
 class LayoutChanged(Exception):
-    """A segment left its layout while it was asked about."""
+    """A segment left its topic's layout during a request about it."""
 
 
 def selected(options: ReadOptions, brokers: Brokers) -> list[str]:
     """The topics that the options name, or those that the pattern matches now.
 
     Raises:
-        TidewireError: nobody could be asked.
+        TidewireError: no broker could be asked.
     """
     if options.pattern is None:
         return list(options.topics)
@@ -46,10 +46,10 @@ def selected(options: ReadOptions, brokers: Brokers) -> list[str]:
 
 
 def open_namespace(brokers: Brokers, namespace: str, watch_id: int) -> BlockingConnection:
-    """Ask the user's broker to push the scalable topics of a namespace; the connection on which that will happen.
+    """Ask the user's broker to push a namespace's scalable topics. Returns the connection that gets the pushes.
 
     Raises:
-        TidewireError: nobody could be asked.
+        TidewireError: no broker could be asked.
     """
     connection = brokers.service()
     require_scalable_topics(connection)
@@ -60,10 +60,10 @@ def open_namespace(brokers: Brokers, namespace: str, watch_id: int) -> BlockingC
 def came_and_went(
     connection: BlockingConnection, update: pb.CommandWatchScalableTopicsUpdate, pattern: Pattern
 ) -> tuple[list[str], list[str]]:
-    """The topics that a push adds and removes, of those that match.
+    """The matching topics that a push adds, and those that it removes.
 
     Raises:
-        Refused: the broker does not tell.
+        Refused: the broker refuses to list the topics.
     """
     if update.HasField("error"):
         raise refusal(update.error, f"{connection.address} does not list {pattern.namespace}: {update.message}")
@@ -78,7 +78,7 @@ def parts_of(brokers: Brokers, topic: str) -> list[Segment]:
     """The parts that a topic has now, ordered by their numbers.
 
     Raises:
-        TidewireError: there is no such topic, or a broker could not be asked.
+        TidewireError: there is no such topic, or no broker could be asked.
     """
     if not topic.startswith(SCALABLE):
         return _partitions(brokers, topic)
@@ -95,10 +95,10 @@ def parts_of(brokers: Brokers, topic: str) -> list[Segment]:
 
 
 def open_layout(brokers: Brokers, topic: str, session_id: int) -> BlockingConnection:
-    """Ask for a scalable topic's layout and its changes; the connection on which they will come.
+    """Ask for a scalable topic's layout and its changes. Returns the connection that gets them.
 
     Raises:
-        TidewireError: nobody could be asked.
+        TidewireError: no broker could be asked.
     """
     owner = brokers.owner_of(topic)
     require_scalable_topics(owner)
@@ -107,11 +107,11 @@ def open_layout(brokers: Brokers, topic: str, session_id: int) -> BlockingConnec
 
 
 def layout_of(owner: BlockingConnection, topic: str, update: pb.CommandScalableTopicUpdate) -> Layout:
-    """The layout that was pushed.
+    """The layout in a push.
 
     Raises:
         Refused: there is no such topic.
-        ProtocolViolation: the layout does not hold every key's hash once.
+        ProtocolViolation: the layout's segments do not cover every hash exactly once.
     """
     if update.HasField("error"):
         if update.error == pb.TopicNotFound:

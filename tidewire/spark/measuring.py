@@ -1,8 +1,7 @@
-"""Asking a broker what stands in a segment: up to where it can be read, and how much that is.
+"""Asking a broker how far a segment can be read, and how much that is.
 
-The end is asked for by GET_LAST_MESSAGE_ID, which a broker answers after it has applied every transaction decided
-before the question. A Tidewire broker measures a range of the segment in the same answer; of others only the end is
-known.
+GET_LAST_MESSAGE_ID asks for the end. A broker answers it after it has applied every transaction decided before the
+request. A Tidewire broker also measures a range of the segment in the same answer. Other brokers give only the end.
 """
 
 from collections.abc import Iterator
@@ -22,29 +21,29 @@ from tidewire.wire.pulsar.message_ids import message_id, position
 
 
 class BacklogRange(NamedTuple):
-    """What stands behind a place, up to the last entry that can be read or to as much as was wanted."""
+    """What a segment holds behind a position, up to its last readable entry or to the wanted amount."""
 
     after: EntryPosition
     end: EntryPosition
-    """Its last entry; `after` when it has none."""
+    """Its last entry; `after` when there is none."""
     first_index: int
-    """Of its first message, or the one that the next message gets."""
+    """The index of its first message, or the one that the next message gets."""
     messages: int
-    """Those of aborted transactions are among them."""
+    """Includes those of aborted transactions."""
     size_bytes: int
     """As stored, to within 64 KiB."""
     first_time_ms: int | None
-    """When the broker took its first message."""
+    """When the broker stored its first message."""
     is_final: bool = False
-    """Nothing will ever stand behind its end."""
+    """Nothing will ever follow its end."""
     last_time_ms: int | None = None
-    """When the broker took its last message."""
+    """When the broker stored its last message."""
     creation: str = ""
-    """Tells the segment from another one of the same name."""
+    """The creation id, which distinguishes the segment from another one of the same name."""
 
     @property
     def next_index(self) -> int:
-        """Index of the message behind it."""
+        """The index of the message behind it."""
         return self.first_index + self.messages
 
 
@@ -52,13 +51,13 @@ class End(NamedTuple):
     """An answer to GET_LAST_MESSAGE_ID."""
 
     last: EntryPosition
-    """The last entry that can be read now, or EARLIEST."""
+    """The last readable entry, or EARLIEST."""
     backlog_range: BacklogRange | None
-    """None of a broker that does not measure."""
+    """None from a broker that does not measure."""
 
 
 class Gauge:
-    """A reader of a segment that gives no permits, and so is sent nothing and can ask."""
+    """A reader of a segment that gives no permits: it gets no messages and only asks."""
 
     def __init__(self, owner: BlockingConnection, topic: str, consumer_id: int) -> None:
         self._owner = owner
@@ -68,7 +67,7 @@ class Gauge:
     @classmethod
     @contextmanager
     def opened(cls, owner: BlockingConnection, topic: str, consumer_id: int, *, uncommitted: bool) -> Iterator[Self]:
-        """Subscribe, and close at the end.
+        """Subscribe, and close in the end.
 
         Raises:
             TidewireError: the broker refuses it, or does not answer.
@@ -78,20 +77,20 @@ class Gauge:
         owner.request(partial(commands.close_consumer, consumer_id), pb.CommandSuccess)
 
     def end(self) -> EntryPosition:
-        """The last entry that can be read now, or EARLIEST."""
+        """The last readable entry, or EARLIEST."""
         return ask_end(self._owner, self._consumer_id, None).last
 
     def behind(
         self, after: EntryPosition, *, messages_max: int | None = None, bytes_max: int | None = None
     ) -> BacklogRange | None:
-        """What stands behind a place; None when the broker does not measure."""
+        """What follows a position; None when the broker does not measure."""
         return ask_end(self._owner, self._consumer_id, wanted(after, messages_max, bytes_max)).backlog_range
 
     def since(self, time_ms: int) -> BacklogRange:
-        """What the broker took at this time or later.
+        """What the broker stored at this time or later.
 
         Raises:
-            ProtocolViolation: it does not say.
+            ProtocolViolation: the broker does not support this.
         """
         backlog_range = ask_end(self._owner, self._consumer_id, pb.BacklogRangeRequest(since_ms=time_ms)).backlog_range
         if backlog_range is None:
@@ -105,17 +104,17 @@ class Gauge:
 def wanted(
     after: EntryPosition, messages_max: int | None = None, bytes_max: int | None = None, until_ms: int | None = None
 ) -> pb.BacklogRangeRequest:
-    """Asks for a backlog range: at least one entry if one was taken by then, and no more than said after it."""
+    """The request for a backlog range within the bounds, but of at least one entry if one was stored by `until_ms`."""
     return pb.BacklogRangeRequest(
         after=message_id(*after), messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms
     )
 
 
 def ask_end(owner: BlockingConnection, consumer_id: int, backlog_range: pb.BacklogRangeRequest | None) -> End:
-    """Ask on an open consumer.
+    """Send the request on an open consumer.
 
     Raises:
-        DataLost: what would answer it is damaged.
+        DataLost: the data needed for the answer is damaged.
         TidewireError: the broker refuses it, or does not answer.
     """
     ask = partial(commands.get_last_message_id, consumer_id, backlog_range=backlog_range)
@@ -148,7 +147,7 @@ def ask_end(owner: BlockingConnection, consumer_id: int, backlog_range: pb.Backl
 def subscribe_reader(
     owner: BlockingConnection, topic: str, consumer_id: int, *, after: EntryPosition, uncommitted: bool = False
 ) -> None:
-    """Open a reader that remembers nothing and is sent what comes after a position, once it has given permits.
+    """Open a reader without a durable cursor. After it gives permits, it gets the messages behind a position.
 
     Raises:
         TidewireError: the broker refuses it, or does not answer.
@@ -158,7 +157,7 @@ def subscribe_reader(
         properties["tidewire.isolation"] = "read_uncommitted"
 
     def make(request_id: int) -> pb.BaseCommand:
-        # Some brokers know a reader by its subscription's name alone, so no two readers share one.
+        # Some brokers identify a reader by its subscription's name alone, so each reader has its own.
         command = commands.subscribe(
             topic,
             f"spark-{uuid4().hex}",
@@ -168,7 +167,7 @@ def subscribe_reader(
             start=message_id(*after),
             properties=properties,
         )
-        # Reading creates nothing where the broker can be told so.
+        # Reading must not create a topic.
         command.subscribe.force_topic_creation = False
         return command
 

@@ -1,15 +1,15 @@
-"""How far a stream has come: a place in each segment that it is in, as the JSON that Spark keeps in its checkpoint.
+"""A stream's offset: a place in each segment that it reads now, as JSON for Spark's checkpoint.
 
     {"topic://public/default/x": {"0000-7fff-0": "5:41@1042#8b1fc2a07d3e4956", "8000-ffff-1": "-1:-1@0#90ab34cd12ef56"}}
 
-Behind the `@` is the index of the next message, which tells when messages were removed. It is also how a batch's size
-is known. Behind the `#` is the creation id of the segment, which tells it from another one of the same name: of a topic
-that was deleted and created again, or in another data folder.
+Behind the `@` is the index of the next message. It shows when unread messages were removed, and gives a batch's size.
+Behind the `#` is the creation id of the segment. It distinguishes the segment from another one of the same name: of a
+topic that was deleted and created again, or in another data folder.
 
-A segment is finished when it is sealed and read to its end, and then leaves. Its children come in once all of their
-parents have left, in an offset of their own, so a key's messages are in an earlier micro-batch than those that were
-sent after a split. What a segment that is not there has been follows from the layout: **waiting** while one that it
-came from is still there, and none that came from it is; otherwise **done**.
+A segment that is sealed and read to its end leaves the offset. Its children enter once all of their parents have left,
+in an offset of their own. So a key's messages from before a split are in an earlier micro-batch than those after it.
+The layout tells the state of a segment that is not in the offset. It is **waiting** if one of its ancestors is in the
+offset and none of its descendants is. Otherwise it is **done**.
 
 Pure.
 """
@@ -29,11 +29,11 @@ class Place(NamedTuple):
     """How far a segment was read."""
 
     position: EntryPosition
-    """Its last entry that was read."""
+    """The last entry that was read."""
     next_index: int
-    """Of the message behind that."""
+    """The index of the message behind it."""
     creation: str = ""
-    """The segment's creation id; empty while nobody has asked."""
+    """The segment's creation id; empty while unknown."""
 
     def __str__(self) -> str:
         place = f"{self.position}@{self.next_index}"
@@ -41,11 +41,11 @@ class Place(NamedTuple):
 
     @property
     def is_beginning(self) -> bool:
-        """Whether nothing was read yet, and nothing is known that was there to read."""
+        """Whether nothing was read yet, and nothing is known about what there was to read."""
         return self.position == EARLIEST and not self.next_index
 
     def is_elsewhere(self, creation: str) -> bool:
-        """Whether this place is in another segment than that of this creation id, as far as both are known."""
+        """Whether this place belongs to a segment with another creation id, if both ids are known."""
         return bool(self.creation and creation) and self.creation != creation
 
 
@@ -59,15 +59,15 @@ Offsets = dict[str, Places]
 
 
 def encode(offsets: Offsets) -> dict[str, dict[str, str]]:
-    """As Spark keeps it."""
+    """The form that Spark stores."""
     return {topic: {name: str(places[name]) for name in sorted(places)} for topic, places in sorted(offsets.items())}
 
 
 def decode(kept: Mapping[str, Mapping[str, str]]) -> Offsets:
-    """From what Spark kept.
+    """Read the form that Spark stores.
 
     Raises:
-        ValueError: it is none of ours.
+        ValueError: a place is malformed.
     """
     return {topic: {name: parse_place(text) for name, text in places.items()} for topic, places in kept.items()}
 
@@ -76,7 +76,7 @@ def parse_place(text: str) -> Place:
     """Read one place.
 
     Raises:
-        ValueError: it is written otherwise.
+        ValueError: it is malformed.
     """
     found = _PLACE.fullmatch(text)
     if found is None:
@@ -85,10 +85,10 @@ def parse_place(text: str) -> Place:
 
 
 def sharing(name: str, others: Iterable[str]) -> set[int]:
-    """The ids of those segments that hold some of a segment's hashes; none for a partition or a plain topic.
+    """The ids of the segments that share hashes with a segment; none for a partition or a plain topic.
 
-    At any moment one segment holds a hash, so those with lower ids are what it came from, and those with higher ones
-    came of it, however many between them were removed.
+    At any moment one segment holds a hash. So those with lower ids are the segment's ancestors, and those with higher
+    ids are its descendants, even if segments between them were removed.
     """
     own = hashes_of(name)
     return {
@@ -99,7 +99,7 @@ def sharing(name: str, others: Iterable[str]) -> set[int]:
 
 
 def waiting(there: Iterable[int], parts: Mapping[int, Segment]) -> set[int]:
-    """The segments of a layout whose turn has not come, while these are being read."""
+    """The segments of a layout that are not read yet, while those in `there` are being read."""
     present = set(there)
     behind_present = ancestors(present, parts)
     return {
@@ -110,9 +110,9 @@ def waiting(there: Iterable[int], parts: Mapping[int, Segment]) -> set[int]:
 
 
 def finished(parts: Mapping[str, Segment], places: Places) -> list[Segment]:
-    """Of a topic's parts by name, those that were read to their end: nothing of them is in the places, or to come.
+    """The parts of a topic, by name, that were read to their end: they are neither in the places nor waiting.
 
-    None that is known, when one of the places is in a part that was removed: what came of it is to come, then.
+    Empty if one of the places is in a removed part, because the descendants of that part are still to be read.
     """
     if not places.keys() <= parts.keys():
         return []
@@ -122,7 +122,7 @@ def finished(parts: Mapping[str, Segment], places: Places) -> list[Segment]:
 
 
 def admitted(there: Iterable[int], finished: Iterable[int], parts: Mapping[int, Segment]) -> set[int]:
-    """The segments whose turn comes when these of those that are being read leave."""
+    """The segments to read next when the finished ones leave those in `there`."""
     present = set(there)
     left = present - set(finished)
     return set(due(waiting(present, parts) | left, parts)) - left
@@ -131,15 +131,15 @@ def admitted(there: Iterable[int], finished: Iterable[int], parts: Mapping[int, 
 def beginning(
     parts: Mapping[int, Segment], given: Iterable[int], is_over: Callable[[int], bool]
 ) -> tuple[set[int], set[int]]:
-    """Where a stream begins that is to read everything but what is over.
+    """Where a stream begins that reads everything that is not over.
 
     Args:
         parts: the layout.
-        given: segments that are begun with anyway; what they came from is taken as read.
-        is_over: whether there is nothing to read in a segment, now or ever.
+        given: segments to begin with in any case; their ancestors count as read.
+        is_over: whether a segment has nothing to read, now or ever.
 
     Returns:
-        The segments that are read first, `given` among them, and those that are done.
+        The segments to read first, `given` among them, and those that are done.
     """
     there = set(given) & parts.keys()
     done = ancestors(there, parts) - there

@@ -1,33 +1,33 @@
-"""The options of format "tidewire" for reading, and what they may say (for writing: write_options.py).
+"""The options of format "tidewire" for reading, and their values (for writing: write_options.py).
 
     service_url                  pulsar://HOST:PORT of any broker; required
     topic                        topic://TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME, or several of them
-                                 with commas in between
+                                 separated by commas
     topic_pattern                topic://TENANT/NAMESPACE/REGEX in place of `topic`: every scalable topic of that
-                                 namespace whose whole name matches; a stream follows those that come later, too
+                                 namespace whose whole name matches; a stream also follows later ones
     starting_position            earliest, latest, a time (2024-05-01T12:00:00Z, or milliseconds since the epoch), or
                                  JSON by topic and segment (positions.py) [batch: earliest; stream: latest]
     ending_position              the same, for batches [latest]
-    isolation                    read_committed, or read_uncommitted: open and aborted transactions' messages, too
+    isolation                    read_committed, or read_uncommitted: also messages of open and aborted transactions
                                  [read_committed]
-    schema                       auto: `value` is a column of the topic's schema; none: it is binary [none]
-    columns                      names of columns with commas in between, in place of all: Spark takes in whatever a
-                                 source of this kind has, wanted or not, and a row of key and value costs it half
-    fail_on_data_loss            whether to fail when messages are gone that were to be read [true]
-    partition_bytes              a segment with more to read is divided among several tasks [134217728]
-    push_filters                 whether to look at filters before Spark does; needs Spark's own setting
-                                 spark.sql.python.filterPushdown.enabled=true, for batches. Spark 4.3 then applies a
-                                 filter to later queries of the same data frame that have none, which lack rows: load
-                                 one for each query [false]
+    schema                       auto: `value` has the type of the topic's schema; none: it is binary [none]
+    columns                      the columns to read, separated by commas. Without this option Spark converts all of
+                                 them, needed or not; key and value alone cost half as much [all]
+    fail_on_data_loss            whether to fail when unread messages are gone [true]
+    partition_bytes              a segment with more than this to read is divided among tasks [134217728]
+    push_filters                 whether to apply filters before Spark does, for batches; needs the Spark setting
+                                 spark.sql.python.filterPushdown.enabled=true. Spark 4.3 then applies a filter to later
+                                 queries of the same data frame without one, too, and they lack rows: load a data frame
+                                 for each query [false]
     max_rows_per_trigger         most rows of a micro-batch
-    max_bytes_per_trigger        most bytes of a micro-batch, as they are stored, to within 64 KiB a segment
-    subscription                 name of a subscription that a stream keeps where it is, so that others see its lag,
-                                 and segments stay until it has read them
+    max_bytes_per_trigger        most bytes of a micro-batch, as stored, to within 64 KiB a segment
+    subscription                 name of a subscription that a stream moves with it, so that other tools see its lag,
+                                 and brokers keep segments until the stream has read them
     operation_timeout_seconds    how long a broker may take to connect, to answer, or to send the next message [30]
 
-An option that is not listed is refused by name: a misspelt one that is silently ignored costs its user an afternoon.
-Spark hands option names over in lower case, and its own are written without underscores (`failOnDataLoss`), so neither
-case nor underscores count here.
+An unknown option is an error that names it, because a misspelt one would otherwise be ignored silently. Spark passes
+option names in lower case, and its own have no underscores (`failOnDataLoss`). So neither case nor underscores matter
+here.
 """
 
 import re
@@ -45,10 +45,10 @@ from tidewire.spark.schema import SCHEMA
 
 OPERATION_TIMEOUT_SECONDS_DEFAULT: Final = 30.0
 SECONDS_MAX: Final = 3600.0
-"""A longer one than this is a mistake in its unit."""
+"""A higher value is most likely in the wrong unit."""
 PARTITION_BYTES_DEFAULT: Final = 128 * 1024 * 1024
 PARTITION_BYTES_MIN: Final = 64 * 1024
-"""The broker knows sizes no finer than this."""
+"""The broker measures sizes only to within this."""
 
 ALL_COLUMNS: Final = frozenset(SCHEMA.fieldNames())
 
@@ -77,24 +77,24 @@ class Use(Enum):
 
 
 class Pattern(NamedTuple):
-    """Topics of a namespace by their names."""
+    """The topics of a namespace whose names match."""
 
     namespace: str
     expression: str
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic, named in full, is one of them."""
+        """Whether a topic, given by its full name, matches."""
         name = topic.removeprefix(f"{SCALABLE}{self.namespace}/")
         return name != topic and re.fullmatch(self.expression, name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options that were checked."""
+    """Checked options."""
 
     service: BrokerAddress
     topics: tuple[str, ...] = ()
-    """In full; empty when there is a pattern."""
+    """Full names; empty when there is a pattern."""
     pattern: Pattern | None = None
     operation_timeout_seconds: float = OPERATION_TIMEOUT_SECONDS_DEFAULT
     starting: Boundary = EARLIEST_START
@@ -111,10 +111,10 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use | None = None) -> Self:
-        """Check what the user gave; what is for the other use only is refused once it is known what the `use` is.
+        """Check what the user gave. Options for another use are refused once the `use` is known.
 
         Raises:
-            InvalidOption: an option is unknown, missing or wrong; its text names it.
+            InvalidOption: an option is unknown, missing or wrong; the error names it.
         """
         options = by_name(given, READ_NAMES, others=WRITE_ONLY_NAMES)
         for name in WRITE_ONLY_NAMES:
@@ -152,10 +152,10 @@ class ReadOptions:
 
 
 def by_name(given: Mapping[str, str], known: Sequence[str], others: Sequence[str] = ()) -> dict[str, str]:
-    """What was given, under the names of options as they are `known`, or one of the `others`.
+    """The given options, with the spelling of the `known` names or of the `others`.
 
     Raises:
-        InvalidOption: one of them is neither.
+        InvalidOption: an option is neither.
     """
     by_bare_name = {_bare(name): name for name in (*known, *others)}
     for name in given:
@@ -174,7 +174,7 @@ def service_of(options: Mapping[str, str]) -> BrokerAddress:
     """The broker that the user named.
 
     Raises:
-        InvalidOption: none was named, or by what is no address.
+        InvalidOption: the option is missing, or is not an address.
     """
     url = options.get("service_url")
     if not url:
@@ -238,10 +238,10 @@ def _columns(options: Mapping[str, str]) -> frozenset[str]:
 
 
 def choice_of(options: Mapping[str, str], name: str, no: str, yes: str, *, default: bool = False) -> bool:
-    """Whether the user chose the second of two words.
+    """Whether the user chose `yes`.
 
     Raises:
-        InvalidOption: it is neither.
+        InvalidOption: the text is neither `no` nor `yes`.
     """
     text = options.get(name)
     if text is None:
@@ -252,10 +252,10 @@ def choice_of(options: Mapping[str, str], name: str, no: str, yes: str, *, defau
 
 
 def count_of(options: Mapping[str, str], name: str, least: int) -> int | None:
-    """An option's number; None when it is not given.
+    """An option's number; None when the option is missing.
 
     Raises:
-        InvalidOption: it is none, or less than `least`.
+        InvalidOption: it is not a number, or less than `least`.
     """
     text = options.get(name)
     if text is None:
@@ -269,7 +269,7 @@ def seconds_of(options: Mapping[str, str], name: str, default: float) -> float:
     """An option's number of seconds.
 
     Raises:
-        InvalidOption: it is none that makes sense.
+        InvalidOption: it is not a number in the allowed range.
     """
     text = options.get(name)
     if text is None:
@@ -284,14 +284,14 @@ def seconds_of(options: Mapping[str, str], name: str, default: float) -> float:
 
 
 def operation_timeout_of(options: Mapping[str, str]) -> float:
-    """How long an operation may take.
+    """The time limit for an operation.
 
     Raises:
-        InvalidOption: it is no number of seconds that makes sense.
+        InvalidOption: it is not a number in the allowed range.
     """
     return seconds_of(options, "operation_timeout_seconds", OPERATION_TIMEOUT_SECONDS_DEFAULT)
 
 
 def missing(name: str, example: str) -> InvalidOption:
-    """The error for an option that has to be given."""
+    """The error for a missing required option."""
     return InvalidOption(f'option {name} is missing; give it as .option("{name}", "{example}")')

@@ -1,4 +1,4 @@
-"""What one Spark task reads: a range of one segment. Made by the planner, pickled, read by an executor."""
+"""What one Spark task reads: a range of one segment. The planner makes it, and an executor gets it pickled."""
 
 from pyspark.sql.datasource import InputPartition
 
@@ -6,7 +6,7 @@ from tidewire.protocol.positions import EARLIEST, EntryPosition
 
 
 class SegmentRange(InputPartition):
-    """The entries of a segment, partition or plain topic that come after `start`, up to and with `end`."""
+    """The entries of a segment, partition or plain topic behind `start`, up to and including `end`."""
 
     def __init__(
         self,
@@ -21,12 +21,12 @@ class SegmentRange(InputPartition):
         """A range to read.
 
         Args:
-            topic: its topic, in full.
-            segment: which part of it this is, as the `segment` column shows it; None for a topic without parts.
-            wire_name: the name under which brokers know that part.
-            end: the last entry; it, or one behind it, is visible. Its broker has said so.
+            topic: the topic's full name.
+            segment: the part's name, as in the column `segment`; None for a topic without parts.
+            wire_name: the name under which brokers know the part.
+            end: the last entry. Its broker has said that this entry or a later one is visible.
             start: the entry before the first one.
-            messages_max: there are no more than this in it; None when nobody has said so.
+            messages_max: the most messages that the range can hold; None if unknown.
         """
         super().__init__(None)
         self.topic = topic

@@ -1,4 +1,4 @@
-"""Doing something again while brokers cannot be reached, as when one restarts: for what may be done twice."""
+"""Retries while brokers cannot be reached, for instance during a restart: for work that may be done twice."""
 
 import time
 from collections.abc import Callable
@@ -13,18 +13,18 @@ _Result = TypeVar("_Result")
 
 
 def passes(error: TidewireError) -> bool:
-    """Whether it may be otherwise in a while."""
-    # A subscription may be held by a process that has ended, of which the broker has not heard.
+    """Whether the cause of the error may pass by itself."""
+    # The subscription's holder may have died, and the broker may not have noticed yet.
     return isinstance(error, (*TRANSIENT, SubscriptionBusy))
 
 
 def persistently(
     work: Callable[[], _Result], seconds: float, passes: Callable[[TidewireError], bool] = passes
 ) -> _Result:
-    """What `work` returns, which is called again after errors that pass, for so long.
+    """Return what `work` returns. Retry it for `seconds` after errors that may pass.
 
     Raises:
-        TidewireError: the last one, when the time is over, or one that does not pass.
+        TidewireError: the last error when the time is over, or one that does not pass.
     """
     deadline = time.monotonic() + seconds
     backoff = Backoff(Random())  # noqa: S311 - spreads attempts, guards nothing
@@ -35,5 +35,5 @@ def persistently(
             left_seconds = deadline - time.monotonic()
             if not passes(error) or left_seconds <= 0:
                 raise
-        # Nobody tells when a broker is back.
+        # Nothing signals that a broker is back.
         time.sleep(min(backoff.next_delay_seconds(), left_seconds))  # noqa: TID251

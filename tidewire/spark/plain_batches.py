@@ -1,14 +1,14 @@
-"""Batches in which nothing is unusual, read many messages at a time.
+"""Reads plain batches many messages at a time.
 
     batch = ([u32 size][SingleMessageMetadata] value)*
 
-Where a message begins is known only when the one before it has been read, and a step of Python for each is what limits
-a reader. So beginnings are guessed, all at once: wherever three zero bytes, a size and a field's tag could be one. All
-guesses are read together, a field at a time, by numpy. Then the guesses are held against each other: from the first
-byte on each message has to end where the next one begins, and the last one with the batch. What passes is what reading
-one after another would have found; guesses that only looked like a message, within some value, are not on that way.
+A message's start is known only when the message before it has been read, and a Python step for each message would limit
+a reader. So this module guesses all starts at once: wherever three zero bytes, a size and a field's tag could be one.
+numpy then reads all guesses together, a field at a time. In the end the guesses are checked against each other: from
+the first byte on, each message has to end where the next one starts, and the last one with the batch. The remaining
+guesses are what a sequential reader would have found. Guesses inside a value, which only look like a message, drop out.
 
-Whatever this does not fully understand is left to the codec, which knows every case and says what is wrong.
+Whatever this module does not fully understand goes to the codec, which knows every case and reports errors.
 """
 
 from collections.abc import Sequence
@@ -48,17 +48,17 @@ _IS_KNOWN[[_KEY, _VALUE_SIZE, _EVENT_TIME, *_PASSED_OVER]] = True
 
 _SIZE_BYTES: Final = 4
 _HEAD_BYTES_MIN: Final = 2
-"""The tag and a byte of the one required field, the value's size."""
+"""The tag and one byte of the only required field, the value's size."""
 _PADDING: Final = bytes(16)
-"""Behind all, so that whatever is guessed can be looked at; a varint has 10 bytes."""
+"""Follows the data, so that every guess can be read; a varint has at most 10 bytes."""
 _VARINT_SHIFT_MAX: Final = 63
 _TOO_LARGE: Final = 2**31
-"""What an int32 cannot hold."""
+"""Does not fit into an int32."""
 _ABSENT: Final = -1
 
 
 class PlainColumns(NamedTuple):
-    """What differs between messages, an item each."""
+    """What differs between messages, one item for each."""
 
     keys: pa.StringArray
     """Null for none."""
@@ -68,12 +68,12 @@ class PlainColumns(NamedTuple):
 
 
 class _Heads(NamedTuple):
-    """Of each guess, what its metadata say."""
+    """The metadata of each guess."""
 
     starts: Ints
     value_starts: Ints
     ends: Ints
-    """_ABSENT of a guess that is no plain message."""
+    """_ABSENT for a guess that is not a plain message."""
     key_starts: Ints
     """_ABSENT for none."""
     key_ends: Ints
@@ -85,14 +85,14 @@ class _Heads(NamedTuple):
 
 
 def read_plain(bodies: Sequence[bytes | bytearray | memoryview], counts: Sequence[int]) -> PlainColumns | None:
-    """The messages of batches, one after another; None when anything is unusual or damaged in any of them.
+    """The messages of batches, one after another; None when anything in any of them is unusual or damaged.
 
-    Unusual are properties, a null value or key, a message compacted away, a key that is not UTF-8, and metadata of 256
-    bytes or more.
+    Unusual are properties, a null value or key, a message removed by compaction, a key that is not UTF-8, and metadata
+    of 256 bytes or more.
 
     Args:
-        bodies: not compressed; together below 2 GiB.
-        counts: how many messages each holds by what was said of it.
+        bodies: not compressed; together less than 2 GiB.
+        counts: how many messages each claims to hold.
     """
     data = b"".join((*bodies, _PADDING))
     end = len(data) - len(_PADDING)
@@ -116,8 +116,8 @@ def read_plain(bodies: Sequence[bytes | bytearray | memoryview], counts: Sequenc
 
 
 def _guesses(octets: Octets, end: int) -> Ints:
-    """Where messages could begin: all places where they do, if all are plain, and perhaps others."""
-    # A size below 256 begins with three zero bytes, two of which stand at an even place and behind it.
+    """Possible starts: every real one if all messages are plain, and perhaps others."""
+    # A size below 256 begins with three zero bytes. Two of them are at an even place and the next one.
     pairs = 2 * np.flatnonzero(octets[: end & ~1].view(np.uint16) == 0)
     starts = np.sort(np.concatenate((pairs[octets[pairs + 2] == 0], pairs[octets[pairs - 1] == 0] - 1)))
     sizes = octets[starts + 3]
@@ -166,7 +166,7 @@ def _read_heads(octets: Octets, starts: Ints) -> _Heads:
 
 
 def _varints(octets: Octets, starts: Ints) -> tuple[Times, Ints]:
-    """The numbers that begin there, and where they end: beyond everything for one that is too long."""
+    """The numbers that begin there, and where each ends; beyond all data for a number that is too long."""
     octet = octets[starts]
     numbers = (octet & 0x7F).astype(np.uint64)
     behind = starts + 1
@@ -185,7 +185,7 @@ def _varints(octets: Octets, starts: Ints) -> tuple[Times, Ints]:
 
 
 def _chain(heads: _Heads, end: int) -> Ints | None:
-    """Which guesses follow upon each other from the first byte to the end; None when there is no such way."""
+    """The guesses that follow one another from the first byte to the end; None if they do not reach it."""
     starts, ends = heads.starts, heads.ends
     if not len(starts) or starts[0] != 0:
         return None
@@ -196,7 +196,7 @@ def _chain(heads: _Heads, end: int) -> Ints | None:
     steps = np.where(ends == end, len(starts), np.where(follows, followers, _ABSENT)).tolist()
     chain = []
     at = 0
-    # Each step goes forward, since metadata take at least two bytes.
+    # Each step goes forward, because metadata take at least two bytes.
     while 0 <= at < len(steps):
         chain.append(at)
         at = steps[at]
@@ -208,15 +208,15 @@ def _keys(buffer: pa.Buffer, heads: _Heads) -> pa.StringArray:
     if not is_there.any():
         return pa.nulls(len(is_there), pa.string())
     starts = np.where(is_there, heads.key_starts, heads.key_ends)
-    # Checks that it is UTF-8.
+    # The cast checks that keys are UTF-8.
     return _slices(buffer, starts, heads.key_ends, None if is_there.all() else ~is_there).cast(pa.string())
 
 
 def _slices(
     buffer: pa.Buffer, starts: Ints, ends: Ints, is_null: np.ndarray[Any, np.dtype[np.bool_]] | None = None
 ) -> pa.BinaryArray:
-    """The bytes between, each behind the one before it, as an array of their own."""
-    # What lies between two of them is an item, too, and not taken.
+    """The bytes between starts and ends, in ascending order, as a new array."""
+    # The gaps between slices are items, too; every second item is taken.
     bounds = np.stack((starts, ends), axis=1).astype(np.int32)
     items = 2 * len(starts) - 1
     all_items = pa.BinaryArray.from_buffers(pa.binary(), items, [None, pa.py_buffer(bounds), buffer])

@@ -1,10 +1,10 @@
-"""What a batch reads: of each segment a range, divided among tasks when it is large.
+"""What a batch reads: a range of each segment, divided among tasks when it is large.
 
-A read that is planned after a commit returned contains all of that commit, and since the segments are asked one after
-another, a transaction committed meanwhile may be in some of them and not yet in others: across segments a read is no
-snapshot, as it is none across the partitions of a topic in Kafka.
+A read that is planned after a commit returned contains all of that commit. The planner asks the segments one after
+another. So a transaction committed meanwhile may be in some of them and not in others: a read is no snapshot across
+segments, just as it is none across the partitions of a Kafka topic.
 
-Sealed segments are read like active ones; nothing moves out of them when they are split.
+Sealed segments are read like active ones, because a split moves no messages.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,17 +23,17 @@ from tidewire.spark.positions import OTHERS, Boundary
 
 
 def plan(options: ReadOptions, brokers: Brokers, pushed: Pushed = NOTHING_PUSHED) -> list[SegmentRange]:
-    """The ranges that together are what the options ask for, ordered by topic and segment; none when that is nothing.
+    """The ranges that together are what the options select, ordered by topic and segment; possibly none.
 
     Raises:
-        TidewireError: there is no such topic, or a broker could not be asked.
+        TidewireError: there is no such topic, or no broker could be asked.
     """
     parts = _parts(options, brokers)
     while True:
         try:
             return _plan(options, brokers, pushed, parts)
         except Refused as refused:
-            # A segment that everybody has read may go at any time, and the layout says so first.
+            # A fully acknowledged segment may be removed at any time. The layout shows that first.
             if not is_gone(refused):
                 raise
             before, parts = parts, _parts(options, brokers)
@@ -79,10 +79,10 @@ def divided(
     start: EntryPosition,
     end: EntryPosition,
 ) -> Iterator[SegmentRange]:
-    """What stands behind `start`, up to and with `end`, in ranges that are no larger than the pieces asked for.
+    """What follows `start`, up to and including `end`, in ranges no larger than the pieces.
 
     Raises:
-        TidewireError: the broker could not be asked.
+        TidewireError: no broker could be asked.
     """
     while start < end:
         backlog_range = piece_behind(start)

@@ -1,16 +1,16 @@
-"""Places in segments, and how a user names where reading begins and ends.
+"""Positions in segments, and how a user says where reading begins and ends.
 
     earliest                        before everything
     latest                          behind everything that was committed when the read was planned
-    2024-05-01T12:00:00Z            by the time at which the broker took the messages; or as milliseconds, 1714564800000
+    2024-05-01T12:00:00Z            by the time at which the broker stored messages; or in milliseconds, 1714564800000
     {"topic://public/default/x": {"0000-7fff-0": "5:41", "8000-ffff-1": "earliest"}}
                                     by topic and segment, as the columns `topic` and `segment` name them ("" for a topic
-                                    without segments): behind entry 41 of ledger 5, as the column `position` has it.
-                                    What a stream's checkpoint and progress have as offsets can be given as it is
+                                    without segments): behind entry 41 of ledger 5, as in the column `position`. The
+                                    offsets in a stream's checkpoint and progress are valid here, too
 
-A place is behind an entry: reading begins with the next one, and ends with the entry itself. So where one read ended
-the next one begins, and each entry is in one of them. A segment that the JSON leaves out is read from its beginning, or
-to its end; for a batch, "*" in place of a segment's name says where else.
+A position is behind an entry: reading begins with the next entry, and ends with the entry itself. So one read ends
+where the next one begins, and each entry is in exactly one of them. A segment that the JSON does not name is read from
+its beginning, or to its end. For a batch, the name "*" gives another position for such segments.
 
 Pure, and without pyspark.
 """
@@ -30,18 +30,18 @@ class Boundary(NamedTuple):
     """Where a read begins or ends."""
 
     everywhere: Place | None
-    """The same in every segment; None when `places` says where."""
+    """The same in every segment; None when `places` applies."""
     places: tuple[tuple[str, str, EntryPosition], ...] = ()
     """Topic, segment, and position."""
     creations: tuple[tuple[str, str, str], ...] = ()
-    """Topic, segment, and the creation id of that, where a stream's offsets were given."""
+    """Topic, segment, and the segment's creation id, if a stream's offsets were given."""
 
     def creation_of(self, topic: str, segment: str | None) -> str:
-        """The creation id of the segment that a place is in; empty when nobody said it."""
+        """The creation id that was given for a segment; empty if none was."""
         return next((found for *named, found in self.creations if named == [topic, segment or ""]), "")
 
     def of(self, topic: str, segment: str | None, default: EntryPosition) -> Place:
-        """The place in a segment; the default when it is left out."""
+        """The place in a segment; the default for a segment that is not named."""
         if self.everywhere is not None:
             return self.everywhere
         named = {(topic_, segment_): place for topic_, segment_, place in self.places}
@@ -52,7 +52,7 @@ EARLIEST_START: Final = Boundary(EARLIEST)
 LATEST_START: Final = Boundary(LATEST)
 
 OTHERS: Final = "*"
-"""The name of the segments that are not named."""
+"""The name that stands for all segments that are not named."""
 
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _POSITION: Final = re.compile(r"(-1|\d{1,18}):(-1|\d{1,18})(?:@\d+)?(?:#([0-9a-f]+))?")
@@ -63,7 +63,7 @@ def parse_boundary(text: str) -> Boundary:
     """Read an option's text.
 
     Raises:
-        ValueError: it is written otherwise.
+        ValueError: it is malformed.
     """
     word = _WORDS.get(text.lower())
     if word is not None:
@@ -78,7 +78,7 @@ def parse_boundary(text: str) -> Boundary:
         raise ValueError(f"{text!r} is neither earliest nor latest nor a time nor JSON by topic and segment") from None
     if time.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone; write {text}Z for UTC")
-    # Brokers count from 1970, and took nothing before.
+    # A time before 1970 is before all messages. Brokers count from 1970.
     return Boundary(max(0, round(time.astimezone(UTC).timestamp() * 1000)))
 
 
@@ -86,7 +86,7 @@ def parse_position(text: object) -> EntryPosition:
     """Read `LEDGER:ENTRY`, `earliest` or `latest`.
 
     Raises:
-        ValueError: it is written otherwise.
+        ValueError: it is malformed.
     """
     word = _WORDS.get(text) if isinstance(text, str) else None
     if word is not None:

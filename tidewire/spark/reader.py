@@ -1,8 +1,8 @@
-"""What Spark calls to read a topic as a batch: `partitions` while it plans, `read` in each task.
+"""What Spark calls to read a topic as a batch: `partitions` in the planner, `read` in each task.
 
-The objects are made in a planning process, pickled, and used in executors, so they hold what was asked for and no
-connection. Spark refuses a reader that takes filters when its own setting for them is off, and does not say how that
-is set; so there are two readers, and an option.
+Spark makes the objects in a planning process, pickles them, and uses them in executors. So they hold options and no
+connection. Spark refuses a reader that takes filters while its own setting for filters is off, and does not tell the
+setting. So there are two readers, and an option to choose.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,10 +29,10 @@ from tidewire.spark.worker_memory import settle
 
 
 def columns(options: ReadOptions) -> tuple[StructType, TopicSchema | None]:
-    """The columns of a data frame, and the schema that its values are decoded by, if they are.
+    """The columns of a data frame, and the schema that decodes its values, if one does.
 
     Raises:
-        TidewireError: the topic's schema cannot be had, or is none that there is a column for.
+        TidewireError: the topic's schema could not be fetched, or has no Spark type.
     """
     if not options.decoded or "value" not in options.columns:
         return only(SCHEMA, options.columns), None
@@ -45,12 +45,12 @@ class RangeReading:
     """Reads ranges of segments in executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType, topic_schema: TopicSchema | None) -> None:
-        """Keeps what it is given.
+        """Store the arguments.
 
         Args:
-            options: checked.
-            schema: the data frame's.
-            topic_schema: the one that its `value` column was made by; None for a binary one.
+            options: checked ones.
+            schema: the data frame's schema.
+            topic_schema: the schema that its `value` column was made from; None for a binary column.
         """
         self._options = options
         self._schema = schema
@@ -60,7 +60,7 @@ class RangeReading:
         """The range's messages in order, as Arrow record batches of bounded size.
 
         Raises:
-            TidewireError: while iterating, when the segment cannot be read to the range's end.
+            TidewireError: while iterating, if the segment cannot be read to the range's end.
         """
         settle()
         options = self._options
@@ -74,13 +74,13 @@ class RangeReading:
         try:
             yield from record_batches(partition, received, arrow_schema(self._schema), decoder, pushed)
         except Refused as refused:
-            # It was deleted since it was planned.
+            # The topic or segment was deleted after the read was planned.
             if options.fail_on_data_loss or not is_gone(refused):
                 raise
 
 
 def _schema_of(options: ReadOptions, topic: str, version: bytes) -> TopicSchema:
-    # By a connection of its own: on the one that is read from, messages are on their way.
+    # On a connection of its own, because messages are arriving on the other one.
     with Brokers(options) as brokers:
         return schema_of(brokers, topic, version)
 
@@ -91,16 +91,16 @@ class TidewireReader(DataSourceReader):
     def __init__(
         self, options: ReadOptions, schema: StructType = SCHEMA, topic_schema: TopicSchema | None = None
     ) -> None:
-        """Options that were checked, and what `columns` says of them; nothing is asked of a broker yet."""
+        """Take checked options and the result of `columns`. Ask no broker yet."""
         self._options = options
         self._pushed = NOTHING_PUSHED
         self._reading: Final = RangeReading(options, schema, topic_schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Ranges that together are what the options ask for, sealed segments included.
+        """The ranges that together are what the options select, including those of sealed segments.
 
         Raises:
-            TidewireError: there is no such topic, or a broker could not be asked.
+            TidewireError: there is no such topic, or no broker could be asked.
         """
         with Brokers(self._options) as brokers:
             return list(plan(self._options, brokers, self._pushed))
@@ -109,17 +109,17 @@ class TidewireReader(DataSourceReader):
         """The range's messages in order, as Arrow record batches of bounded size.
 
         Raises:
-            TidewireError: while iterating, when the segment cannot be read to the range's end.
+            TidewireError: while iterating, if the segment cannot be read to the range's end.
         """
-        # Of a plan without ranges Spark makes one with nothing in it.
+        # For a plan without ranges Spark makes an empty partition.
         if isinstance(partition, SegmentRange):
             yield from self._reading.read(partition, self._pushed)
 
 
 class FilteringReader(TidewireReader):
-    """Looks at filters first."""
+    """Applies filters before Spark does."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep what is understood; Spark checks all of them again."""
+        """Keep the filters that are understood. Spark applies all of them again."""
         self._pushed = pushed_of(filters)
         return filters

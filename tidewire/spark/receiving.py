@@ -1,15 +1,15 @@
 """The entries of one range, as a broker sends them to a reader.
 
-The reader gives permits for a window of messages and renews them when half are used, so the broker always has something
-to send while Spark takes what came, and never more than the window is on its way. A range that is
-known to be smaller than that gets permits for no more than it. Which entries are visible is the broker's word: what it
-sends is committed, unless uncommitted messages were asked for.
+The reader gives permits for a window of messages, and renews them when half are used. So the broker always has
+something to send while Spark processes what came, and no more than the window is in flight. For a smaller range the
+reader gives no more permits than the range has messages. The broker decides which entries are visible: it sends
+committed ones, unless the reader asked for uncommitted ones.
 
-A connection may break halfway, because a broker was restarted, or a segment moved, or because Spark was busy elsewhere
-for so long that the kernel gave the connection up. Entries are sent in order and positions never change, so reading
-simply goes on behind the last entry over a new connection, wherever the segment is served by then. A broker that cannot
-be reached or is not ready is tried again for as long as an operation may take: Spark's own attempts of a task follow
-each other at once, so all of them would be over before a broker is back that restarts.
+A connection may break midway: a broker restarts, a segment moves, or Spark is busy for so long that the kernel drops
+the connection. Entries come in order and positions never change. So the reader goes on behind the last entry, over a
+new connection to the segment's present owner. It retries a broker that cannot be reached or is not ready for the
+operation timeout. Spark's own retries of a task follow each other at once, so they would all fail before a restarting
+broker is back.
 """
 
 import sys
@@ -35,23 +35,23 @@ from tidewire.wire.pulsar.message_ids import position
 from tidewire.wire.pulsar.messages import broker_metadata, parse_payload
 
 WINDOW_MESSAGES: Final = 20_000
-"""Messages that may be on their way. A broker ends a window with a whole batch, so it may be a batch more."""
+"""Messages that may be in flight. A broker ends a window with a whole batch, so there may be one batch more."""
 
 _RENEWAL_MESSAGES: Final = WINDOW_MESSAGES // 2
 _CONSUMER_ID: Final = 1
 
 
 class ReceivedEntry(NamedTuple):
-    """One entry, whose checksum was verified."""
+    """One entry with a valid checksum."""
 
     position: EntryPosition
     metadata: pb.MessageMetadata
     body: memoryview
-    """As it was sent: a message or a batch, perhaps compressed."""
+    """As sent: a message or a batch, perhaps compressed."""
     ack_set: tuple[int, ...]
-    """Of a batch of which some messages are not to be seen; empty when all are."""
+    """The visible messages of a batch, if some are hidden; empty when all are visible."""
     last_index: int | None = None
-    """Index of its last message, if the broker tells."""
+    """The index of its last message, if the broker tells."""
 
 
 def entries(
@@ -61,16 +61,16 @@ def entries(
     uncommitted: bool = False,
     patience_seconds: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,  # noqa: TID251 - nobody tells when a broker is back
+    pause: Callable[[float], None] = time.sleep,  # noqa: TID251 - nothing signals that a broker is back
 ) -> Generator[ReceivedEntry]:
     """The range's entries, in order, each once.
 
     Args:
         partition: what to read.
         brokers: opens connections; called again after one broke.
-        uncommitted: whether those of open and aborted transactions are among them.
-        patience_seconds: how long to go on trying when nothing comes.
-        clock: what that is measured by.
+        uncommitted: whether to include entries of open and aborted transactions.
+        patience_seconds: how long to retry while nothing comes.
+        clock: measures that time.
         pause: waits between two attempts.
 
     Raises:
@@ -89,7 +89,7 @@ def entries(
                     yield entry
                 return
         except TidewireError as error:
-            # A silent one was waited for as long already.
+            # The wait for a silent broker already took as long.
             if not passes(error) or isinstance(error, OperationTimedOut):
                 raise
             if after > arrived_at:
@@ -111,7 +111,7 @@ def _stream(
     end = partition.end
     awaited = f"the next message of {partition.wire_name}, which reaches up to {end},"
     subscribe_reader(connection, partition.wire_name, _CONSUMER_ID, after=after, uncommitted=uncommitted)
-    # Permits for what is in the range reach its last entry, or the first one behind it if that one is not visible.
+    # These permits reach the range's last entry, or the first one behind it if the last is not visible.
     left = sys.maxsize if partition.messages_max is None else max(1, partition.messages_max)
     given = min(WINDOW_MESSAGES, left)
     left -= given

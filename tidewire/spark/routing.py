@@ -1,4 +1,4 @@
-"""Which segment takes a row: the one that holds its key's hash; rows without key take turns, a run of them each.
+"""Which segment takes a row: the one that holds its key's hash. Rows without a key take turns, in runs.
 
 Pure.
 """
@@ -15,11 +15,11 @@ from tidewire.spark.encoding import NO_KEY, Numbers, Rows
 from tidewire.wire.pulsar.hashing import HASH_SPACE_SIZE
 
 RUN_ROWS: Final = 512
-"""Rows without key that go to the same segment before the next one's turn: enough to make a batch of worth."""
+"""Rows without a key that go to one segment before the next one's turn: enough for a worthwhile batch."""
 
 
 class Routes:
-    """The active segments of a layout, and whose turn it is among them."""
+    """The active segments of a layout, and the turn among them."""
 
     def __init__(self, layout: Layout, turn: int = 0) -> None:
         """Routes among the layout's active segments.
@@ -39,11 +39,11 @@ class Routes:
 
     @property
     def turn(self) -> int:
-        """Whose turn it is, for the routes of the next layout."""
+        """The current turn, to start the next layout's routes with."""
         return self._turn
 
     def divide(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
-        """The rows by numbers of segments; those of a segment keep their order."""
+        """The rows by segment id; rows of a segment keep their order."""
         if not len(rows):
             return
         if len(self._numbers) == 1:
@@ -55,7 +55,7 @@ class Routes:
             places[keyless] = self._turns(len(keyless))
         order: Numbers = np.argsort(places, kind="stable")
         first_of_each = np.flatnonzero(np.diff(places[order], prepend=-1))
-        # Copies, so that rows which wait for their segment's frame do not hold on to those of all others.
+        # `select` copies, so that waiting rows do not keep the memory of all other rows.
         for own in np.split(order, first_of_each[1:]):
             yield int(self._numbers[places[own[0]]]), rows if len(own) == len(rows) else rows.select(own)
 

@@ -1,7 +1,7 @@
 """Entries to Arrow record batches, column by column.
 
-Python's time per message is what limits a reader, so no row is ever made. What all messages of an entry share (its
-place, its time) is kept once per entry and spread over its rows by Arrow. What differs is read from all entries of a
+Python's time per message limits a reader, so no row becomes a Python object. Values shared by all messages of an entry
+(its position, its time) are stored once, and Arrow repeats them for its rows. The others are read from all entries of a
 record batch together (`contents.py`).
 """
 
@@ -26,17 +26,17 @@ from tidewire.spark.schema import SCHEMA
 from tidewire.wire.pulsar.errors import MessageError
 
 ROWS_WANTED: Final = 8192
-"""A record batch is handed on when it has so many rows,"""
+"""A record batch is complete when it has this many rows,"""
 
 BYTES_WANTED: Final = 4 * 1024 * 1024
-"""or holds entries of so many bytes. What waits here is above that by at most one entry."""
+"""or holds entries of this many bytes. At most one more entry waits here."""
 
 ROWS_MAX: Final = 2 * ROWS_WANTED
-"""A record batch has no more rows than this, however many messages an entry holds."""
+"""The most rows of a record batch, however many messages an entry holds."""
 
 
 def arrow_schema(made: StructType) -> pa.Schema:
-    """The Arrow schema of a data frame's, by the very function with which Spark checks what a reader yields."""
+    """A data frame's Arrow schema, made by the same function with which Spark checks a reader's batches."""
     return to_arrow_schema(made, timezone="UTC")
 
 
@@ -61,14 +61,14 @@ class Rows:
         decoder: Decoder | None = None,
         pushed: Pushed = NOTHING_PUSHED,
     ) -> None:
-        """Set up.
+        """Start empty.
 
         Args:
             topic: the `topic` column.
             segment: the `segment` column.
-            schema: of the record batches.
+            schema: the schema of the record batches.
             decoder: makes the `value` column; None leaves it binary.
-            pushed: rows that are not such may be left out.
+            pushed: conditions on rows; others may be left out.
         """
         self._schema = schema
         self._decoder = decoder
@@ -86,7 +86,7 @@ class Rows:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough waits to be handed on."""
+        """Whether enough waits for a record batch."""
         return self._messages_max >= ROWS_WANTED or self._bytes >= BYTES_WANTED
 
     def add(self, entry: ReceivedEntry) -> None:
@@ -105,10 +105,10 @@ class Rows:
         self._bytes += len(opened.body)
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """What waits, as record batches, and begin anew.
+        """Return what waits as record batches, and start empty again.
 
         Raises:
-            UnreadableMessage: an entry that looked well cannot be read; says where it stands.
+            UnreadableMessage: an entry turns out to be unreadable; the error gives its position.
         """
         opened, published_us = self._entries, self._published_us
         self._clear()
@@ -129,7 +129,7 @@ class Rows:
             "event_time": lambda: _times(contents.event_times_ms),
             "properties": lambda: _property_maps(contents),
         }
-        # Which, the user may have said: what is not asked for is not made.
+        # Only the columns that the user wants are made.
         batch = pa.RecordBatch.from_arrays([columns[field.name]() for field in self._schema], schema=self._schema)
         if self._keys is not None:
             batch = batch.filter(pc.is_in(contents.keys, value_set=self._keys))
@@ -138,7 +138,7 @@ class Rows:
             yield batch.slice(start, ROWS_MAX)
 
     def _values(self, entries: Sequence[ReceivedEntry], contents: Contents) -> pa.Array:
-        """The `value` column: each run of entries of one schema version by itself."""
+        """The `value` column. Consecutive entries of one schema version are decoded together."""
         if self._decoder is None:
             return contents.values
         pieces = [pa.array([], self._schema.field("value").type)]
@@ -200,10 +200,10 @@ def record_batches(
     decoder: Decoder | None = None,
     pushed: Pushed = NOTHING_PUSHED,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a range, in order, in record batches of the schema that Spark is told.
+    """The messages of a range, in order, in record batches of the schema that Spark expects.
 
     Raises:
-        UnreadableMessage: an entry's messages cannot be read; it says which, or about where.
+        UnreadableMessage: an entry's messages cannot be read; the error gives its position, or a range of positions.
     """
     rows = Rows(partition.topic, partition.segment, schema, decoder, pushed)
     for entry in entries:
@@ -231,6 +231,6 @@ def _times(milliseconds: Times) -> pa.Array:
     if not milliseconds.any():
         return pa.nulls(len(milliseconds), _TIME)
     absent = (milliseconds == 0) | (milliseconds > _TIME_MS_MAX)
-    # What is too large wraps here, and is masked.
+    # Times that are too large overflow here, and are masked.
     microseconds = (milliseconds * np.uint64(_US_PER_MS)).astype(np.int64)
     return pa.array(microseconds, pa.int64(), mask=absent).view(_TIME)

@@ -1,22 +1,22 @@
 """The columns of a topic in Spark.
 
-    key           string, null when the message has none; a key of bytes stands in base64, as on the wire
-    value         binary, or with schema=auto what the topic's schema says; null when the producer sent none at all (a
-                  deletion, to compaction)
-    topic         string, the topic in full
+    key           string, null when the message has none; a binary key is shown as base64, as on the wire
+    value         binary, or with schema=auto the type of the topic's schema; null when the producer sent no value
+                  (compaction treats that as a deletion)
+    topic         string, the topic's full name
     segment       string, its part: `8000-ffff-1` (hash range and id) or `partition-3`; null when it has no parts
     position      struct<ledger, entry, batch_index>, the place in the segment; unique there, and rising in order of
                   sending. batch_index is null for a message that was sent alone
-    index         long, the message's number in its segment, from 0 without gaps (those of aborted transactions count);
-                  null where the broker does not tell
+    index         long, the message's number in its segment, from 0 without gaps (messages of aborted transactions
+                  count); null where the broker does not give it
     publish_time  timestamp, when the producer sent it, by the producer's clock
-    event_time    timestamp, when it happened by the producer's word; null when none was given
+    event_time    timestamp, when the event happened, as the producer says; null when it gave no time
     properties    map<string, string>, empty when there are none
 
-A time that a timestamp cannot hold (300,000 years on) is null. The order of messages is (ledger, entry, batch_index)
-within a segment; parents of a segment come before it; other segments are not ordered against each other.
+A time beyond the range of a timestamp (in 300,000 years) is null. Within a segment, messages are ordered by (ledger,
+entry, batch_index). A segment's messages come after those of its parents. Other segments have no order among them.
 
-This module needs nothing but pyspark, because Spark looks at the schema where nothing is read.
+This module needs nothing but pyspark, because Spark asks for the schema in processes that read nothing.
 """
 
 from collections.abc import Container
@@ -58,7 +58,7 @@ SCHEMA: Final = StructType(
 
 
 def only(made: StructType, names: Container[str]) -> StructType:
-    """Those of the columns that are named, in their order."""
+    """The columns with these names, in their order."""
     return StructType([field for field in made.fields if field.name in names])
 
 

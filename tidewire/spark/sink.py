@@ -1,12 +1,13 @@
 """What Spark calls to write: `write` in each task, `commit` or `abort` in its planner, for a batch and for a stream.
 
-Each attempt of a task that has rows opens a transaction of its own in the batch's group, and reports its id when all
-rows are stored. `commit` names those whose reports Spark took; one decision commits these and aborts all others, of
-attempts that failed, were lost, or were slower than another one of the same task. A batch that was committed before is
-not written again; its tasks only say what they would have written, by which the decision knows it (`fingerprint.py`).
+Each attempt of a task that has rows opens its own transaction in the batch's group, and reports its id when all rows
+are stored. `commit` names the transactions whose reports Spark took. One decision commits these and aborts all others:
+those of attempts that failed, were lost, or were slower than another attempt of the same task. A batch that is already
+committed is not written again. Its tasks only compute the fingerprint of their rows, by which the decision recognises
+the batch (`fingerprint.py`).
 
-Objects are made in a planning process, pickled, and used in executors, so they hold what was asked for and no
-connection. For a stream every call is made on a fresh object: what `commit` knows, it knows from the reports.
+Spark makes the objects in a planning process, pickles them, and uses them in executors. So they hold options and no
+connection. For a stream Spark makes every call on a fresh object, so `commit` knows only what tasks reported.
 """
 
 import logging
@@ -43,11 +44,11 @@ from tidewire.spark.writing import Attempt
 _log: Final = logging.getLogger(__name__)
 
 ENCODED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Rows that are encoded at once have no more than this in their columns, unless there is only one."""
+"""The most bytes of the rows that are encoded at once; a single larger row is encoded all the same."""
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Local properties of a stream's tasks, in which Spark says which query and which micro-batch they are of."""
+"""Local properties of a stream's tasks, which give the query and the micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,11 @@ class Written(WriterCommitMessage):
 
     group: CommitGroup
     transaction: TransactionId | None
-    """None when it had no rows, or the batch is committed already."""
+    """None when it had no rows, or the batch was already committed."""
     is_late: bool = False
-    """Whether it had rows, and the batch was committed already."""
+    """Whether it had rows, and the batch was already committed."""
     rows: Fingerprint = NOTHING
-    """Of all its rows."""
+    """The fingerprint of all its rows."""
 
 
 class RowWriting:
@@ -70,7 +71,7 @@ class RowWriting:
         """Check the data frame's columns.
 
         Raises:
-            UnwritableColumns: no messages can be made of them.
+            UnwritableColumns: they do not fit into messages.
         """
         settle()
         self._options = options
@@ -82,13 +83,13 @@ class RowWriting:
         return values_of(self._options.form, self._schema.fields[self._columns.value].dataType)
 
     def write(self, group: CommitGroup, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Write all rows; on return they are stored, and their transaction is open.
+        """Write all rows. On return they are stored, and their transaction is open.
 
         Raises:
-            TidewireError: some are not, or nobody knows; the transaction is aborted if that could be done.
+            TidewireError: some are not stored, or that is unknown. The transaction is aborted if possible.
         """
         settle()
-        # Who has no rows asks nothing.
+        # A task without rows makes no request.
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return Written(group, None)
@@ -107,7 +108,7 @@ class RowWriting:
         return Written(group, transaction, rows=written)
 
     def _begin(self, group: CommitGroup) -> tuple[Brokers, Coordinator, TransactionId | None]:
-        # Until there is a transaction nothing is in doubt; what of it was not answered ends by its time-out.
+        # Without a transaction nothing is in doubt. One whose answer was lost ends by its timeout.
         timeout_ms = round(self._options.transaction_timeout_seconds * 1000)
 
         def ask() -> tuple[Brokers, Coordinator, TransactionId | None]:
@@ -124,14 +125,14 @@ class RowWriting:
     def _write(
         self, attempt: Attempt | None, group: CommitGroup, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]
     ) -> Fingerprint:
-        """Write all rows, if there is an attempt to write them in; what they are."""
+        """Encode all rows, and write them if there is an attempt. Returns their fingerprint."""
         values = self._values()
         written = NOTHING
         for batch in chain([first], others):
             for topic, rows in self._encoded(values, batch):
                 if attempt is not None:
                     attempt.write(topic, rows)
-                # Nobody asks again for what is written once.
+                # A batch that is written once needs no fingerprint, because nobody asks for it again.
                 if not group.once:
                     written += fingerprint(topic, rows)
         if attempt is not None:
@@ -178,7 +179,7 @@ class TidewireWriter(DataSourceArrowWriter):
     """Writes a batch."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Options that were checked.
+        """Take checked options.
 
         Raises:
             UnwritableColumns: see `RowWriting`.
@@ -202,16 +203,16 @@ class TidewireWriter(DataSourceArrowWriter):
         return self._writing.write(self._group, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Let exactly these tasks' rows be read, at once; durable on return.
+        """Make exactly these tasks' rows visible, at once; durable on return.
 
         Raises:
-            CommitFailed: they are not, or nobody answered whether they are.
+            CommitFailed: they are not committed, or no broker answered whether they are.
         """
         winners = [*self._options.also_commit, *_winners(self._group, messages)]
         commit(self._options, self._group, winners, rows=None if self._group.once else _rows(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Let no rows be read."""
+        """Discard all rows."""
         abort(self._options, self._group)
 
 
@@ -219,7 +220,7 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream's micro-batches."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Options that were checked.
+        """Take checked options.
 
         Raises:
             UnwritableColumns: see `RowWriting`.
@@ -236,18 +237,18 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
         return self._writing.write(group_of_task(self._options.txn_app_id), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Let exactly these tasks' rows be read, at once, unless the micro-batch was committed before; durable.
+        """Make exactly these tasks' rows visible, at once, unless the micro-batch is already committed; durable.
 
         Raises:
-            CommitFailed: they are not, or nobody answered whether they are.
+            CommitFailed: they are not committed, or no broker answered whether they are.
         """
         group = _reported(messages, batchId)
-        # Of a micro-batch without tasks nobody has written anything, or said whose it is.
+        # Without a report, no task has written anything, and the query is unknown.
         if group is not None:
             commit(self._options, group, _winners(group, messages), rows=_rows(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Let no rows be read, unless the micro-batch is committed; it may be tried again."""
+        """Discard all rows, unless the micro-batch is committed. Spark may try it again."""
         group = _reported(messages, batchId)
         named = self._options.txn_app_id or query_of(self._options.checkpoint)
         if group is not None:
@@ -256,15 +257,15 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
             abort(self._options, CommitGroup(named, batchId))
         else:
             _log.warning(
-                "micro-batch %d is aborted before a task has said of which query it is: what killed tasks have written"
-                " holds readers back until the query runs again, or transaction_timeout_seconds are over; with"
-                " txn_app_id it would not",
+                "micro-batch %d is aborted before a task has reported its query, so the sink cannot abort the"
+                " transactions of killed tasks: they hold readers back until the query runs again, or"
+                " transaction_timeout_seconds have passed; to avoid this, set txn_app_id",
                 batchId,
             )
 
 
 def _reported(messages: Sequence[WriterCommitMessage | None], batch: int) -> CommitGroup | None:
-    """The micro-batch's group; None when no task has reported, for Spark tells nobody else of which query it is."""
+    """The micro-batch's group; None when no task has reported, because Spark tells only tasks the query's id."""
     groups = {message.group for message in messages if isinstance(message, Written)}
     if len(groups) > 1 or any(group.batch != batch for group in groups):
         raise ProtocolViolation(f"tasks of micro-batch {batch} report {', '.join(sorted(map(str, groups)))}")
@@ -275,25 +276,25 @@ def group_of_task(application: str | None) -> CommitGroup:
     """The group that a stream's task writes for.
 
     Raises:
-        ProtocolViolation: Spark does not tell.
+        ProtocolViolation: Spark does not tell the query and the micro-batch.
     """
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(QUERY_ID)
     batch = None if context is None else context.getLocalProperty(BATCH_ID)
     if not query or not batch:
         raise ProtocolViolation(f"this Spark does not tell a task its {QUERY_ID} and {BATCH_ID}; pyspark 4.3 does")
-    # A query that lost its checkpoint is another one, whose batches have numbers that were used for others.
+    # A query that lost its checkpoint gets a new id and numbers its batches from 0 again.
     return CommitGroup(application, int(batch), origin=query) if application else CommitGroup(query, int(batch))
 
 
 def _rows(messages: Sequence[WriterCommitMessage | None]) -> str:
-    """What all tasks together have written, or would have."""
+    """The fingerprint of what all tasks together have written, or would have written."""
     return str(sum((message.rows for message in messages if isinstance(message, Written)), NOTHING))
 
 
 def _winners(group: CommitGroup, messages: Sequence[WriterCommitMessage | None]) -> list[TransactionId]:
     reports = [message for message in messages if isinstance(message, Written)]
     if any(report.is_late for report in reports):
-        # As it should be after a restart; a job that wonders where its rows are should be able to read it, too.
-        _log.warning("%s was committed before, so what runs again now is not written", group)
+        # Normal after a restart. The log helps users who miss the rows.
+        _log.warning("%s is already committed, so this run does not write it again", group)
     return [report.transaction for report in reports if report.transaction is not None]

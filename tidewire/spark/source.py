@@ -1,9 +1,9 @@
 """The data source that Spark knows as `tidewire`.
 
-Spark imports this module to find the format's name, in every environment where the package is installed, also when the
-job uses other sources; an import that fails there breaks them too. So it needs nothing but pyspark, and what reads is
-imported when something is read. The constructor keeps what it is given and does no more: Spark calls it often, in
-several processes, and hides some of what it raises.
+Spark imports this module to find the format's name, in every environment where the package is installed, even for jobs
+with other sources. An import error here would break those jobs, too. So the module needs nothing but pyspark, and
+imports the code that reads when something is read. The constructor only stores its arguments: Spark calls it often, in
+several processes, and hides some of its errors.
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 class TidewireSource(DataSource):
     """`format("tidewire")`.
 
-    For reading, the options stand in options.py and the columns in schema.py; for writing, in write_options.py and
-    columns.py.
+    For reading, options.py describes the options and schema.py the columns. For writing, write_options.py and
+    columns.py do.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Keeps the options unread."""
+        """Store the options unread."""
         super().__init__(options)
         self._given: Mapping[str, str] = options
-        # What `schema` found; Spark pickles this object after calling it, and all its processes use the copy.
+        # The result of `schema`. Spark pickles this object after that call, and all its processes use the copy.
         self._columns = SCHEMA
         self._topic_schema: TopicSchema | None = None
 
@@ -45,11 +45,11 @@ class TidewireSource(DataSource):
         return "tidewire"
 
     def schema(self) -> StructType:
-        """The columns, which but for `value` are the same for every topic; wrong options are told here, by `load`.
+        """The columns; only `value` differs between topics. `load` calls this, so wrong options fail there.
 
         Raises:
             InvalidOption: an option is unknown, missing or wrong.
-            TidewireError: with schema=auto, the topic's schema cannot be had, or is none that there is a column for.
+            TidewireError: with schema=auto: the topic's schema could not be fetched, or has no Spark type.
         """
         options = ReadOptions.parse(self._given)
         if options.decoded:
@@ -64,7 +64,7 @@ class TidewireSource(DataSource):
         """A batch reader.
 
         Raises:
-            InvalidOption: as `schema`, or the user asked for columns of their own.
+            InvalidOption: as `schema`, or the user gave a schema.
         """
         options = ReadOptions.parse(self._given, Use.BATCH)
         self._check(schema)
@@ -89,11 +89,11 @@ class TidewireSource(DataSource):
 
         Raises:
             InvalidOption: an option is unknown, missing or wrong, or the mode is not append.
-            UnwritableColumns: no messages can be made of the data frame's columns.
+            UnwritableColumns: the data frame's columns do not fit into messages.
         """
         options = WriteOptions.parse(self._given, Use.BATCH)
         if overwrite:
-            raise InvalidOption('a topic is not overwritten: write with .mode("append")')
+            raise InvalidOption('a topic cannot be overwritten: write with .mode("append")')
         from tidewire.spark.sink import TidewireWriter
 
         return TidewireWriter(options, schema)
@@ -106,7 +106,7 @@ class TidewireSource(DataSource):
         """
         options = WriteOptions.parse(self._given, Use.STREAM)
         if overwrite:
-            raise InvalidOption('a topic is not overwritten: write with .outputMode("append"), or in foreachBatch')
+            raise InvalidOption('a topic cannot be overwritten: write with .outputMode("append"), or in foreachBatch')
         from tidewire.spark.sink import TidewireStreamWriter
 
         return TidewireStreamWriter(options, schema)

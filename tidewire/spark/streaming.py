@@ -1,12 +1,11 @@
 """What Spark calls to read topics as a stream.
 
-One object (A) lives in a process of its own as long as the query runs: it plans, and holds connections. Another one (B)
-is pickled to the tasks and only reads ranges. Both are made by the same call, so connections are made when the first
-question is asked. A process is killed when its query ends, without a word to the object; brokers see the connection
-close.
+One object (A) lives in its own process as long as the query runs: it plans, and holds connections. Another one (B) is
+pickled to the tasks and only reads ranges. The same call makes both, so connections are made at the first request. When
+the query ends Spark kills the process without telling the object, and brokers see the connection close.
 
-A broker that restarts does not end a query: while it cannot be asked there is nothing new, for as long as an operation
-may take.
+A restarting broker does not end a query. While it cannot be asked, the stream reports nothing new, for up to the
+operation timeout.
 """
 
 import time
@@ -46,10 +45,10 @@ from tidewire.spark.views import Snapshot
 from tidewire.spark.watching import Watch
 
 RETRY_SECONDS: Final = 0.25
-"""A broker that could not be asked is asked again after so long."""
+"""The pause before a broker that could not be asked is asked again."""
 
 DIVIDED_MESSAGES_MIN: Final = 20_000
-"""A range of fewer messages than this is one task's, without asking how large it is."""
+"""A range of fewer messages is one task, and its size is not asked for."""
 
 _Answer = TypeVar("_Answer")
 
@@ -58,13 +57,13 @@ class TidewireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module's docstring."""
 
     def __init__(self, options: ReadOptions, schema: StructType, topic_schema: TopicSchema | None) -> None:
-        """Options that were checked, and what `columns` says of them; nothing is asked of a broker yet."""
+        """Take checked options and the result of `columns`. Ask no broker yet."""
         self._options = options
         self._reading = RangeReading(options, schema, topic_schema)
         self._planner: _Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without connections: tasks make their own."""
+        """The state without connections: tasks make their own."""
         return {**self.__dict__, "_planner": None}
 
     @property
@@ -74,11 +73,11 @@ class TidewireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - these names are Spark's
-        """Stop at what can be read now."""
+        """Stop at what is readable now."""
         self._plans.stop_at_present()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the options say."""
+        """The limit in the options."""
         if self._options.rows_max is not None:
             return ReadMaxRows(self._options.rows_max)
         if self._options.bytes_max is not None:
@@ -86,15 +85,15 @@ class TidewireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query begins; the same each time."""
+        """The offset at which a new query begins; the same each time."""
         return encode(self._plans.first())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro-batch ends; `start` when there is nothing to read."""
+        """The end of the next micro-batch; `start` when there is nothing to read."""
         return encode(self._plans.next(decode(start), self._limit(limit)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """For the query's progress: where a micro-batch without limits would end, and the lag behind that."""
+        """For the query's progress: the end of a micro-batch without limits, and the lag."""
         return self._plans.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -102,12 +101,12 @@ class TidewireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(self._plans.ranges(decode(start), decode(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """As a batch's."""
+        """As for a batch."""
         if isinstance(partition, SegmentRange):
             yield from self._reading.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything up to there is processed; the query's subscription follows."""
+        """Everything up to `end` is processed. Move the query's subscription there."""
         self._plans.committed(decode(end))
 
     def stop(self) -> None:
@@ -118,7 +117,7 @@ class TidewireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _limit(self, limit: ReadLimit) -> Limit:
         if isinstance(limit, ReadMaxRows):
-            # Spark takes one limit; a second one of the options goes with it.
+            # Spark passes one limit. If that is the options' own, their second limit applies, too.
             return Limit(limit.max_rows, self._options.bytes_max if limit == self.getDefaultReadLimit() else None)
         if isinstance(limit, ReadMaxBytes):
             return Limit(None, limit.max_bytes)
@@ -134,10 +133,10 @@ class _Planner:
         self._snapshot: Snapshot | None = None
         self._first: Offsets | None = None
         self._idle_at: Offsets | None = None
-        """An offset behind which there was nothing, the last time that something had changed."""
+        """An offset behind which there was nothing, when it was last checked."""
         self._last: Step | None = None
         self._kept: Offsets | None = None
-        """Where the subscription is."""
+        """The subscription's position."""
         self._keeping_failed_at: float | None = None
         self._failing_since: float | None = None
         self._tried_at = 0.0
@@ -176,7 +175,7 @@ class _Planner:
 
     def next(self, start: Offsets, limit: Limit) -> Offsets:
         if self._snapshot is not None:
-            # Such a query ends when nothing is new, so that is not said while a broker cannot be asked.
+            # Such a query ends when nothing is new. So it must wait while a broker cannot be asked.
             return self._until_answered(lambda: self._next(start, limit))
         if self._failing_since is not None and time.monotonic() - self._tried_at < RETRY_SECONDS:
             return start
@@ -231,7 +230,7 @@ class _Planner:
                 if self._options.fail_on_data_loss:
                     raise DataLost(f"{made_again(part)}; {ADVICE}")
                 continue
-            # When losses are put up with, the two places may be of two topics of that name, so this may be wrong.
+            # If losses are allowed, the two places may be of two topics of that name, and this number may be wrong.
             messages = place.next_index - begin.next_index
             if self._options.fail_on_data_loss and 0 < messages < DIVIDED_MESSAGES_MIN:
                 yield SegmentRange(
@@ -247,9 +246,9 @@ class _Planner:
                 yield from divided(part, piece_behind, begin.position, place.position)
 
     def committed(self, end: Offsets) -> None:
-        """Spark begins a micro-batch when the one before it is processed, so where one starts is known as early.
+        """Move the subscription to `end`: Spark begins a micro-batch only after it has processed the one before.
 
-        What others see of the query is no reason to stop it: who asks for what comes next, asks for this again.
+        Transient errors do not stop the query. The next call tries again.
 
         Raises:
             TidewireError: the subscription cannot be moved, now or later.
@@ -262,7 +261,7 @@ class _Planner:
             try:
                 self._keep(end)
             except ConnectionLost:
-                # Maybe long ago, and nothing was said on it since.
+                # The connection may have ended long ago, unnoticed because nothing was sent since. Try a new one.
                 self._keep(end)
             self._keeping_failed_at = None
         except TidewireError as error:
@@ -271,7 +270,7 @@ class _Planner:
             self._keeping_failed_at = time.monotonic()
 
     def _keep(self, offsets: Offsets) -> None:
-        assert self._subscription is not None, "asked for by its only callers"
+        assert self._subscription is not None, "checked by the callers"
         self._kept = None
         try:
             for topic, places in offsets.items():
@@ -279,13 +278,13 @@ class _Planner:
                 if parts is not None and not self._is_another(parts, places):
                     self._subscription.move(topic, parts, places)
         except TidewireError:
-            # Also what is held: two queries might each wait for the other's part.
+            # Release all parts. Otherwise two queries could each hold some and wait for each other.
             self._subscription.reset()
             raise
         self._kept = offsets
 
     def _is_another(self, parts: Mapping[str, Segment], places: Places) -> bool:
-        """Whether the places are of another topic of that name: what was read there says nothing about this one."""
+        """Whether the places are of another topic of that name, whose positions mean nothing here."""
         there = ((parts[name], place) for name, place in places.items() if name in parts)
         return any(place.creation and place.is_elsewhere(self._watch.creation(part)) for part, place in there)
 
@@ -296,10 +295,10 @@ class _Planner:
         return Follower(self._options, view, self._subscription.held_until_read)
 
     def _failed(self, error: TidewireError) -> None:
-        """Try again later, or give up.
+        """Prepare to try again later, or give up.
 
         Raises:
-            TidewireError: it is none that passes, or has not passed for too long.
+            TidewireError: the error is not transient, or has lasted too long.
         """
         if not passes(error):
             raise error
@@ -312,7 +311,7 @@ class _Planner:
         self._watch.reset()
 
     def _until_answered(self, ask: Callable[[], _Answer]) -> _Answer:
-        """What is asked for now and cannot be put off.
+        """The result of a request that cannot be put off; retried.
 
         Raises:
             TidewireError: as `_failed`.
@@ -324,7 +323,7 @@ class _Planner:
                 continue
             except TidewireError as error:
                 self._failed(error)
-                # Nobody tells when a broker is back.
+                # Nothing signals that a broker is back.
                 time.sleep(RETRY_SECONDS)  # noqa: TID251
                 continue
             self._failing_since = None
@@ -332,9 +331,9 @@ class _Planner:
 
 
 def lag_of(progress: Mapping[str, Any]) -> Mapping[str, float]:
-    """The lag that a source of a query's progress reports: messages, bytes, and seconds that the oldest has waited.
+    """The lag that a source of a query's progress reports: messages, bytes, and seconds since the oldest was stored.
 
-    As in `lag_of(query.lastProgress["sources"][0])`.
+    For example `lag_of(query.lastProgress["sources"][0])`.
     """
     import json
 

@@ -1,7 +1,7 @@
-"""A query's place as a broker subscription, so that other tools see its lag, and segments stay until it has read them.
+"""Publishes a query's progress as a subscription: tools see its lag, and brokers keep segments until they are read.
 
-The subscription is a cursor on each segment. Spark's checkpoint is what the query goes by; these follow it, each time
-that a micro-batch is processed. The query's planner holds it, which keeps a second query of the same name out.
+The subscription is a cursor on each segment. The query relies on Spark's checkpoint, and the cursors follow it after
+each micro-batch. The query's planner holds the subscription, which keeps out a second query with the same one.
 """
 
 from collections.abc import Mapping
@@ -21,28 +21,28 @@ class QuerySubscription:
     """See the module's docstring."""
 
     def __init__(self, name: str, options: ReadOptions, connect: Connect | None = None) -> None:
-        """Nothing is opened yet."""
+        """Open nothing yet."""
         self._held = HeldSubscription(name, options, connect)
         self._cursors: dict[tuple[str, str], EntryPosition] = {}
-        """By topic and the part's name, where it was when it was held last."""
+        """By topic and the part's name: the cursor's position when it was last known."""
         self._newest: dict[str, int] = {}
-        """By topic, the newest part that there was when the subscription was held there first."""
+        """By topic: the newest part when the subscription was first held there."""
 
     def close(self) -> None:
-        """Leave the subscription where it is."""
+        """Release the subscription. Its position stays."""
         self._held.close()
 
     def reset(self) -> None:
-        """Forget the connections; others are made when they are needed."""
+        """Forget the connections; new ones are made when needed."""
         self._held.reset()
 
     def move(self, topic: str, parts: Mapping[str, Segment], places: Places) -> None:
         """Move the cursors of a topic's segments to these places.
 
-        Segments that are in none of them, and whose turn is not to come, were read.
+        Segments that are in none of the places, and that are not still to come, count as read.
 
         Raises:
-            TidewireError: a broker refuses it, or cannot be asked.
+            TidewireError: a broker refuses it, or could not be asked.
         """
         self._held.arrived()
         for name, part in parts.items():
@@ -50,7 +50,7 @@ class QuerySubscription:
                 try:
                     self._acknowledge(part, places[name].position)
                 except Refused as refused:
-                    # A segment that everybody has read may go at any time.
+                    # A fully acknowledged segment may be removed at any time.
                     if not (is_gone(refused) and self.held_until_read(topic, name, places[name].position)):
                         raise
         if any(self._held.is_open(part) for part in parts.values()):
@@ -64,23 +64,23 @@ class QuerySubscription:
                         raise
 
     def held_until_read(self, topic: str, name: str, position: EntryPosition) -> bool:
-        """Whether a part that was removed ended there: nothing behind the subscription would have gone."""
+        """Whether a removed part ended at `position`: brokers keep what the subscription has not acknowledged."""
         cursor = self._cursors.get((topic, name))
         if cursor is None:
-            # Brokers begin the cursor of a part that is new at its beginning, and nobody else has moved it since.
+            # The cursor of a new part begins at its beginning, and nobody else has moved it.
             return topic in self._newest and segment_id_of(name) > self._newest[topic]
-        # It may be further than the query, of which another one had its name, or which lost its checkpoint.
+        # The cursor may be ahead of the query: another query used the name before, or this one lost its checkpoint.
         return cursor <= position
 
     def _finish(self, part: Segment) -> None:
         self._acknowledge(part, self._held.end(part))
-        # Nothing is left to be sent, but entries of aborted transactions.
+        # Only entries of aborted transactions are left.
         self._held.pass_over(part)
 
     def _acknowledge(self, part: Segment, position: EntryPosition) -> None:
         key = (part.topic, part.name or "")
         if key not in self._cursors or not self._held.is_open(part):
-            # Where nothing was read yet the subscription is held, too.
+            # Ask even if nothing was read yet, which opens the consumer and so holds the subscription.
             self._cursors[key] = self._held.position(part)
         if position > self._cursors[key]:
             self._held.acknowledge(part, position)

@@ -1,10 +1,10 @@
-"""Schemas of topics as brokers keep them, and the Spark types that they are in a data frame.
+"""Schemas of topics as brokers keep them, and the Spark types that they become in a data frame.
 
-String, Json, Avro and the primitive types are served; of what is left (key and value in one, Protocol Buffers) the
-`value` column can be read as binary, without schema=auto.
+String, Json, Avro and the primitive types are supported. Values of other schemas (key and value in one, Protocol
+Buffers) can be read as binary, without schema=auto.
 
-Avro and Json schemas are both defined in Avro's language: records are structs, unions of null and one other type
-are that type, other unions, which no Spark type stands for, are refused.
+Avro and Json schemas are both defined in Avro's language. Records become structs. A union of null and one other type
+becomes that type. Other unions have no Spark type and are refused.
 """
 
 import json
@@ -46,7 +46,7 @@ class TopicSchema(NamedTuple):
 
     kind: int
     definition: str
-    """In Avro's language, of Json and Avro."""
+    """In Avro's language, for Json and Avro."""
 
 
 PRIMITIVES: Final[dict[int, DataType]] = {
@@ -83,11 +83,11 @@ _DECIMAL: Final = "decimal"
 
 
 def schema_of(brokers: Brokers, topic: str, version: bytes | None = None) -> TopicSchema:
-    """A version of a topic's schema, or the latest.
+    """A version of a topic's schema, by default the latest.
 
     Raises:
-        UnreadableSchema: it has none.
-        TidewireError: the broker could not be asked, or does not tell.
+        UnreadableSchema: the topic has no schema.
+        TidewireError: no broker could be asked, or it refuses.
     """
     owner = brokers.owner_of(topic)
     try:
@@ -96,16 +96,17 @@ def schema_of(brokers: Brokers, topic: str, version: bytes | None = None) -> Top
         )
     except TopicNotFound as refused:
         raise UnreadableSchema(
-            f"{topic} has no schema: {refused}; read it without schema=auto, or when a producer has registered one"
+            f"{topic} has no schema: {refused}; read it without schema=auto, or after a producer has registered one"
         ) from refused
     return TopicSchema(answer.schema.type, answer.schema.schema_data.decode())
 
 
 def common_schema(brokers: Brokers, topics: Iterable[str]) -> TopicSchema:
-    """The latest schema of all topics, which is the same.
+    """The latest schema of all topics, which must be the same.
 
     Raises:
-        UnreadableSchema: they have several, or none.
+        UnreadableSchema: the topics have several schemas, or none.
+        TidewireError: no broker could be asked.
         TidewireError: a broker could not be asked.
     """
     found: dict[TopicSchema, str] = {}
@@ -122,7 +123,7 @@ def common_schema(brokers: Brokers, topics: Iterable[str]) -> TopicSchema:
 
 
 def spark_type(schema: TopicSchema) -> DataType:
-    """What a value of this schema is in Spark.
+    """The Spark type of a schema's values.
 
     Raises:
         UnreadableSchema: there is no such type.
@@ -165,7 +166,7 @@ def _avro_type(schema: Any, named: dict[str, DataType], *, decoded_by_avro: bool
     if kind == "map":
         return MapType(StringType(), go_on(schema["values"]), valueContainsNull=True)
     logical = schema.get("logicalType")
-    # In JSON these are written by each library in its own way, so they stay what they are written as.
+    # In JSON each library writes these in its own way, so the column has the underlying type.
     if decoded_by_avro and logical == _DECIMAL:
         return DecimalType(schema["precision"], schema.get("scale", 0))
     if decoded_by_avro and (kind, logical) in _LOGICAL:
@@ -177,9 +178,9 @@ def _avro_type(schema: Any, named: dict[str, DataType], *, decoded_by_avro: bool
 
 
 def with_known_logical_types(definition: Any) -> Any:  # noqa: ANN401 - JSON
-    """A definition in Avro's language without those logical types that have no column type of their own.
+    """A definition in Avro's language without those logical types that have no column type.
 
-    Avro's library makes objects of Python of them, where the column is of the type that they are written as.
+    The Avro library would make Python objects of their values, but the column has the underlying type.
     """
     if isinstance(definition, list):
         return [with_known_logical_types(item) for item in definition]

@@ -1,4 +1,4 @@
-"""A job that reads topics, transforms that with Spark, and writes topics, exactly once; brokers know its progress.
+"""A job that reads topics, transforms the rows with Spark, and writes topics, exactly once. Brokers keep its progress.
 
     job = ConsumeTransformProduce(
         spark,
@@ -7,20 +7,20 @@
         transform=lambda flights: flights.selectExpr("key", "upper(cast(value as string)) as value"),
         sink={"topic": "topic://public/default/shouted"},
     )
-    job.run_available()  # or job.run(), until somebody calls job.stop()
+    job.run_available()  # or job.run(), until another thread calls job.stop()
 
-Where it is in its source is a subscription of the job's name. It goes on in batches: a range of each segment is read,
-transformed and written, and the range's end is acknowledged, in transactions of one group that one decision commits
-(docs/design.md#transactions). So a batch's output is there exactly when its input is acknowledged, whatever dies at
-whatever moment, and who begins anew asks the broker for both the subscription's place and the last batch. There is no
-checkpoint folder, and other tools see the subscription's lag.
+A subscription with the job's name holds its position in the source. The job works in batches. It reads, transforms and
+writes a range of each segment, and acknowledges the ranges' ends. All of that happens in transactions of one group,
+which one decision commits (docs/design.md#transactions). So a batch's output is visible exactly when its input is
+acknowledged, whatever dies at any moment. A new driver asks the broker for the subscription's position and the last
+batch. There is no checkpoint folder, and other tools see the subscription's lag.
 
-A driver takes hold of the subscription, then aborts what an earlier one left open, and then asks where it is: in this
-order, so that nobody else can move it in between. Of two that run at once all the same, the group's decision lets one
-win.
+A driver first takes hold of the subscription, then aborts what an earlier driver left open, and then asks for the
+position. In this order, nobody else can move the subscription in between. If two drivers run at once all the same, the
+group's decision lets one win.
 
-The transformation is called for each batch with an ordinary data frame and has no memory from batch to batch: what
-Spark remembers for a stream (windows, joins of streams, duplicates) lives in checkpoints, so take a stream for those.
+The job calls the transformation for each batch with an ordinary data frame. It has no state from batch to batch: Spark
+keeps that (windows, joins of streams, duplicates) in checkpoints, so use a stream for it.
 """
 
 import logging
@@ -46,7 +46,7 @@ from tidewire.spark.positions import EARLIEST_START, LATEST_START
 from tidewire.spark.write_options import WRITE_NAMES, WriteOptions
 
 _PLANNED: Final = ("topic", "topic_pattern", "starting_position", "max_rows_per_trigger", "max_bytes_per_trigger")
-"""Options of the source that say what a batch has; it is read with all others."""
+"""Options of the source that select a batch's messages. The job reads the batch with all other options."""
 _OURS: Final = ("txn_app_id", "txn_version", "also_commit")
 """Options of the sink that the job sets."""
 
@@ -65,17 +65,17 @@ class ConsumeTransformProduce:
         transform: Callable[[DataFrame], DataFrame],
         sink: Mapping[str, str],
     ) -> None:
-        """Check the options; no broker is asked yet.
+        """Check the options. Ask no broker yet.
 
         Args:
             spark: runs the batches.
-            name: of the job: its subscription's, and of its batches. One driver at a time runs a job.
-            source: options for reading a stream (options.py) of scalable topics. `starting_position`, earliest unless
-                it says latest, is for the first time that the job is run. The batches' bounds are
-                `max_rows_per_trigger` and `max_bytes_per_trigger`; without them a batch is all that there is.
-            transform: makes of a batch's rows those that are written; without memory of other batches.
-            sink: options for writing a batch (write_options.py). `service_url` is the source's unless it is given; it
-                has to be of the same brokers.
+            name: the job's name, also of its subscription. Only one driver at a time may run a job.
+            source: options for reading a stream (options.py) of scalable topics. `starting_position`, by default
+                earliest, applies when the job runs for the first time; it is earliest or latest.
+                `max_rows_per_trigger` and `max_bytes_per_trigger` bound a batch; without them a batch is everything.
+            transform: makes the output rows from a batch's rows, without state from other batches.
+            sink: options for writing a batch (write_options.py). `service_url` is by default the source's; it must lead
+                to the same cluster.
 
         Raises:
             InvalidOption: an option is unknown, missing, wrong, or not for a job.
@@ -93,12 +93,12 @@ class ConsumeTransformProduce:
         self._wake: socket.socket | None = None
 
     def run_available(self) -> int:
-        """Process all that can be read now, and return how many batches that took.
+        """Process all that is readable now, and return the number of batches.
 
         Raises:
             SubscriptionTaken: another driver runs the job.
-            TidewireError, and what Spark and the transformation raise: nothing of the batch that failed is written, or
-                all of it, if nobody answered its commit; whoever runs the job again goes on where it is.
+            TidewireError, and what Spark and the transformation raise: nothing of the failed batch is written. If the
+                commit was not answered, all of it may be. The next run continues correctly in both cases.
         """
         with self._progress() as progress:
             persistently(progress.stop_at_present, self._source.operation_timeout_seconds)
@@ -108,7 +108,7 @@ class ConsumeTransformProduce:
             return done
 
     def run(self) -> None:
-        """Process what there is and what comes, until `stop` is called. Waits for brokers' pushes, and asks nothing.
+        """Process what there is and what comes, until `stop` is called. Waits for brokers' pushes without polling.
 
         Raises:
             SubscriptionTaken, TidewireError, others: as `run_available`.
@@ -119,14 +119,14 @@ class ConsumeTransformProduce:
                     self._wait(progress, woken)
 
     def stop(self) -> None:
-        """Let `run` return when the batch that is being processed is done. From any thread; for good."""
+        """Make `run` return after the current batch. Callable from any thread; the job cannot run again."""
         with self._lock:
             self._is_stopping = True
             if self._wake is not None:
                 self._wake.send(b"\0")
 
     def _run_batch(self, progress: JobProgress) -> bool:
-        """One batch; False when there is nothing to read."""
+        """Run one batch. Returns False when there is nothing to read."""
         timeout_seconds = self._source.operation_timeout_seconds
         begun = persistently(progress.begin, timeout_seconds, _may_pass)
         if begun is None:
@@ -165,7 +165,7 @@ class ConsumeTransformProduce:
 
     @contextmanager
     def _progress(self) -> Iterator[JobProgress]:
-        # Writing looks formats up in the session that is active in its thread, and this is what makes one so.
+        # Writing looks formats up in the thread's active session, and this call makes the session active.
         self._spark.createDataFrame([], "nothing int")
         progress = JobProgress(self._name, self._source, self._sink, self._start)
         try:
@@ -186,7 +186,7 @@ class ConsumeTransformProduce:
                     self._wake = None
 
     def _wait(self, progress: JobProgress, woken: socket.socket) -> None:
-        """Return when there may be more to read, or less to hold, or somebody wants to stop."""
+        """Return when there may be more to read, when a part is no longer held, or when `stop` was called."""
         while not self._is_stopping:
             try:
                 if progress.arrived():
@@ -204,15 +204,15 @@ class ConsumeTransformProduce:
 
 
 def _may_pass(error: TidewireError) -> bool:
-    # Of a driver that died with its machine, brokers know after a while.
+    # Brokers need a while to notice that a driver died with its machine.
     return isinstance(error, SubscriptionTaken) or passes(error)
 
 
 def _source_options(given: Mapping[str, str]) -> tuple[ReadOptions, EntryPosition]:
-    """The options of the source, and where a job begins that was never run.
+    """The options of the source, and where a job that never ran begins.
 
     Raises:
-        InvalidOption: one is wrong, or not for a job.
+        InvalidOption: an option is wrong, or not for a job.
     """
     options = ReadOptions.parse(given, Use.STREAM)
     if options.subscription is not None:

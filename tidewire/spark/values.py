@@ -1,17 +1,17 @@
-"""The `value` column to bytes, and the schema that the topic is told of.
+"""Encodes the `value` column, and declares its schema to the topic.
 
     option schema   column                           value                                  schema of the topic
     none            binary, string                   the bytes, or the text in UTF-8        none
-    auto            binary                           as it is                               none
+    auto            binary                           unchanged                              none
                     string, boolean, numbers         as Pulsar's clients write them         String, Boolean, INT8 ...
                     timestamp                        milliseconds since 1970                TIMESTAMP
-                    struct                           as json                                JSON
-    json            struct                           an object, fields that are null left   JSON
-                                                     out; times as milliseconds
+                    struct                           as with json                           JSON
+    json            struct                           an object without its null fields;     JSON
+                                                     times as milliseconds
     avro            struct                           Avro's binary form                     AVRO
 
-Definitions of JSON and AVRO are made from the column's type: a record `Value` whose fields may all be null, as a data
-frame's may, so a topic takes fields more and fields less as its schema changes.
+The definitions of JSON and AVRO schemas follow from the column's type: a record `Value`, all of whose fields may be
+null, like those of a data frame. So a topic accepts added and removed fields as its schema evolves.
 """
 
 import io
@@ -85,28 +85,28 @@ Encode = Callable[[pa.Array], pa.BinaryArray]
 
 
 class Values:
-    """How the values of one column are written."""
+    """The encoding of one column's values."""
 
     def __init__(self, declared: pb.Schema | None, encode: Encode) -> None:
         """Made by `values_of`."""
         self.declared: Final = declared
-        """What topics are told; None for nothing."""
+        """The schema declared to topics; None for no schema."""
         self._encode: Final = encode
 
     def encode(self, column: pa.Array) -> pa.BinaryArray:
         """The column's values as bytes; null stays null.
 
         Raises:
-            UnwritableRow: one cannot be written by the schema.
+            UnwritableRow: the schema cannot represent a value.
         """
         return self._encode(column)
 
 
 def values_of(form: Form, kind: DataType) -> Values:
-    """How a `value` column of a type is written.
+    """The encoding of a `value` column of this type.
 
     Raises:
-        UnwritableColumns: it cannot be.
+        UnwritableColumns: the type is not supported.
     """
     if isinstance(kind, BinaryType) and form in (Form.NONE, Form.AUTO):
         return Values(None, _as_it_is)
@@ -169,7 +169,7 @@ def _json(kind: StructType) -> Values:
                 ],
                 pa.binary(),
             )
-        # Some of Spark's times are beyond those of Python.
+        # Spark's times have a larger range than Python's.
         except (OverflowError, TypeError, ValueError) as error:
             raise UnwritableRow(f"a value cannot be written as JSON: {error}") from error
 
@@ -177,7 +177,7 @@ def _json(kind: StructType) -> Values:
 
 
 def _plain(kind: DataType) -> Callable[[Any], Any]:
-    """Makes what JSON has of what Arrow hands out for a type; null fields are left out, as by Pulsar's Java."""
+    """Converts Arrow's value of a type to JSON's. Null fields are left out, as by Pulsar's Java client."""
     if isinstance(kind, StructType):
         fields = [(field.name, _plain(field.dataType)) for field in kind.fields]
         return lambda value: {name: plain(value[name]) for name, plain in fields if value[name] is not None}
@@ -232,7 +232,7 @@ def _avro(kind: StructType) -> Values:
                 if value is not None:
                     avro.schemaless_writer(output, parsed, value)
                 made.append(None if value is None else output.getvalue())
-        # Whatever the library makes of a value that does not go.
+        # The library raises all kinds of errors for a value that does not fit.
         except Exception as error:
             raise UnwritableRow(f"a value cannot be written as Avro: {error}") from error
         return pa.array(made, pa.binary())
@@ -241,9 +241,9 @@ def _avro(kind: StructType) -> Values:
 
 
 def _definition(kind: DataType, name: str, taken: set[str], *, in_json: bool) -> Any:  # noqa: ANN401 - JSON
-    """Avro's definition of a type; `taken` are names that its records must not have, and gets those that they have."""
+    """Avro's definition of a type. Its records get names that are not in `taken`, and add them there."""
     if isinstance(kind, StructType):
-        # A field `a_b` may stand beside a field `b` of a field `a`.
+        # Field `a_b` and field `b` of field `a` would give the same name.
         while name in taken:
             name += "_"
         taken.add(name)

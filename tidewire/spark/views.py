@@ -1,7 +1,7 @@
 """What a stream's planner sees of its topics.
 
-A `View` is the watch that brokers keep current (`watching.py`), or what that showed at one moment: a `Snapshot`, for a
-query that is to stop there.
+A `View` is either the watch that brokers keep current (`watching.py`), or a `Snapshot` of it at one moment, for a query
+that has to stop there.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ class View(Protocol):
     """What a stream's planner knows of its topics."""
 
     def topics(self) -> list[str]:
-        """Those that are read."""
+        """The topics to read."""
 
     def parts(self, topic: str) -> dict[str, Segment] | None:
-        """A topic's parts by name; None when it does not exist."""
+        """A topic's parts by name; None when there is no such topic."""
 
     def behind(
         self,
@@ -32,38 +32,38 @@ class View(Protocol):
         bytes_max: int | None = None,
         until_ms: int | None = None,
     ) -> BacklogRange:
-        """What stands in a part behind a place; with `until_ms`, nothing that the broker took later.
+        """What follows a position in a part; with `until_ms`, nothing that the broker stored later.
 
         Raises:
             LayoutChanged: the part is gone.
         """
 
     def opening(self, part: Segment) -> BacklogRange:
-        """All of a part, or what it began with.
+        """All of a part, or its beginning.
 
         Raises:
             LayoutChanged: the part is gone.
         """
 
     def since(self, part: Segment, time_ms: int) -> EntryPosition:
-        """The place behind which stands what the broker took at this time or later.
+        """The position behind which everything was stored at this time or later.
 
         Raises:
             LayoutChanged: the part is gone.
         """
 
     def forget(self, part: Segment) -> None:
-        """The part is not read any more."""
+        """The stream no longer reads the part."""
 
 
 class Snapshot:
-    """A view at one moment. What comes later is not seen through it; what goes is, when it is asked about."""
+    """A view at one moment. It hides what comes later. What is removed later shows only when it is asked about."""
 
     def __init__(self, view: View) -> None:
-        """Asks for the end of every part.
+        """Ask for the end of every part.
 
         Raises:
-            TidewireError: nobody could be asked.
+            TidewireError: no broker could be asked.
         """
         self._view = view
         self._parts = {topic: view.parts(topic) for topic in view.topics()}
@@ -102,7 +102,7 @@ class Snapshot:
             found = self._view.behind(part, after, messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms)
             if found.end <= whole.end:
                 return found._replace(is_final=whole.is_final and found.end == whole.end)
-            # The index has no gaps, so this many messages end where everything ended then.
+            # Indexes have no gaps, so this number of messages ends where the snapshot ended.
             cut = self._view.behind(part, after, messages_max=max(1, whole.next_index - found.first_index))
             return cut._replace(is_final=whole.is_final)
 

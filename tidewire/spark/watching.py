@@ -1,12 +1,12 @@
-"""What a stream's planner knows of its topics: layouts and ends of segments, kept current by what brokers push.
+"""What a stream's planner knows of its topics: layouts and ends of segments, kept current by brokers' pushes.
 
-A session for each scalable topic pushes its layout when that changes, and a reader of each segment that stands where
-the stream has come to, with permits for one message, is sent one when there is more to read. So a question is asked
-only when its answer has changed, and while nothing happens nothing is sent in either direction: whoever asks is
-answered from here, however often (Spark asks every ten milliseconds).
+A session for each scalable topic gets the topic's layout when it changes. A reader of each segment stands at the
+stream's position, with permits for one message, and gets one when there is more to read. So the planner asks only when
+an answer has changed, and an idle stream sends nothing in either direction. Spark asks every ten milliseconds, and is
+answered from memory.
 
-Nothing runs by itself. What has arrived waits in the sockets' buffers, bounded by the permits, until `arrived` takes
-it.
+Nothing runs in the background. What has arrived waits in the sockets' buffers, bounded by the permits, until `arrived`
+processes it.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class _Followed:
         self.known: BacklogRange | None = None
         """The last answer."""
         self.armed_at: EntryPosition | None = None
-        """Where the reader stands that will be sent a message when there is one."""
+        """The position of the reader that gets a message when there is more to read; None without one."""
 
 
 class _Topic:
@@ -66,17 +66,17 @@ class _Topic:
         self.session_id = 0
         self.owner: BlockingConnection | None = None
         self.layout = Layout(-1, {})
-        """The newest one that was pushed."""
+        """The newest pushed layout."""
         self.parts: dict[str, Segment] | None = None
-        """By name; None until it is known."""
+        """By name; None while unknown."""
         self.is_gone = False
 
 
 class Watch:
-    """See the module's docstring. After an error of a connection, `reset` has it begin anew with other ones."""
+    """See the module's docstring. After an error of a connection, call `reset` and go on with new connections."""
 
     def __init__(self, options: ReadOptions, connect: Connect | None = None) -> None:
-        """Nothing is asked yet; `connect` makes connections, over TCP unless it is given."""
+        """Ask nothing yet; `connect` makes connections, by default over TCP."""
         self._options = options
         self._connect = connect or partial(connect_by_tcp, options.operation_timeout_seconds)
         self._brokers = self._new_brokers()
@@ -98,11 +98,11 @@ class Watch:
         return made
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._brokers.__exit__(None, None, None)
 
     def reset(self) -> None:
-        """Forget connections, and with them what was opened on them; what was learned stays until it is asked again."""
+        """Forget connections and what was opened on them. Learned facts stay until they are asked for again."""
         with suppress(TidewireError, OSError):
             self.close()
         self._connections.clear()
@@ -117,7 +117,7 @@ class Watch:
         self._has_news = True
 
     def arrived(self) -> bool:
-        """Take what brokers have pushed; whether anything may have changed since the last call. Does not wait.
+        """Process what brokers have pushed. Returns whether anything may have changed. Does not wait.
 
         Raises:
             ConnectionLost, ProtocolViolation: a connection ended.
@@ -130,14 +130,14 @@ class Watch:
 
     @property
     def connections(self) -> tuple[BlockingConnection, ...]:
-        """Those on which something may be pushed, for who waits for that. Take what has arrived before."""
+        """The connections that may get pushes. Call `arrived` before you wait on them."""
         return tuple(self._connections)
 
     def topics(self) -> list[str]:
-        """The topics that are read, now.
+        """The topics to read, now.
 
         Raises:
-            TidewireError: nobody could be asked.
+            TidewireError: no broker could be asked.
         """
         pattern = self._options.pattern
         if pattern is None:
@@ -148,10 +148,10 @@ class Watch:
         return sorted(self._matching or ())
 
     def parts(self, topic: str) -> dict[str, Segment] | None:
-        """The parts of a topic by their names, "" for all of a plain one; None when there is no such topic.
+        """A topic's parts by name, "" for a plain topic; None when there is no such topic.
 
         Raises:
-            TidewireError: nobody could be asked.
+            TidewireError: no broker could be asked.
         """
         known = self._topics.get(topic)
         if known is None:
@@ -168,12 +168,12 @@ class Watch:
 
     def _open(self, topic: _Topic) -> None:
         if not topic.name.startswith(SCALABLE):
-            # How many partitions a topic has is looked at when the stream starts.
+            # A stream learns the number of partitions only when it starts.
             topic.parts = {part.name or "": part for part in parts_of(self._brokers, topic.name)}
             topic.owner = self._brokers.owner_of(topic.name)
             return
         topic.parts = None
-        # The one before may still be open on the same connection.
+        # A new id, because the last session may still be open on the same connection.
         topic.session_id = next(self._numbers)
         topic.owner = open_layout(self._brokers, topic.name, topic.session_id)
         try:
@@ -183,7 +183,7 @@ class Watch:
             raise
 
     def creation(self, part: Segment) -> str:
-        """The creation id of a part, asked for if nobody has told it since the part was opened.
+        """A part's creation id, which is asked for only if no current answer has it.
 
         Raises:
             LayoutChanged, TidewireError: as `behind`.
@@ -194,7 +194,7 @@ class Watch:
         return self._ask(followed, wanted(EARLIEST, until_ms=0)).creation
 
     def opening(self, part: Segment) -> BacklogRange:
-        """All of a part, or what it began with: once something stands in it, nobody is asked again.
+        """All of a part, or its beginning. Once a part is known to have messages, the answer comes from memory.
 
         Raises:
             LayoutChanged, TidewireError: as `behind`.
@@ -221,21 +221,21 @@ class Watch:
         bytes_max: int | None = None,
         until_ms: int | None = None,
     ) -> BacklogRange:
-        """What stands in a part behind a place. While there is nothing, the answer comes from memory.
+        """What follows a position in a part. While nothing does, the answer comes from memory.
 
         Raises:
             LayoutChanged: the part is gone.
-            TidewireError: nobody could be asked.
+            TidewireError: no broker could be asked.
         """
         followed = self._follow(part)
         if messages_max is not None or bytes_max is not None or until_ms is not None:
             return self._ask(followed, wanted(after, messages_max, bytes_max, until_ms))
         known = followed.known
-        # Brokers say when something comes behind an empty range, not when more comes behind unread messages.
+        # Brokers report new entries behind an empty range, but not behind unread messages.
         is_told = known is not None and (known.end == after or known.is_final)
         if known is not None and is_told and not followed.is_stale and known.after == after:
             return known
-        # Before it is asked, so that what is pushed meanwhile is not taken for what the answer tells.
+        # Cleared before the request, so that a push during it counts as newer than its answer.
         followed.is_stale = False
         known = followed.known = self._ask(followed, wanted(after))
         if known.end == after and not known.is_final and followed.armed_at != after:
@@ -243,7 +243,7 @@ class Watch:
         return known
 
     def since(self, part: Segment, time_ms: int) -> EntryPosition:
-        """The place behind which stands what the broker took at this time or later.
+        """The position behind which everything was stored at this time or later.
 
         Raises:
             LayoutChanged, TidewireError: as `behind`.
@@ -251,7 +251,7 @@ class Watch:
         return self._ask(self._follow(part), pb.BacklogRangeRequest(since_ms=time_ms)).after
 
     def forget(self, part: Segment) -> None:
-        """The part is not read any more."""
+        """The stream no longer reads the part."""
         followed = self._followed.pop((part.topic, part.name or ""), None)
         if followed is not None:
             self._close_consumer(followed)
@@ -265,7 +265,7 @@ class Watch:
                 found = ask_end(owner, followed.consumer_id, backlog_range).backlog_range
                 break
             except Refused as refused:
-                # When the broker has closed the consumer meanwhile, another one may be open to it.
+                # If the broker closed the consumer meanwhile, another one may succeed.
                 if followed.owner is not None or not attempts_left:
                     followed.owner = followed.armed_at = None
                     self._explain(followed.part, refused)
@@ -277,7 +277,7 @@ class Watch:
         return found
 
     def _explain(self, part: Segment, refused: Refused) -> None:
-        """When a part cannot be opened since it is gone, find out what there is instead."""
+        """If a part cannot be opened because it is gone, get the new layout."""
         topic = self._topics.get(part.topic)
         if topic is None or not is_gone(refused):
             return
@@ -302,7 +302,7 @@ class Watch:
         return owner
 
     def _arm(self, followed: _Followed, after: EntryPosition) -> None:
-        """Have the broker send a message when there is one behind `after`; if there is one by now, it does at once."""
+        """Ask the broker to send a message as soon as there is one behind `after`."""
         self._close_consumer(followed)
         followed.armed_at = after
         self._subscribe(followed, after).send(commands.flow(followed.consumer_id, 1))
@@ -319,7 +319,7 @@ class Watch:
             self._take(owner, owner.receive(deadline, awaited))
 
     def _take(self, connection: BlockingConnection, frame: Frame) -> None:
-        """Somebody pushed something."""
+        """Process a pushed command."""
         command = frame.command
         if command.type == _T.MESSAGE:
             self._is_stale(connection, command.message.consumer_id)
@@ -335,7 +335,7 @@ class Watch:
                 if topic.owner is connection and topic.session_id == command.scalable_topic_update.session_id:
                     self._has_news = True
                     layout = layout_of(connection, topic.name, command.scalable_topic_update)
-                    # A broker may not know the newest yet. It pushes that soon.
+                    # A broker's first push may be older. It pushes the newest layout soon.
                     if layout.succession(topic.layout) is not Succession.STALE:
                         topic.layout = layout
                         topic.parts = {part.name or "": part for part in layout.segments.values()}
@@ -343,7 +343,7 @@ class Watch:
             update = command.watch_scalable_topics_update
             added, removed = came_and_went(connection, update, self._options.pattern)
             for name in added:
-                # It may be another one of the name of one that was deleted.
+                # The name may now belong to a new topic, after the old one was deleted.
                 self._topics.pop(name, None)
             before = set() if update.HasField("snapshot") or self._matching is None else self._matching
             self._matching = (before | set(added)) - set(removed)

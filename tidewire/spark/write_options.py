@@ -1,32 +1,33 @@
-"""The options of format "tidewire" for writing, and what they may say.
+"""The options of format "tidewire" for writing, and their values.
 
     service_url                  pulsar://HOST:PORT of any broker; required
-    topic                        topic://TENANT/NAMESPACE/NAME; without it, a column `topic` says it row by row
-    schema                       what `value` is: none, it is bytes or text; auto, what the column's type says
-                                 (primitives, text, and structs as JSON); json or avro, a struct. Other than none, the
-                                 schema is registered with the topic, which refuses one that its others do not go
-                                 with [none]
-    txn_app_id                   a name under which batches are counted: each is written once, however often it is
-                                 tried. Of a stream it takes the place of the query's id; another query may not
-                                 go back behind what one has written [stream: the query's id]
-    txn_version                  with txn_app_id, the number of this batch: nothing is written, which the log says, if
-                                 one of this number was that had the same rows. A stream counts by itself
-    also_commit                  with txn_version, transactions of the same batch, MOST:LEAST with commas in between,
-                                 that its commit commits, too
-    trust_batch_numbers          true: a batch whose number was written, or a higher one, counts as written, whatever
-                                 rows it has; for one that cannot compute its rows twice alike [false]
+    topic                        topic://TENANT/NAMESPACE/NAME; without it, a column `topic` gives each row's topic
+    schema                       the form of `value`: none: bytes or text; auto: by the column's type (primitives, text,
+                                 and structs as JSON); json or avro: a struct. Except with none, the schema is
+                                 registered with the topic, which refuses one that is incompatible with its others
+                                 [none]
+    txn_app_id                   a name under which batches are numbered: each is written once, however often it is
+                                 tried. For a stream it replaces the query's id; a new query must not reuse numbers that
+                                 another one has written [stream: the query's id]
+    txn_version                  with txn_app_id, the number of this batch: if a batch of this number with the same rows
+                                 was written, nothing is written again, and the log says so. A stream numbers its
+                                 batches itself
+    also_commit                  with txn_version, transactions of the same batch, MOST:LEAST separated by commas, which
+                                 its commit commits, too
+    trust_batch_numbers          true: a batch whose number, or a higher one, was written counts as written, whatever
+                                 its rows; for a query that cannot compute the same rows twice [false]
     transaction_timeout_seconds  how long a task may take from its first row to the commit of the batch; after that
-                                 its rows are given up [600]
+                                 the broker aborts its transaction [600]
     operation_timeout_seconds    how long a broker may take to connect or to answer [30]
 
-A batch has at most 10,000 tasks that have rows, since one decision names all of their transactions. While a transaction
-is open, what others write behind its first row waits to be read, so a time-out of hours is no remedy for slow tasks.
+A batch has at most 10,000 tasks with rows, because one decision names all of their transactions. An open transaction
+holds back readers behind its first row, so do not set a timeout of hours to help slow tasks.
 
-Batches are appended (`mode("append")`), and so are streams: Spark lets no sink in Python update or complete. What an
-aggregation changes can be written in foreachBatch, as a batch with the micro-batch's number as txn_version, and is then
+Batches are appended (`mode("append")`), and so are streams: Spark offers no update or complete mode to Python sinks. To
+write an aggregation's changes, write each micro-batch in foreachBatch, with its number as txn_version. Each is then
 written once, too.
 
-As for reading, an option that is not listed is refused by name, and neither case nor underscores count in names
+As for reading, an unknown option is an error that names it, and neither case nor underscores matter in names
 (options.py).
 """
 
@@ -58,12 +59,12 @@ TRANSACTION_TIMEOUT_SECONDS_DEFAULT: Final = 600.0
 
 WRITE_NAMES: Final = ("service_url", "topic", "schema", *WRITE_ONLY_NAMES, "operation_timeout_seconds")
 _SPARKS_OWN: Final = ("checkpoint_location", "query_name")
-"""Spark hands these over with ours."""
+"""Spark passes these together with the user's options."""
 _READ_ONLY: Final = tuple(name for name in READ_NAMES if name not in WRITE_NAMES)
 
 
 class Form(Enum):
-    """How values are written."""
+    """The form in which values are written."""
 
     NONE = "none"
     AUTO = "auto"
@@ -73,28 +74,28 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options that were checked."""
+    """Checked options."""
 
     service: BrokerAddress
     topic: str | None = None
-    """In full; None when a column says it."""
+    """The full name; None when a column gives it."""
     form: Form = Form.NONE
     txn_app_id: str | None = None
     txn_version: int | None = None
     transaction_timeout_seconds: float = TRANSACTION_TIMEOUT_SECONDS_DEFAULT
     operation_timeout_seconds: float = OPERATION_TIMEOUT_SECONDS_DEFAULT
     also_commit: tuple[tuple[int, int], ...] = ()
-    """Ids of transactions that others have opened in the batch's group."""
+    """Ids of transactions that others opened in the batch's group."""
     trust_batch_numbers: bool = False
     checkpoint: str | None = None
-    """The folder of a stream's checkpoint, where its option names it."""
+    """The folder of a stream's checkpoint, if the option names it."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> Self:
         """Check what the user gave.
 
         Raises:
-            InvalidOption: an option is unknown, missing, wrong, or for something else; its text names it.
+            InvalidOption: an option is unknown, missing, wrong, or for another use; the error names it.
         """
         options = by_name(given, WRITE_NAMES, others=(*_READ_ONLY, *_SPARKS_OWN))
         for name in _READ_ONLY:
@@ -127,11 +128,11 @@ class WriteOptions:
 
 
 def check_topic(topic: str) -> str | None:
-    """What is wrong with a topic to write to, as the end of a sentence; None if nothing is."""
+    """What is wrong with a topic to write to, as the end of a sentence; None if nothing is wrong."""
     if not TOPIC.fullmatch(topic):
         return f"{topic!r} is not the full name of a topic; give it as {SCALABLE}TENANT/NAMESPACE/NAME"
     if not topic.startswith(SCALABLE):
-        return f"{topic} takes no transactions, by which Spark's rows are written; write to a {SCALABLE} topic"
+        return f"{topic} takes no transactions, which the sink needs; write to a {SCALABLE} topic"
     return None
 
 

@@ -1,18 +1,18 @@
-"""One task's rows into one transaction: each to the segment that holds its key's hash, wherever that is by now.
+"""Writes one task's rows in one transaction: each row to the segment that currently holds its key's hash.
 
-Rows wait until there are enough of them for a segment to fill a frame. Frames are sent without waiting for answers, up
-to a window, and what has arrived is heard before each of them. `finish` returns when every frame is answered, so that
-whoever then commits the transaction commits all of its rows.
+Rows wait until they fill a frame for their segment. The task sends frames without waiting for answers, up to a window,
+and processes what has arrived before each of them. `finish` returns when every frame is answered. So a commit after it
+commits all of the task's rows.
 
-**A sealed segment.** When a segment is split or merged, its broker pushes the new layout, and waits a while for us to
-hear the last answers and leave. Then it answers every frame that it has stored, and refuses the next one. That and
-those behind it are not stored, and what they carry goes to the segment's children, in order, before any row that comes
-later: all segments that the new layout has no more are settled first, and only then rows are divided by it. So the rows
-of a key stay in order.
+**A sealed segment.** For a split or merge the broker first pushes the new layout. It waits a while for the task to
+receive the last answers and close its producer. Then it seals the segment: it answers every frame that it has stored,
+and refuses the next one. That frame and all later ones are not stored, and their rows go to the segment's children, in
+order, before any new row. The task first settles all segments that the new layout does not have, and only then divides
+rows by it. So the rows of a key stay in order.
 
-**Doubt.** Nothing is ever sent twice to the same place. When a connection is lost, or a producer is closed while frames
-are unanswered, nobody knows whether they are stored: that is an error, the transaction is not committed, and Spark runs
-the task again.
+**Doubt.** The task never sends anything twice to the same place. When a connection is lost, or a broker closes a
+producer with unanswered frames, the frames may or may not be stored. That is an error: the transaction is not
+committed, and Spark runs the task again.
 """
 
 import random
@@ -43,30 +43,30 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 WINDOW_BYTES_MAX: Final = 16 * 1024 * 1024
 WINDOW_FRAMES_MAX: Final = 1000
-"""Unanswered frames of one task, and their size; before more are sent, some are answered."""
+"""Unanswered frames of one task, and their size. Above either, the task waits for answers."""
 
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Rows of one task that wait for their segment's frame to be full; above it frames are sent that are not."""
+"""Rows of one task that wait for a full frame. Above this, the task sends frames that are not full."""
 
 TOPICS_MAX: Final = 1000
-"""Topics that one task writes to; each takes a session."""
+"""Topics that one task writes to; each takes a layout session."""
 
 _T: Final = pb.BaseCommand.Type
 
 
 class Attempt:
-    """See the module's docstring. After an error it is of no further use."""
+    """See the module's docstring. After an error it cannot be used again."""
 
     def __init__(
         self, brokers: Brokers, coordinator: Coordinator, transaction: TransactionId, declared: pb.Schema | None
     ) -> None:
-        """Nothing is asked yet.
+        """Ask nothing yet.
 
         Args:
-            brokers: whose connections nobody else uses meanwhile.
-            coordinator: the transaction's.
+            brokers: connections that nobody else uses meanwhile.
+            coordinator: the transaction's coordinator.
             transaction: takes all rows.
-            declared: the schema of their values, if topics are to be told.
+            declared: the schema of the rows' values, to declare to topics; None for no schema.
         """
         self._brokers = brokers
         self._coordinator = coordinator
@@ -78,14 +78,14 @@ class Attempt:
         self._session_ids = count(1)
         self._producer_ids = count(1)
         self.frames_unanswered = 0
-        """Of all topics together."""
+        """The number for all topics together."""
         self._bytes_unanswered = 0
 
     def write(self, topic: str, rows: Rows) -> None:
-        """Take rows behind those taken before. Waits while too many are unanswered.
+        """Take rows after those taken before. Waits while too many frames are unanswered.
 
         Raises:
-            TidewireError: one of them was refused, or nobody knows whether it is stored.
+            TidewireError: a frame was refused, or may or may not be stored.
         """
         target = self._topics.get(topic) or self._open_topic(topic)
         self._distribute(target, rows)
@@ -122,7 +122,7 @@ class Attempt:
                 yield topic, segment
 
     def _next(self, *, everything: bool) -> tuple[WrittenTopic, WrittenSegment] | None:
-        """Whose frame is next; None when rows had better wait."""
+        """The segment whose frame is next; None when all rows should wait."""
         waiting = [(topic, segment) for topic, segment in self._all_segments() if segment.waiting.count]
         for topic, segment in waiting:
             if everything or segment.waiting.is_full:
@@ -159,7 +159,7 @@ class Attempt:
             )
             segment.included()
         else:
-            # Its broker has closed it: it is at another one by now, or the topic was deleted, which nobody pushes.
+            # Its broker has closed the producer: the segment has moved, or its topic was deleted, which no push tells.
             self._ask_layout(topic)
         try:
             owner, answer, producer_id = persistently(
@@ -172,7 +172,7 @@ class Attempt:
                 self._ask_layout(topic)
             segment.sealed()
             return None
-        # Nothing is waited for between the answer and here, so nothing was heard of this producer yet.
+        # Nothing was received between the answer and here, so nothing about this producer was missed.
         producing = Producing(producer_id, answer.producer_name, answer.schema_version, self._transaction)
         producer = OpenProducer(owner, producing, answer.last_sequence_id + 1)
         segment.opened(producer)
@@ -200,16 +200,16 @@ class Attempt:
             raise WriteFailed(f"a task writes to more than {TOPICS_MAX} topics; repartition by topic")
         topic = WrittenTopic(name)
         self._ask_layout(topic)
-        # Tasks with few rows would else all begin with the first segment.
+        # A random start, because tasks with few rows would all use the first segment.
         self._follow(topic, random.randrange(1 << 16))  # noqa: S311
         self._topics[name] = topic
         return topic
 
     def _ask_layout(self, topic: WrittenTopic) -> None:
-        """Have the topic's layout pushed from now on, and return when it was.
+        """Open a layout session for the topic, and return when the first layout has come.
 
         Raises:
-            TidewireError: there is none, or nobody could be asked.
+            TidewireError: there is no such topic, or no broker could be asked.
         """
         if topic.connection is not None:
             topic.connection.send(commands.scalable_topic_close(topic.session_id))
@@ -236,7 +236,7 @@ class Attempt:
             segment.waiting.add(own)
 
     def _settle(self) -> bool:
-        """Deal with segments that were replaced; whether there were any."""
+        """Settle segments that were replaced. Returns whether there were any."""
         stale = [
             topic
             for topic in self._topics.values()
@@ -265,10 +265,10 @@ class Attempt:
             for frame in segment.unanswered:
                 self._forget(frame)
                 taken_back += frame.rows
-            # An answer that comes for one of them nevertheless is then told as what it is, an error.
+            # Cleared, so that an answer that still comes for one of them is an error.
             segment.unanswered.clear()
             if segment.producer is not None:
-                # The segment is not sealed before its producers have left, or have taken too long to.
+                # The broker seals the segment only when its producers have left, or after a timeout.
                 closing = commands.close_producer(segment.producer.producing.producer_id)
                 segment.producer.connection.send(closing)
             taken_back += segment.waiting.take_all()
@@ -289,7 +289,7 @@ class Attempt:
                 self._hear(frame)
 
     def _await_answers(self) -> None:
-        # Whichever has most on its way will be heard of, or is an error.
+        # The segment with the most frames in flight gets an answer, or the wait fails.
         self._receive(max((segment for _, segment in self._all_segments()), key=lambda one: len(one.unanswered)))
 
     def _receive(self, segment: WrittenSegment) -> None:
@@ -349,9 +349,9 @@ class Attempt:
             return
         _, segment = known
         if segment.producer is None or segment.producer.producing.producer_id != producer_id:
-            # Of one that was refused, or has been replaced. Nothing of it is unanswered.
+            # The broker closed a refused or replaced producer, which has no unanswered frames.
             return
-        # Also of a segment that was replaced and is not sealed yet: what was on its way there may be stored.
+        # A segment that was replaced but not sealed yet may have stored its frames, too.
         end = End.SEALED if segment.is_sealed else End.CLOSED
         if segment.unanswered and fate(end, in_transaction=True) is Fate.UNKNOWN:
             raise WriteFailed(f"{segment.part.wire_name} closed its producer before a task's rows were answered")

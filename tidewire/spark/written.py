@@ -1,6 +1,6 @@
-"""What a task writes to: topics and their segments, each segment in a phase of a table.
+"""What a task writes to: topics and their segments. A table defines each segment's phases.
 
-A segment that is sealed stays so. Its rows go to its children, and it is forgotten.
+A sealed segment stays sealed. Its unstored rows go to its children, and the task forgets it.
 """
 
 from collections import deque
@@ -14,59 +14,59 @@ from tidewire.spark.routing import Routes
 
 
 class Phase(Enum):
-    """How far a task has come with a segment."""
+    """A task's progress with a segment."""
 
     UNTOUCHED = "the transaction does not write here yet"
     CLOSED = "the coordinator knows that the transaction writes here, and no producer is open"
-    OPEN = "a producer takes frames"
-    SEALED = "its broker has said that what is unanswered is not stored and will not be"
+    OPEN = "a producer sends frames"
+    SEALED = "the broker has said that the unanswered frames are not stored and will not be"
 
 
 MOVES: Final = {
     Phase.UNTOUCHED: frozenset({Phase.CLOSED}),
     Phase.CLOSED: frozenset({Phase.OPEN, Phase.SEALED}),
     Phase.OPEN: frozenset({Phase.CLOSED, Phase.SEALED}),
-    # The broker refuses each frame that is left.
+    # The broker refuses each remaining frame.
     Phase.SEALED: frozenset({Phase.SEALED}),
 }
-"""Where each phase may lead."""
+"""The phases that may follow each phase."""
 
 
 class OpenProducer:
-    """A producer of one segment, at its broker."""
+    """An open producer of one segment."""
 
     def __init__(self, connection: BlockingConnection, producing: Producing, next_sequence_id: int) -> None:
         self.connection: Final = connection
         self.producing: Final = producing
         self.next_sequence_id = next_sequence_id
-        """Of the next frame's first message. Higher than that of every message that was sent."""
+        """The id of the next frame's first message, above the ids of all sent messages."""
 
 
 class WrittenSegment:
-    """What is on its way to one segment."""
+    """The unsent and unanswered rows of one segment."""
 
     def __init__(self, part: Segment) -> None:
         self.part: Final = part
         self.waiting: Final = Waiting()
-        """Rows that were not sent. They come behind what is unanswered."""
+        """Rows that were not sent. They come after the unanswered ones."""
         self.unanswered: Final[deque[SentFrame]] = deque()
-        """Frames in the order of sending. There are none in the phases UNTOUCHED and CLOSED."""
+        """Frames in the order of sending. Empty in the phases UNTOUCHED and CLOSED."""
         self._phase = Phase.UNTOUCHED
         self._producer: OpenProducer | None = None
 
     @property
     def phase(self) -> Phase:
-        """Moves by the methods below alone."""
+        """Only the methods below change it."""
         return self._phase
 
     @property
     def producer(self) -> OpenProducer | None:
-        """There is one in the phase OPEN, there may be one in the phase SEALED, and none in the others."""
+        """Set in the phase OPEN, perhaps set in the phase SEALED, and None in the others."""
         return self._producer
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it takes nothing more."""
+        """Whether the segment stores nothing more."""
         return self._phase is Phase.SEALED
 
     def included(self) -> None:
@@ -74,19 +74,19 @@ class WrittenSegment:
         self._move(Phase.CLOSED)
 
     def opened(self, producer: OpenProducer) -> None:
-        """Frames may be sent."""
+        """A producer is open, so frames may be sent."""
         self._move(Phase.OPEN)
         self._producer = producer
 
     def closed(self) -> None:
-        """The broker has closed the producer, and nothing is in doubt."""
+        """The broker has closed the producer, and no frame is in doubt."""
         if not self.is_sealed:
-            assert not self.unanswered, "nobody knows whether they are stored"
+            assert not self.unanswered, "unanswered frames may be stored"
             self._move(Phase.CLOSED)
         self._producer = None
 
     def sealed(self) -> None:
-        """The broker takes nothing more."""
+        """The broker stores nothing more."""
         self._move(Phase.SEALED)
 
     def _move(self, to: Phase) -> None:
@@ -95,19 +95,19 @@ class WrittenSegment:
 
 
 class WrittenTopic:
-    """A topic's layout, and the segments that are written to."""
+    """A topic's layout, and the segments that the task writes to."""
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
         self.session_id = 0
-        """Of the newest layout session. Layouts of earlier ones are not listened to."""
+        """The id of the newest layout session. Layouts of earlier sessions are ignored."""
         self.connection: BlockingConnection | None = None
-        """The one on which layouts are pushed; None until one was asked for."""
+        """The connection of that session; None before the first one."""
         self.layout = Layout(-1, {})
-        """As pushed last."""
+        """The newest pushed layout."""
         self.is_new = False
-        """Whether rows are not divided by `layout` yet."""
+        """Whether the routes do not follow `layout` yet."""
         self.routes: Routes | None = None
-        """By which rows are divided; None until the first layout came."""
+        """Divides rows among segments; None before the first layout."""
         self.segments: Final[dict[int, WrittenSegment]] = {}
-        """By number."""
+        """By segment id."""

@@ -296,7 +296,7 @@ def test_a_stream_knows_its_group_from_its_tasks_or_by_its_option(
     TidewireStreamWriter(options, SCHEMA).commit([report, Written(group, None)], group.batch)
     assert not caplog.messages
     TidewireStreamWriter(options, SCHEMA).commit([attempt(options, group, 1)], group.batch)
-    assert caplog.messages == [f"{group} was committed before, so what runs again now is not written"]
+    assert caplog.messages == [f"{group} is already committed, so this run does not write it again"]
     named = WriteOptions(options.service, topic, txn_app_id=group.application)
     again = CommitGroup(group.application, 6)
     TidewireStreamWriter(named, SCHEMA).commit([attempt(options, again, 2)], 6)
@@ -358,7 +358,7 @@ def test_tasks_that_were_killed_before_any_has_reported_are_aborted_by_name_or_n
     killed = attempt(options, group, 1)
     TidewireStreamWriter(options, SCHEMA).abort([None], group.batch)
     (said,) = caplog.messages
-    assert "until the query runs again, or transaction_timeout_seconds are over; with txn_app_id it would not" in said
+    assert "transaction_timeout_seconds have passed; to avoid this, set txn_app_id" in said
     if by == "txn_app_id":
         named = replace(options, txn_app_id=group.application)
     else:

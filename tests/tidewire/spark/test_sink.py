@@ -160,7 +160,7 @@ def test_mistakes_reach_the_user_as_one_sentence(
 
 def test_a_topic_is_not_overwritten(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
     writer = numbers(spark, 0, 1).write.format("tidewire").options(service_url=broker.service_url, topic=topic)
-    with pytest.raises(AnalysisException, match=r"a topic is not overwritten: write with \.mode"):
+    with pytest.raises(AnalysisException, match=r"a topic cannot be overwritten: write with \.mode"):
         writer.mode("overwrite").save()
 
 
@@ -301,7 +301,10 @@ def test_a_streams_mistakes_reach_the_user_as_one_sentence(
 
 @pytest.mark.parametrize(
     ("mode", "sentence"),
-    [("complete", r"a topic is not overwritten: write with \.outputMode"), ("update", "does not support Update mode")],
+    [
+        ("complete", r"a topic cannot be overwritten: write with \.outputMode"),
+        ("update", "does not support Update mode"),
+    ],
 )
 def test_a_stream_is_appended(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path, mode: str, sentence: str

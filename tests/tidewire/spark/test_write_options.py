@@ -51,7 +51,7 @@ def test_what_spark_adds_for_a_stream_is_no_option_of_ours() -> None:
         (
             {"topic": "persistent://public/default/x"},
             Use.STREAM,
-            "persistent://public/default/x takes no transactions, by which Spark's rows are written; write to a topic://",
+            "persistent://public/default/x takes no transactions, which the sink needs; write to a topic://",
         ),
         ({"topic": ""}, Use.BATCH, "option topic is missing"),
         ({"schema": "xml"}, Use.BATCH, "option schema: 'xml' is none of none, auto, json, avro"),

@@ -63,7 +63,7 @@ class Checkpoint:
         if version != _FORMAT:
             raise ValueError(f"the checkpoint has format {version}; this client reads format {_FORMAT}")
         if len(data) != _HEAD.size + count * _PLACE.size:
-            raise ValueError(f"a checkpoint of {count} segments cannot have {len(data)} bytes")
+            raise ValueError(f"the checkpoint is damaged: {count} segments do not take {len(data)} bytes")
         places, finished, waiting = {}, set(), set()
         for segment_id, ledger_id, entry_id, batch_index, batch_size, flags in _PLACE.iter_unpack(data[_HEAD.size :]):
             if flags & _FINISHED:

@@ -6,7 +6,7 @@ that chunk's.
 
 An acknowledgement must not cover chunks of an incomplete message. `covered` says how far a cumulative acknowledgement
 may go. `resume_after` says from where a reader has to read again. A message may stay incomplete because its producer
-died or moved to another segment. It must not block acknowledgements indefinitely, so it is given up when its producer
+died or moved to another segment. It must not block acknowledgements indefinitely. So it is given up when its producer
 sends something later, when its next chunk is overdue, or when too many others are incomplete. Its chunks stay
 unacknowledged until a cumulative acknowledgement covers them.
 """

@@ -159,7 +159,7 @@ class Client:
             negative_ack_backoff: the delay before a negatively acknowledged message is redelivered.
             processing_timeout_seconds: a message that is neither acknowledged nor negatively acknowledged this long
                 after `receive` returned it is redelivered. Without it, redelivery waits until this consumer ends.
-            processing_timeout_backoff: the delay added to that timeout, by redelivery.
+            processing_timeout_backoff: a delay added to that timeout, which may grow with each redelivery.
             dead_letter_policy: after how many redeliveries a message becomes a dead letter, and where it goes.
 
         Raises:
@@ -320,10 +320,10 @@ class Client:
     ) -> R:
         """Do `work` in a transaction, commit it, and return what `work` returned.
 
-        After a retriable failure (a lost connection with an unanswered send, a segment that moved, the transaction's
-        timeout) it aborts the transaction and runs `work` again in a new one, up to `attempts_max` times. So `work`
-        must have no effects outside its transaction. On return, the committed attempt is durable, and no other
-        attempt ever becomes visible.
+        After a retriable failure it aborts the transaction and runs `work` again in a new one, up to `attempts_max`
+        times. Such failures are a lost connection with an unanswered send, a segment that moved, and the
+        transaction's timeout. So `work` must have no effects outside its transaction. On return, the committed
+        attempt is durable, and no other attempt ever becomes visible.
 
         Raises:
             OutcomeUnknown: a commit was not answered in time, even on new connections. It may have happened, so it is

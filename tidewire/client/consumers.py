@@ -76,7 +76,7 @@ class Receiving(Generic[T]):
     def __init__(self, network: Network, topic: str, queue_messages_max: int, schema: Schema[T]) -> None:
         """Make it; `open` of the subclass begins."""
         if queue_messages_max < 1:
-            raise ValueError("queue_messages_max must be at least 1")
+            raise ValueError(f"queue_messages_max must be at least 1, not {queue_messages_max}")
         self.topic = topic
         self._network = network
         self._queue_messages_max = queue_messages_max

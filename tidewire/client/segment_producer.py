@@ -1,7 +1,7 @@
 """The producer of one segment (or partition, or plain topic): it connects, sends, and ends when the segment is sealed.
 
-One task does all of it. It opens a session at the segment's owner, sends what may leave, and sleeps until something
-happens: messages to send, answers, a lost connection, a session that the broker closed, a new layout.
+One task does all of it. It opens a session at the segment's owner, sends what may leave, and sleeps until it has
+something to do. It wakes for messages, answers, a lost or closed session, and a new layout.
 
 After a lost connection it opens another session and sends the unanswered messages again. Transactional sends are the
 exception: they fail, so that their transactions are run again. The broker also closes sessions, because the segment
@@ -184,7 +184,8 @@ class SegmentProducer:
 
     def _doubt(self, reason: str, *, remembered_upto: int | None = None) -> None:
         for frame in self._outbox.take_back(remembered_upto=remembered_upto):
-            frame.fail(SendUnanswered(reason))
+            name = self.segment.wire_name
+            frame.fail(SendUnanswered(f"{name}: {reason} before the send was answered; run the transaction again"))
 
     async def _hold_session(self) -> None:
         connection = await self._network.owner_of(self.segment.wire_name)
@@ -193,13 +194,12 @@ class SegmentProducer:
             remembered_upto = await self._open(session)
             self._backoff.reset()
             # The broker closed the last session and has opened this one: the segment moved, or its disk was full.
-            reason = f"{self.segment.wire_name}: the broker closed the producer before the send was answered"
-            self._doubt(reason, remembered_upto=remembered_upto)
+            self._doubt("the broker closed the producer", remembered_upto=remembered_upto)
             session.happened(Event.OPENED)
             try:
                 await self._send(session)
             except TRANSIENT:
-                self._doubt(f"{self.segment.wire_name}: the connection was lost before the send was answered")
+                self._doubt("the connection was lost")
                 raise
             self._outbox.rest()
             if self._is_stopping:

@@ -152,7 +152,8 @@ class StreamConsumer(Receiving[T]):
         )
         if past:
             lost = ConnectionLost(
-                f"messages of segments {past} of {self.topic} are redelivered, because their session has ended"
+                f"messages of segments {past} of {self.topic} are redelivered, because their session has ended; "
+                "run the transaction again"
             )
             transaction.doom(lost)
             raise lost

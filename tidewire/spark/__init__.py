@@ -28,14 +28,14 @@ Data frames and streams are written to topics the same way:
         .save()
     )
 
-A batch or a micro-batch becomes visible all at once or not at all, and once, however often Spark tries its tasks or
-runs the query again from its checkpoint. columns.py describes what is written, and write_options.py the options.
+A batch or a micro-batch becomes visible all at once or not at all. It becomes visible once, however often Spark retries
+its tasks or restarts the query from its checkpoint. columns.py describes what is written, and write_options.py the
+options.
 
 `ConsumeTransformProduce` is a job from topics to topics, exactly once without Spark's checkpoint (transforming.py).
 
 Spark finds the format by itself if the Python of driver and executors has this package installed. If the package is
 only shipped (`--py-files`, a notebook's path), register the format once per session:
-installed but shipped (`--py-files`, a notebook's path), register it once per session:
 
     from tidewire.spark import TidewireSource
     spark.dataSource.register(TidewireSource)

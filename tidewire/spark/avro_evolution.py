@@ -75,7 +75,7 @@ def _laid_over(writer: Any, reader: Any, named: Mapping[str, object]) -> Any:  #
         return writer
     if kind != _kind(reader):
         note = (read or written)["logicalType"]
-        raise ValueError(f"it was written as {kind}, which became {_kind(reader)}, and {note} only in one of them")
+        raise ValueError(f"it was written as {kind} and is read as {_kind(reader)}, but only one of them is a {note}")
     plain = {"type": kind} if isinstance(writer, str) else {name: writer[name] for name in writer if name not in _NOTES}
     return {**plain, **read}
 

@@ -109,7 +109,7 @@ class Brokers:
         except ConnectFailed as error:
             if address != self._service:
                 raise
-            raise ConnectFailed(f"{error}; check that a broker runs there, and option service_url") from error
+            raise ConnectFailed(f"{error}; check option service_url, and that a broker runs there") from error
         except ProtocolViolation as error:
             if address != self._service:
                 raise

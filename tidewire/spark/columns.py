@@ -65,9 +65,7 @@ def find_columns(schema: StructType, *, topic_is_given: bool) -> FrameColumns:
             raise UnwritableColumns(f"column {name} is {field.dataType.simpleString()}, but must be {expected}")
         places[name] = place
     if "value" not in places:
-        raise UnwritableColumns(
-            "the column value is missing; name the messages' column so, as in to_json(struct(*)) AS value"
-        )
+        raise UnwritableColumns("the column value is missing; make one, for instance with to_json(struct(*)) AS value")
     if not topic_is_given and "topic" not in places:
         raise UnwritableColumns("the target is missing; give the option topic or a column topic")
     return FrameColumns(places["value"], *(places.get(name) for name in FrameColumns._fields[1:]))

@@ -267,9 +267,9 @@ class Follower:
             related = sharing(name, parts)
             # Ancestors are removed first, so this is another topic.
             if segment_id_of(name) in by_number or any(number < segment_id_of(name) for number in related):
-                raise _MadeAgain(f"{topic} has no segment {name} any more: {MADE_AGAIN}")
+                raise _MadeAgain(f"{topic} no longer has segment {name}: {MADE_AGAIN}")
             if not self._was_read(topic, name, places[name].position):
-                self._lost(f"segment {name} of {topic} was removed, and maybe not all of it was read")
+                self._lost(f"segment {name} of {topic} was removed, and the query may not have read all of it")
             came_of_them |= related
         if came_of_them:
             for number in beginning(by_number, set(left), lambda number: number not in came_of_them)[0]:

@@ -176,7 +176,7 @@ class HeldSubscription:
         """An answer to a consumer that was open before and after the request."""
         for _ in range(SENT_AWAY_MAX):
             if not reopens and part.wire_name not in self._consumers:
-                raise ConnectionLost(f"subscription {self._name} is not held on {part.wire_name} any more")
+                raise ConnectionLost(f"subscription {self._name} is no longer held on {part.wire_name}")
             opened = self.open(part)
             try:
                 answer = ask(*opened)

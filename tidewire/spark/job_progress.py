@@ -189,7 +189,7 @@ class JobProgress:
         timeout_ms = round(self._sink.transaction_timeout_seconds * 1000)
         transaction = coordinator.new_transaction(group.on_the_wire, timeout_ms)
         if transaction is None:
-            raise SubscriptionTaken(f"another driver has committed batch {group.batch} of job {self._name!r} meanwhile")
+            raise SubscriptionTaken(f"another driver has already committed batch {group.batch} of job {self._name!r}")
         for part, upto in ends:
             self._subscription.acknowledge(part, upto, transaction)
         return transaction

@@ -1,7 +1,7 @@
 """What a batch reads: a range of each segment, divided among tasks when it is large.
 
 A read that is planned after a commit returned contains all of that commit. The planner asks the segments one after
-another. So a transaction committed meanwhile may be in some of them and not in others: a read is no snapshot across
+another. So a transaction committed meanwhile may be in some of them and not in others. A read is no snapshot across
 segments, just as it is none across the partitions of a Kafka topic.
 
 Sealed segments are read like active ones, because a split moves no messages.

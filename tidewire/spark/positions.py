@@ -75,7 +75,9 @@ def parse_boundary(text: str) -> Boundary:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is neither earliest nor latest nor a time nor JSON by topic and segment") from None
+        raise ValueError(
+            f"{text!r} is not a position; give earliest, latest, a time, or JSON by topic and segment"
+        ) from None
     if time.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone; write {text}Z for UTC")
     # A time before 1970 is before all messages. Brokers count from 1970.

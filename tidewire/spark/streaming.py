@@ -224,7 +224,7 @@ class _Planner:
             part = parts.get(name)
             if part is None:
                 if self._options.fail_on_data_loss:
-                    raise DataLost(f"{topic} has no segment {name!r} any more, of which a batch was planned; {ADVICE}")
+                    raise DataLost(f"{topic} no longer has segment {name!r}, which a planned batch reads; {ADVICE}")
                 continue
             if place.creation and place.is_elsewhere(self._watch.creation(part)):
                 if self._options.fail_on_data_loss:

@@ -107,7 +107,6 @@ def common_schema(brokers: Brokers, topics: Iterable[str]) -> TopicSchema:
     Raises:
         UnreadableSchema: the topics have several schemas, or none.
         TidewireError: no broker could be asked.
-        TidewireError: a broker could not be asked.
     """
     found: dict[TopicSchema, str] = {}
     for topic in topics:

@@ -124,7 +124,7 @@ def values_of(form: Form, kind: DataType) -> Values:
 
 
 _ADVICE: Final = {
-    Form.NONE: "but must be binary or string; with the option schema (auto, json, avro) it may be more",
+    Form.NONE: "but must be binary or string; the option schema (auto, json, avro) allows more types",
     Form.AUTO: "for which there is no schema; cast it, or put it into a struct",
     Form.JSON: "but must be a struct for schema=json",
     Form.AVRO: "but must be a struct for schema=avro",

@@ -23,9 +23,9 @@
 A batch has at most 10,000 tasks with rows, because one decision names all of their transactions. An open transaction
 holds back readers behind its first row, so do not set a timeout of hours to help slow tasks.
 
-Batches are appended (`mode("append")`), and so are streams: Spark offers no update or complete mode to Python sinks. To
-write an aggregation's changes, write each micro-batch in foreachBatch, with its number as txn_version. Each is then
-written once, too.
+Batches are appended (`mode("append")`), and so are streams: Spark has no update mode for Python sinks, and a topic
+cannot be overwritten as in complete mode. To write an aggregation's changes, write each micro-batch in foreachBatch,
+with its number as txn_version. Each is then written once, too.
 
 As for reading, an unknown option is an error that names it, and neither case nor underscores matter in names
 (options.py).
@@ -103,7 +103,7 @@ class WriteOptions:
                 raise InvalidOption(f"option {name} is for reading; options for writing are {', '.join(WRITE_NAMES)}")
         application, version = options.get("txn_app_id"), count_of(options, "txn_version", 0)
         if use is Use.STREAM and version is not None:
-            raise InvalidOption("option txn_version is not for a stream, which counts its batches by itself")
+            raise InvalidOption("option txn_version is not for a stream, which numbers its batches itself")
         if use is Use.BATCH and (application is None) != (version is None):
             given_one, other = ("txn_version", "txn_app_id") if application is None else ("txn_app_id", "txn_version")
             raise InvalidOption(f"option {given_one}: give {other} too; only both together name the batch")

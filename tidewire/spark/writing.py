@@ -328,7 +328,7 @@ class Attempt:
         _, segment = known
         if not segment.unanswered or segment.unanswered[0].sequence_id != receipt.sequence_id:
             raise ProtocolViolation(
-                f"the broker of {segment.part.wire_name} says that frame {receipt.sequence_id} is stored, out of turn"
+                f"the broker of {segment.part.wire_name} confirms frame {receipt.sequence_id} out of order"
             )
         self._forget(segment.unanswered.popleft())
 
@@ -338,7 +338,7 @@ class Attempt:
             return
         _, segment = known
         if error.error not in SEALING:
-            raise refusal(error.error, f"{segment.part.wire_name} does not take a task's rows: {error.message}")
+            raise refusal(error.error, f"{segment.part.wire_name} refuses a task's rows: {error.message}")
         if segment.producer is None:
             raise ProtocolViolation(f"the broker of {segment.part.wire_name} refuses a frame that was not sent")
         segment.sealed()
@@ -354,7 +354,7 @@ class Attempt:
         # A segment that was replaced but not sealed yet may have stored its frames, too.
         end = End.SEALED if segment.is_sealed else End.CLOSED
         if segment.unanswered and fate(end, in_transaction=True) is Fate.UNKNOWN:
-            raise WriteFailed(f"{segment.part.wire_name} closed its producer before a task's rows were answered")
+            raise WriteFailed(f"the broker of {segment.part.wire_name} closed the producer before it answered a task")
         segment.closed()
 
     def _forget(self, frame: SentFrame) -> None:

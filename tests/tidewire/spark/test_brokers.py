@@ -130,7 +130,7 @@ def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        (ConnectFailed("refused"), "refused; check that a broker runs there, and option service_url"),
+        (ConnectFailed("refused"), "refused; check option service_url, and that a broker runs there"),
         (ProtocolViolation("no frame"), "no frame; does option service_url name the port for pulsar://"),
     ],
 )

@@ -50,7 +50,7 @@ def test_a_frame_that_was_read_from_a_topic_can_be_written_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ([("key", TEXT)], "the column value is missing; name the messages' column"),
+        ([("key", TEXT)], "the column value is missing; make one, for instance with"),
         ([VALUE], "the target is missing; give the option topic or a column topic"),
         ([VALUE, TOPIC, ("carrier", TEXT)], "column carrier cannot be written: a message has value, key, event"),
         ([VALUE, TOPIC, ("key", NUMBER)], "column key is int, but must be string or binary"),

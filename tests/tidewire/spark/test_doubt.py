@@ -142,7 +142,7 @@ def test_a_producer_that_is_closed_before_all_is_answered_leaves_doubt(is_replac
     if not is_replaced_first:
         world.say_layout()
     world.holds = False
-    with pytest.raises(WriteFailed, match=f"^{SEGMENT} closed its producer before a task's rows were answered$"):
+    with pytest.raises(WriteFailed, match=f"^the broker of {SEGMENT} closed the producer before it answered a task$"):
         attempt.finish()
     assert not world.stored
 
@@ -218,7 +218,7 @@ def test_a_frame_that_is_refused_fails_the_task() -> None:
     attempt = world.attempt()
     attempt.write(TOPIC, rows((0, 1)))
     world.refuse_held(pb.NotAllowedError)
-    with pytest.raises(Refused, match=f"^{SEGMENT} does not take a task's rows: no .NotAllowedError.$"):
+    with pytest.raises(Refused, match=f"^{SEGMENT} refuses a task's rows: no .NotAllowedError.$"):
         attempt.finish()
 
 
@@ -228,7 +228,7 @@ def test_an_answer_out_of_turn_fails_the_task() -> None:
     attempt = world.attempt()
     attempt.write(TOPIC, rows((0, 1), (0, 2)))
     world.peers[0][2].say(encode_command(commands.send_receipt(1, 1, 1, 0)))
-    with pytest.raises(ProtocolViolation, match=f"the broker of {SEGMENT} says that frame 1 is stored, out of turn"):
+    with pytest.raises(ProtocolViolation, match=f"the broker of {SEGMENT} confirms frame 1 out of order"):
         attempt.finish()
 
 
@@ -243,7 +243,7 @@ def test_an_answer_for_a_frame_that_was_taken_back_fails_the_task() -> None:
     world.say_layout()
     attempt.write(TOPIC, rows((0, 2)))
     world.peers[0][2].say(encode_command(commands.send_receipt(1, 0, 1, 0)))
-    with pytest.raises(ProtocolViolation, match="out of turn"):
+    with pytest.raises(ProtocolViolation, match="out of order"):
         attempt.finish()
 
 

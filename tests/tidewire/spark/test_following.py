@@ -233,9 +233,9 @@ def test_a_segment_removed_before_it_was_read_is_data_loss_and_all_that_came_of_
     # Its children came and went meanwhile.
     topics.add("0000-3fff-4", 1, parents=(2,))
     topics.add("4000-7fff-5", 1, parents=(3,))
-    assert encode(lost(topics, start, f"segment 0000-7fff-0 of {X} was removed, and maybe not all of it was read")) == {
-        X: {"0000-3fff-4": "3:0@1", "4000-7fff-5": "4:0@1", "8000-ffff-1": "2:0@6"}
-    }
+    assert encode(
+        lost(topics, start, f"segment 0000-7fff-0 of {X} was removed, and the query may not have read all of it")
+    ) == {X: {"0000-3fff-4": "3:0@1", "4000-7fff-5": "4:0@1", "8000-ffff-1": "2:0@6"}}
 
 
 def test_what_waits_for_a_segment_that_is_removed_is_read_and_what_was_read_is_not_read_again() -> None:

@@ -43,7 +43,7 @@ def test_names_are_compared_as_spark_does() -> None:
         ({"topicPattern": "topic://a/b/c"}, "options topic and topic_pattern: give one of them"),
         ({"topic": "", "topic_pattern": "persistent://a/b/.*"}, "'persistent://a/b/.*' is not a pattern"),
         ({"topic": "", "topic_pattern": "topic://a/b/("}, "option topic_pattern: '(' is not a regular expression"),
-        ({"starting_position": "soon"}, "option starting_position: 'soon' is neither earliest nor latest nor a time"),
+        ({"starting_position": "soon"}, "option starting_position: 'soon' is not a position; give earliest, latest"),
         ({"ending_position": "2024-01-01T00:00:00"}, "has no time zone; write 2024-01-01T00:00:00Z"),
         ({"starting_position": "{"}, "option starting_position: this is not JSON"),
         ({"starting_position": '{"topic://a/b/c": 3}'}, 'expected {"TOPIC": {"SEGMENT": "LEDGER:ENTRY"}}'),

@@ -121,7 +121,7 @@ def test_a_segment_that_goes_when_its_subscription_is_at_its_end_was_read(subscr
         world.add(f"segment://public/default/x/{name}", [])
     world.say_layout()
     if subscription is None:
-        with pytest.raises(DataLost, match="maybe not all of it was read"):
+        with pytest.raises(DataLost, match="the query may not have read all of it"):
             planner.next(end, Limit())
     else:
         assert planner.next(end, Limit()) == {TOPIC: {"0000-7fff-1": BEGINNING, "8000-ffff-2": BEGINNING}}

@@ -170,7 +170,7 @@ def test_bytes_and_text_need_no_schema() -> None:
 @pytest.mark.parametrize(
     ("form", "kind", "sentence"),
     [
-        (Form.NONE, IntegerType(), "column value is int, but must be binary or string; with the option schema"),
+        (Form.NONE, IntegerType(), "column value is int, but must be binary or string; the option schema"),
         (Form.NONE, struct(a=StringType()), "column value is struct<a:string>, but must be binary or string"),
         (Form.AUTO, DateType(), "column value is date, for which there is no schema; cast it"),
         (Form.JSON, StringType(), "column value is string, but must be a struct for schema=json"),

@@ -268,7 +268,7 @@ def test_a_transaction_that_has_ended_takes_no_more_rows(broker: RunningBroker, 
     with task(broker) as one:
         one.coordinator.abort(one.transaction)
         one.write(topic, range(1))
-        with pytest.raises(Refused, match=r"segment://.* does not take a task's rows: .*\[NotAllowedError\]"):
+        with pytest.raises(Refused, match=r"segment://.* refuses a task's rows: .*\[NotAllowedError\]"):
             one.attempt.finish()
 
 

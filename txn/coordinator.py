@@ -140,8 +140,9 @@ class Coordinator:
         """
         key = header_key(txn)
         target = TARGET[action]
+        # A stale image does no harm: a final state never changes, and the compare-and-set fails on any other.
+        record = self._metadata.peek(key)
         while True:
-            record = await self._metadata.get(key)
             if record is None:
                 await self._metadata.barrier()
                 record = await self._metadata.get(key)
@@ -154,6 +155,7 @@ class Coordinator:
                 elif not await self.groups.has_decided(txn, header.group):
                     raise GroupDecides(txn)
                 # The header has the result.
+                record = await self._metadata.get(key)
                 continue
             answer = MOVES[header.state, action]
             if answer is Answer.REPEATED:
@@ -167,6 +169,7 @@ class Coordinator:
             except Conflict:
                 # Another caller decided in between. Its decision determines the answer.
                 self._statistics.cas_conflict += 1
+                record = await self._metadata.get(key)
                 continue
             self._statistics.count(target)
             self._final_timer.at_latest(now)
@@ -175,13 +178,14 @@ class Coordinator:
     async def _reserve(self, tc_id: int) -> int:
         self.require(tc_id)
         block = self._blocks[tc_id]
-        # The lock limits this process to one reservation at a time. The condition excludes other brokers.
-        async with block.lock:
-            while block.next == block.end:
-                await self._reserve_block(tc_id, block)
-            number = block.next
-            block.next += 1
-            return number
+        while block.next == block.end:
+            # The lock limits this process to one reservation at a time. The condition excludes other brokers.
+            async with block.lock:
+                if block.next == block.end:
+                    await self._reserve_block(tc_id, block)
+        number = block.next
+        block.next += 1
+        return number
 
     async def _reserve_block(self, tc_id: int, block: _IdBlock) -> None:
         key = f"/txn/tc-seq/{tc_id}"

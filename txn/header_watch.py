@@ -50,6 +50,8 @@ class HeaderWatch:
         self._deadlines = deadlines
         self._participants: dict[TxnId, set[Participant]] = {}
         self._unreadable = Unreadable()
+        self._told = 0
+        """Participants told since the last pause."""
 
     @property
     def transactions_joined(self) -> int:
@@ -111,7 +113,9 @@ class HeaderWatch:
     async def _tell(self, txn: TxnId, state: TxnState) -> None:
         if state.is_final:
             # A copy, because a participant may leave while it is told.
-            for told, participant in enumerate(tuple(self._participants.get(txn, ()))):
-                if told % TOLD_AT_ONCE == TOLD_AT_ONCE - 1:
+            for participant in tuple(self._participants.get(txn, ())):
+                self._told += 1
+                if self._told == TOLD_AT_ONCE:
                     await trio.lowlevel.checkpoint()
+                    self._told = 0
                 participant.decided(txn, state)

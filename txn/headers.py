@@ -14,6 +14,7 @@ Pure.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -27,6 +28,9 @@ from txn.states import TxnState
 V5_BIT: Final = 1 << 62
 
 KEY_PREFIX: Final = "/txn/id/"
+HEADERS_REMEMBERED: Final = 1024
+"""Headers that are kept decoded."""
+
 BY_DEADLINE: Final = "txn-by-deadline"
 BY_FINAL_STATE: Final = "txn-by-final-state"
 BY_GROUP: Final = "txn-by-group"
@@ -163,15 +167,21 @@ class Header:
         Raises:
             RecordUnreadable: it is damaged.
         """
-        try:
-            fields = orjson.loads(value)
-            group = fields.get("group")
-            return cls(
-                TxnState(fields["state"]),
-                fields["timeout_ms"],
-                fields["created_ms"],
-                fields.get("finalized_ms"),
-                None if group is None else TransactionGroup(**group),
-            )
-        except UNREADABLE as damaged:
-            raise RecordUnreadable(f"a transaction's header cannot be read: {damaged!r}") from damaged
+        return _header_of(value)
+
+
+@lru_cache(maxsize=HEADERS_REMEMBERED)
+def _header_of(value: bytes) -> Header:
+    """Decode a header. Remembered, because each send of a transaction looks at its header twice."""
+    try:
+        fields = orjson.loads(value)
+        group = fields.get("group")
+        return Header(
+            TxnState(fields["state"]),
+            fields["timeout_ms"],
+            fields["created_ms"],
+            fields.get("finalized_ms"),
+            None if group is None else TransactionGroup(**group),
+        )
+    except UNREADABLE as damaged:
+        raise RecordUnreadable(f"a transaction's header cannot be read: {damaged!r}") from damaged

@@ -16,6 +16,7 @@ Pure.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -132,6 +133,7 @@ def segment_of(record: Record) -> str:
         raise RecordUnreadable(f"an op record cannot be read: {damaged!r}") from damaged
 
 
+@lru_cache(maxsize=1024)
 def segment_index_key(segment: str) -> str:
     """A segment's name in index keys and record keys: percent-encoded, so that no two names collide."""
     return quote(segment, safe="")

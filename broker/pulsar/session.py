@@ -217,7 +217,10 @@ class PulsarSession:
             return
         size = command.ByteSize()
         await self._share.take(size)
-        await self._request_places.acquire()
+        try:
+            self._request_places.acquire_nowait()
+        except trio.WouldBlock:
+            await self._request_places.acquire()
         request.announce(command)
         working.start_soon(self._run_request, request, command, size)
 

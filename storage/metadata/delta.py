@@ -72,6 +72,12 @@ class Delta:
         records = self._records
         return records[key] if key in records else self._image.records.get(key)
 
+    def _version(self, key: str) -> int:
+        if key not in self._records:
+            return self._image.records.version(key)
+        record = self._records[key]
+        return ABSENT if record is None else record.version
+
     def commit(self, ops: Sequence[Op]) -> Committed:
         """Decide a change set that passed `measure`.
 
@@ -163,8 +169,7 @@ class Delta:
         elif not isinstance(op, Delete | Check):
             return
         if op.expected is not None:
-            record = self.get(op.key)
-            actual = ABSENT if record is None else record.version
+            actual = self._version(op.key)
             if actual != op.expected:
                 raise Conflict(op.key, op.expected, actual)
 

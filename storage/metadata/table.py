@@ -13,7 +13,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from sortedcontainers import SortedList
 
-from storage.metadata.store import IndexEntry, Record
+from storage.metadata.store import ABSENT, IndexEntry, Record
 
 
 class Sortable(Protocol):
@@ -116,6 +116,11 @@ class RecordTable:
         """The record of this key, or None."""
         state = self._states.get(key)
         return None if state is None else _record(state)
+
+    def version(self, key: str) -> int:
+        """The version of this key's record, or `ABSENT`."""
+        state = self._states.get(key)
+        return ABSENT if state is None else state[2]
 
     def put(self, record: Record) -> Record | None:
         """Add a record. Returns the one that it replaces, or None."""

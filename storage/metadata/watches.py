@@ -31,6 +31,9 @@ from storage.signal import Signal
 BACKLOG_KEYS_MAX: Final = 4096
 """How many changed keys a range watch keeps by change set before it folds them into one difference."""
 
+CHANGES_AT_ONCE: Final = 16
+"""Change sets that a reader of a range takes before other tasks have a turn."""
+
 _NEVER: Final = -1
 """What a key watch has returned before its first return. No record has this version."""
 
@@ -166,6 +169,7 @@ class ImageRangeWatch(RangeWatch):
         "_difference",
         "_image",
         "_listed",
+        "_since_pause",
         "_taken",
         "_unfolded",
         "_watches",
@@ -180,6 +184,8 @@ class ImageRangeWatch(RangeWatch):
         self.start = start
         self.end = end
         self.signal = Signal()
+        self._since_pause = 0
+        """Calls of `next` since the last one that let other tasks run."""
         self._listed = False
         self._before: dict[str, Record | None] | None = None
         """While the range is listed: the earlier records of keys that have changed since."""
@@ -206,7 +212,12 @@ class ImageRangeWatch(RangeWatch):
 
     async def next(self) -> Change:
         """See `RangeWatch.next`. A cancelled call consumes nothing."""
-        await trio.lowlevel.checkpoint()
+        if not self._backlog or self._since_pause >= CHANGES_AT_ONCE:
+            await trio.lowlevel.checkpoint()
+            self._since_pause = 0
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        self._since_pause += 1
         if not self._listed:
             return await self._list()
         while self._taken is None:

@@ -9,10 +9,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.clock import SLEW_MAX, SteadyClock, WallClock
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Conflict, Op, Record, starting_with
+from storage.metadata.store import Conflict, Op, starting_with
 from storage.position import Position
 from storage.ranges import EntryAck
-from tests.support.steered_store import SteeredStore
+from tests.support.steered_store import LaggingStore, SteeredStore
 from txn import coordinator as coordinator_module
 from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
 from txn.headers import KEY_PREFIX, Header, header_key, v5_id
@@ -185,25 +185,30 @@ async def test_of_racing_ends_exactly_one_wins() -> None:
         assert refused == [EndAction.ABORT if state is TxnState.COMMITTED else EndAction.COMMIT]
 
 
-async def test_a_transaction_that_another_broker_has_just_opened_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_transaction_that_another_broker_has_just_opened_is_ended() -> None:
     """T7, T10, D5: what this broker's image lacks is looked for behind a barrier before it is said to be unknown."""
-    metadata = MemoryStore()
+    metadata = LaggingStore()
     txn = await CoordinatorHost(metadata).coordinator.new_transaction(0, 10_000)
     host = CoordinatorHost(metadata)
-    is_behind, get, barrier = True, metadata.get, metadata.barrier
-
-    async def get_from_the_image(key: str) -> Record | None:
-        return None if is_behind else await get(key)
-
-    async def catch_up() -> int:
-        nonlocal is_behind
-        is_behind = False
-        return await barrier()
-
-    monkeypatch.setattr(metadata, "get", get_from_the_image)
-    monkeypatch.setattr(metadata, "barrier", catch_up)
+    assert metadata.peek(header_key(txn)) is None
     await host.coordinator.end(txn, EndAction.COMMIT)
+    assert metadata.barriers > 0
     assert await host.state(txn) is TxnState.COMMITTED
+
+
+async def test_a_decision_is_never_taken_from_an_old_image() -> None:
+    """T7, T8: this broker's image still shows the transaction as open, but another broker has decided it."""
+    metadata = LaggingStore()
+    other, host = CoordinatorHost(metadata), CoordinatorHost(metadata)
+    txn = await other.coordinator.new_transaction(0, 10_000)
+    await metadata.barrier()
+    await other.coordinator.end(txn, EndAction.ABORT)
+    record = metadata.peek(header_key(txn))
+    assert record is not None
+    assert Header.from_value(record.value).state is TxnState.OPEN
+    with pytest.raises(InvalidTxnStatus):
+        await host.coordinator.end(txn, EndAction.COMMIT)
+    await host.coordinator.end(txn, EndAction.ABORT)
 
 
 async def test_the_sweep_aborts_at_the_deadline_and_not_before(

@@ -99,7 +99,7 @@ async def test_a_layout_with_a_gap_ends_the_watch() -> None:
     async with scripted_broker() as broker, broker.network() as network:
         topic = broker.add_topic(X, 2)
         topic.seal(1)
-        with pytest.raises(ProtocolViolation, match="fill the hash space"):
+        with pytest.raises(ProtocolViolation, match="do not reach the last hash"):
             await open_layout(network, X)
 
 

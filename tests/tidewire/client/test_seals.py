@@ -415,7 +415,7 @@ async def test_a_layout_that_cannot_be_fails_what_waits() -> None:
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client:
-            with pytest.raises(ProtocolViolation, match="hash space"):  # noqa: PT012 - out of the block, too
+            with pytest.raises(ProtocolViolation, match="do not reach the last hash"):  # noqa: PT012 - out of the block, too
                 async with client.producer(X) as producer:
                     await producer.send(b"x", key="k")
                     broker.hold(T.SEND)

@@ -473,7 +473,7 @@ async def test_a_commit_that_is_never_answered_has_an_unknown_outcome() -> None:
         txn = await client.new_transaction()
         broker.hold(T.END_TXN)
         before = trio.current_time()
-        with pytest.raises(OutcomeUnknown, match="committing"):
+        with pytest.raises(OutcomeUnknown, match="the commit of transaction"):
             await txn.commit()
         assert 5 <= trio.current_time() - before < 5.1
         assert txn.state is TransactionState.UNKNOWN

@@ -34,9 +34,9 @@ class Checkpoint:
     finished: frozenset[int] = field(default=frozenset(), repr=False)
     """Segments that were read to their end, if the topic still has them."""
     since_ms: int | None = None
-    """The time at which the consumer was told to begin, if it was told one."""
+    """The time at which the consumer began, if it began at a time."""
     waiting: frozenset[int] = field(default=frozenset(), repr=False)
-    """Those of `places` of which no message was received since that time."""
+    """Segments among `places` that have not delivered a message since that time."""
 
     def to_bytes(self) -> bytes:
         """The whole checkpoint, for `from_bytes` in this or another process. The format carries a version."""

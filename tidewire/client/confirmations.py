@@ -28,7 +28,7 @@ class Confirmation:
         acknowledgements: Acknowledgements | None,
         place: Position,
     ) -> None:
-        """Sends `told`; once answered, `acknowledgements` learn that everything up to `place` is confirmed."""
+        """To send `told`. Its answer confirms everything up to `place` in `acknowledgements`, if given."""
         self._connection = connection
         self._consumer_id = consumer_id
         self._told = told

@@ -35,7 +35,7 @@ class Source(Protocol):
     segment_id: int
     topic: str
     chunks: Chunks
-    """Messages of which some chunks have not come."""
+    """Incomplete messages: some of their chunks have not come."""
     since_ms: int | None
     """Messages published before this time are not wanted; None once a message was handed out."""
 

@@ -2,7 +2,7 @@
 
 A watch has two parts. `TopicLayout` is the knowledge, which any task may look at or wait on. `LayoutWatch` is the task
 that keeps it current. When its connection is lost, it opens a new session at the topic's current owner. Until then the
-last layout stays. It can only be stale, and the segments themselves correct whoever acts on a stale layout.
+last layout stays. It can only be stale, and the segments refuse requests that a stale layout leads to.
 """
 
 import logging

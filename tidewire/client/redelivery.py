@@ -5,7 +5,7 @@ for a negatively acknowledged message until its back-off has passed, and for an 
 timeout. Other messages are not kept here.
 
 The broker redelivers entries, not messages: the unacknowledged part of the entry's batch comes again. So once an entry
-is requested, everything about it is forgotten here. It starts anew when it comes.
+is requested, everything about it is forgotten here. It starts again when it comes.
 """
 
 from collections.abc import Iterator

@@ -102,7 +102,7 @@ class Outgoing:
         self.is_sent = False
         """Whether it is in a frame that was written to a connection and is unanswered."""
         self.is_seen = False
-        """Whether somebody has awaited the answer."""
+        """Whether the answer was awaited."""
         self._tally = tally
         self._answered: anyio.Event | None = None
 

@@ -111,7 +111,7 @@ class TopicConsumer:
 
     @property
     def start_after(self) -> Position | None:
-        """See `Source`. For durable subscriptions: up to the acknowledged, which the broker may just have sent."""
+        """See `Source`. A durable subscription skips acknowledged messages that the broker had already sent."""
         return self._acknowledgements.upto if self._plan.is_durable else self._place.unwanted_upto
 
     @property

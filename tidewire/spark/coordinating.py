@@ -1,6 +1,6 @@
 """The requests to transaction coordinators: transactions in groups, and the groups' decisions.
 
-Several brokers may lead coordinators. The broker that the user named tells which broker leads which.
+Several brokers may lead coordinators. The broker that the user named says which broker leads which.
 """
 
 import random

@@ -1,8 +1,9 @@
 """The filters that Spark pushes down before it plans a batch, and what they save.
 
-Filters on `segment`, `topic` and `key` skip whole segments: a key's hash tells its segments. A filter on `publish_time`
-skips entries before they are decompressed, and one on `key` skips rows before they go to Spark. Spark applies every
-filter again. So a filter that is not understood here only costs time, but none may skip a row that it allows.
+Filters on `segment`, `topic` and `key` skip whole segments: a key's hash determines its segments. A filter on
+`publish_time` skips entries before they are decompressed, and one on `key` skips rows before they go to Spark. Spark
+applies every filter again. So a filter that is not understood here only costs time, but none may skip a row that it
+allows.
 """
 
 import base64

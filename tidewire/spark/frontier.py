@@ -8,7 +8,7 @@ A limit moves the frontier back. The search asks what a micro-batch would hold u
 first moment that fills most of the limit. The limit itself divides what only one segment has, and what was stored
 within one millisecond (`limits.divide`).
 
-Pure: `take` tells what would be taken of a segment.
+Pure: `take` says what would be taken of a segment.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _FILL_ENOUGH: Final = 0.75
 
 
 class Take(Protocol):
-    """Tells what would be taken of a segment."""
+    """Says what would be taken of a segment."""
 
     def __call__(
         self, number: int, *, until_ms: int, messages_max: int | None = None, bytes_max: int | None = None

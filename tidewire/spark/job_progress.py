@@ -167,7 +167,7 @@ class JobProgress:
                 is_removed = isinstance(error, Refused) and is_gone(error)
                 if is_removed or passes(error):
                     self.reset()
-                # If a segment was removed, the new layout tells.
+                # The new layout shows that a segment was removed.
                 if not is_removed:
                     raise
         raise DataLost(f"segments that job {self._name!r} must read are repeatedly missing")

@@ -4,7 +4,7 @@ Each segment gets a share in proportion to its backlog, until the limit is used 
 waited longest comes first. Entries are taken whole. An entry larger than its segment's share is taken if it still fits
 the limit. If nothing else was taken, it is taken in any case, so that the stream advances.
 
-Pure: `take` tells what would be taken of a segment.
+Pure: `take` says what would be taken of a segment.
 """
 
 from collections.abc import Callable, Sequence

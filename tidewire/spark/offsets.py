@@ -8,7 +8,7 @@ topic that was deleted and created again, or in another data folder.
 
 A segment that is sealed and read to its end leaves the offset. Its children enter once all of their parents have left,
 in an offset of their own. So a key's messages from before a split are in an earlier micro-batch than those after it.
-The layout tells the state of a segment that is not in the offset. It is **waiting** if one of its ancestors is in the
+The layout gives the state of a segment that is not in the offset. It is **waiting** if one of its ancestors is in the
 offset and none of its descendants is. Otherwise it is **done**.
 
 Pure.

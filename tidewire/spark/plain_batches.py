@@ -4,8 +4,8 @@
 
 A message's start is known only when the message before it has been read, and a Python step for each message would limit
 a reader. So this module guesses all starts at once: wherever three zero bytes, a size and a field's tag could be one.
-numpy then reads all guesses together, a field at a time. In the end the guesses are checked against each other: from
-the first byte on, each message has to end where the next one starts, and the last one with the batch. The remaining
+numpy then reads all guesses together, a field at a time. In the end the guesses are checked against each other. Each
+message has to end where the next one starts, from the first byte on, and the last one with the batch. The remaining
 guesses are what a sequential reader would have found. Guesses inside a value, which only look like a message, drop out.
 
 Whatever this module does not fully understand goes to the codec, which knows every case and reports errors.

@@ -1,7 +1,7 @@
 """What Spark calls to read a topic as a batch: `partitions` in the planner, `read` in each task.
 
 Spark makes the objects in a planning process, pickles them, and uses them in executors. So they hold options and no
-connection. Spark refuses a reader that takes filters while its own setting for filters is off, and does not tell the
+connection. Spark refuses a reader that takes filters while its own setting for filters is off, and does not show the
 setting. So there are two readers, and an option to choose.
 """
 

@@ -51,7 +51,7 @@ class ReceivedEntry(NamedTuple):
     ack_set: tuple[int, ...]
     """The visible messages of a batch, if some are hidden; empty when all are visible."""
     last_index: int | None = None
-    """The index of its last message, if the broker tells."""
+    """The index of its last message, if the broker sends it."""
 
 
 def entries(

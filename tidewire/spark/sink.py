@@ -265,7 +265,7 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _reported(messages: Sequence[WriterCommitMessage | None], batch: int) -> CommitGroup | None:
-    """The micro-batch's group; None when no task has reported, because Spark tells only tasks the query's id."""
+    """The micro-batch's group; None when no task has reported, because only tasks know the query's id."""
     groups = {message.group for message in messages if isinstance(message, Written)}
     if len(groups) > 1 or any(group.batch != batch for group in groups):
         raise ProtocolViolation(f"tasks of micro-batch {batch} report {', '.join(sorted(map(str, groups)))}")
@@ -276,7 +276,7 @@ def group_of_task(application: str | None) -> CommitGroup:
     """The group that a stream's task writes for.
 
     Raises:
-        ProtocolViolation: Spark does not tell the query and the micro-batch.
+        ProtocolViolation: Spark does not give the query and the micro-batch.
     """
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(QUERY_ID)

@@ -10,8 +10,8 @@
                                                      times as milliseconds
     avro            struct                           Avro's binary form                     AVRO
 
-The definitions of JSON and AVRO schemas follow from the column's type: a record `Value`, all of whose fields may be
-null, like those of a data frame. So a topic accepts added and removed fields as its schema evolves.
+The definitions of JSON and AVRO schemas follow from the column's type. They define a record `Value`, and all its fields
+may be null, like those of a data frame. So a topic accepts added and removed fields as its schema evolves.
 """
 
 import io

@@ -1,8 +1,8 @@
 """What a stream's planner knows of its topics: layouts and ends of segments, kept current by brokers' pushes.
 
-A session for each scalable topic gets the topic's layout when it changes. A reader of each segment stands at the
-stream's position, with permits for one message, and gets one when there is more to read. So the planner asks only when
-an answer has changed, and an idle stream sends nothing in either direction. Spark asks every ten milliseconds, and is
+A session for each scalable topic gets the topic's layout when it changes. Each segment has a reader at the stream's
+position, with permits for one message, which gets one when there is more to read. So the planner asks only when an
+answer has changed, and an idle stream sends nothing in either direction. Spark asks every ten milliseconds, and is
 answered from memory.
 
 Nothing runs in the background. What has arrived waits in the sockets' buffers, bounded by the permits, until `arrived`

@@ -159,7 +159,7 @@ class Attempt:
             )
             segment.included()
         else:
-            # Its broker has closed the producer: the segment has moved, or its topic was deleted, which no push tells.
+            # Its broker has closed the producer: the segment has moved, or its topic was deleted without a push.
             self._ask_layout(topic)
         try:
             owner, answer, producer_id = persistently(

@@ -244,6 +244,8 @@ class EmbeddedStore(ImageStore):
         if large is not None:
             await self._commit_transaction(self._group[0], large, delta.revision)
             self._group.clear()
+            # Its last append may have been the record of its abort.
+            await self._let_snapshot_go_on()
 
     def _needs_transaction(self, change_set: list[DataRecord]) -> bool:
         return self._image.feature_level >= TRANSACTIONS_LEVEL and not transactions.fits_one_batch(change_set)
@@ -264,7 +266,6 @@ class EmbeddedStore(ImageStore):
                     await self._append(transactions.abort(_FULL), is_abort=True)
                     self._aborted += 1
                 self._refuse(full)
-                await self._let_snapshot_go_on()
                 return
             await self._let_snapshot_go_on()
             is_begun = True

@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.files import Files
-from storage.metadata import log, snapshots
+from storage.metadata import log, snapshots, transactions
 from storage.metadata.batches import Body
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.log import MetadataLog
@@ -24,6 +24,7 @@ from storage.metadata.store import (
     StoreUnavailable,
 )
 from tests.support.disk import SimulatedFiles
+from tests.support.metadata_log import large
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -36,6 +37,15 @@ FIRST_LOG = DIRECTORY / f"{1:020}.log"
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "PREALLOCATION_BYTES", 4096)
+
+
+class SlowAppends(SimulatedFiles):
+    """Lets other tasks run while the log is appended to."""
+
+    async def run_urgent(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+        return call(*args)
 
 
 @pytest.fixture
@@ -119,14 +129,13 @@ async def test_a_snapshot_takes_turns_with_the_groups(disk: SimulatedFiles, monk
         slices += 1
         return next_slice(view, records_max)
 
-    class Busy(SimulatedFiles):
+    class Busy(SlowAppends):
         async def run_urgent(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
             nonlocal appending
             appending = True
-            for _ in range(5):
-                await trio.lowlevel.checkpoint()
+            done = await super().run_urgent(call, *args)
             appending = False
-            return call(*args)
+            return done
 
     monkeypatch.setattr(MetadataLog, "append", watch_append)
     monkeypatch.setattr(snapshots.View, "next", watch_slice)
@@ -148,6 +157,30 @@ async def test_a_snapshot_takes_turns_with_the_groups(disk: SimulatedFiles, monk
     assert slices >= 30
     # The writers went on, and the snapshot got a slice in behind each of their groups.
     assert 5 <= appended_meanwhile <= 45
+
+
+async def test_a_snapshot_goes_on_behind_an_abandoned_change_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R15, R27: the writer of a large change set is cancelled at any moment, and nobody writes after it."""
+    monkeypatch.setattr(snapshots, "SLICE_RECORDS_MAX", 2)
+    monkeypatch.setattr(transactions, "PIECE_BYTES_MAX", 8 * 1024)
+    aborted = 0
+    for turns in range(80):
+        async with EmbeddedStore.open(SlowAppends(seed=1), DATA) as store, trio.open_nursery() as nursery:
+            await store.commit([Put(f"/{number:02}", b"") for number in range(60)])
+            nursery.start_soon(store.take_snapshot)
+            with trio.CancelScope() as scope:
+                nursery.start_soon(cancel_after, turns, scope)
+                await store.commit(large())
+            await wait_all_tasks_blocked()
+            assert store.statistics().extra["snapshots"] == 1
+            aborted += int(store.statistics().extra["transactions_aborted"])
+    assert aborted > 20
+
+
+async def cancel_after(turns: int, scope: trio.CancelScope) -> None:
+    for _ in range(turns):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()
 
 
 async def wait_all_but(store: EmbeddedStore) -> None:

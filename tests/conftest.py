@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support.examples import CHECKED
 from tests.support.subjects import NAMES
 
 if TYPE_CHECKING:
     from tidewire.cli.local_etcd import EtcdProcess
 
-settings.register_profile("check", max_examples=100, derandomize=True, deadline=None, database=None)
+settings.register_profile("check", max_examples=CHECKED, derandomize=True, deadline=None, database=None)
 settings.register_profile("thorough", max_examples=3_000, deadline=None, print_blob=True)
 settings.load_profile("check")
 

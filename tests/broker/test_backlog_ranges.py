@@ -14,6 +14,7 @@ from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
+from tests.support.examples import examples
 from tests.support.ledgers import ledger_store
 
 ENTRY_BYTES = 7_000
@@ -95,7 +96,7 @@ async def _story(counts: list[int], asked: list[tuple[int, int, int]]) -> None:
             nursery.cancel_scope.cancel()
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=120),
     st.lists(st.tuples(st.integers(-1, 120), st.integers(1, 200), st.integers(1, 900_000)), min_size=1, max_size=5),

@@ -18,11 +18,16 @@ from typing import TypeVar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
+
 Test = TypeVar("Test", bound=Callable[..., object])
 
 
 def every_schedule(*, examples_max: int = 60, **arguments: st.SearchStrategy[object]) -> Callable[[Test], Test]:
-    """Decorate an async test to run it `examples_max` times, each with drawn arguments and its own task order."""
+    """Decorate an async test to run it `examples_max` times, each with drawn arguments and its own task order.
+
+    Under the profile `thorough`, it runs more often, in proportion (`examples.py`).
+    """
 
     def decorate(test: Test) -> Test:
         async def under_a_schedule(schedule_seed: object, **others: object) -> None:
@@ -37,7 +42,9 @@ def every_schedule(*, examples_max: int = 60, **arguments: st.SearchStrategy[obj
         under_a_schedule.__doc__ = test.__doc__
         under_a_schedule.__module__ = test.__module__
         configured = settings(
-            max_examples=examples_max, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+            max_examples=examples(examples_max),
+            deadline=None,
+            suppress_health_check=[HealthCheck.function_scoped_fixture],
         )
         return configured(given(schedule_seed=st.random_module(), **arguments)(under_a_schedule))  # type: ignore[return-value]
 

@@ -29,6 +29,7 @@ from storage.metadata.store import (
     PutSequential,
     Session,
 )
+from tests.support.examples import examples
 
 
 @dataclass
@@ -95,7 +96,7 @@ def state(image: Image) -> object:
     return image.revision, image.sequence, image.sessions, records, image.query("i", *everything)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(STEPS, max_size=12), st.integers(0, 12))
 def test_a_group_is_its_steps_one_by_one(steps: list[Step], already_durable: int) -> None:
     """R11, D13: the same answers and the same image, wherever the borders of the groups lie."""

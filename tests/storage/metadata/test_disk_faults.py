@@ -179,9 +179,9 @@ async def test_a_bad_disk_breaks_no_promise(seed: int) -> None:
 
 
 @pytest.mark.thorough
-@every_schedule(examples_max=1_000, seed=st.integers(0, 1_000_000_000))
+@every_schedule(examples_max=34, seed=st.integers(0, 1_000_000_000))
 async def test_a_bad_disk_breaks_no_promise_over_many_seeds(seed: int) -> None:
-    """M23, R9, R14, R28: the same, a thousand times."""
+    """M23, R9, R14, R28: the same. The profile `thorough` makes it a thousand times."""
     await run(seed)
 
 

@@ -33,6 +33,7 @@ from storage.metadata.store import (
 )
 from tests.support.disk import SimulatedFiles
 from tests.support.etcd import etcd_store, fresh_root
+from tests.support.examples import examples
 from tidewire.cli.local_etcd import EtcdProcess
 
 DATA = Path("/data")
@@ -169,7 +170,7 @@ async def run(store: Judged, change_sets: list[list[Op]]) -> tuple[Model, list[o
     return model, answers
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(CHANGE_SETS)
 def test_every_store_is_the_model(change_sets: list[list[Op]]) -> None:
     """M20, M21, R27: the same answers and the same state everywhere, and again after reopening."""
@@ -193,7 +194,7 @@ def without_numbers(answer: object) -> object:
     return answer
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(CHANGE_SETS)
 def test_etcd_is_the_model_too(etcd_server: EtcdProcess, change_sets: list[list[Op]]) -> None:
     """M20, M21: the same answers as memory gives, but for numbers; and again for another process."""

@@ -11,6 +11,7 @@ from storage.metadata.records import DataRecord, decode, encode
 from storage.metadata.replay import Replay
 from storage.metadata.snapshots import View
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, Op, Put, PutSequential, Session
+from tests.support.examples import examples
 
 KEYS = st.sampled_from(["/a", "/b", "/b/1", "/c", "/é"])
 ENTRIES = st.lists(st.builds(IndexEntry, st.sampled_from("ij"), st.sampled_from(["x", "y"])), max_size=2).map(tuple)
@@ -109,7 +110,7 @@ def iter_records(view: View) -> list[DataRecord]:
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(STEPS)
 def test_every_prefix_from_zero_and_from_every_snapshot(steps: list[tuple[list[Op], str]]) -> None:
     """R27, R22, R23: the same bytes; a snapshot may stand wherever no transaction is open."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.backends import on_both_backends
 from tests.support.cancellation import cancel_at_each_step
+from tests.support.examples import examples
 from tests.support.scripted_broker import ScriptedBroker, T, Topic, payload_of, scripted_broker
 from tidewire.client.checkpoint import Checkpoint
 from tidewire.client.checkpoint_consumer import CheckpointConsumer, CheckpointStart
@@ -204,7 +205,7 @@ async def test_what_cannot_be_is_refused() -> None:
 STEPS = st.tuples(st.sampled_from(["fill", "split", "merge", "receive", "store"]), st.integers(0, 20))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(STEPS, max_size=25))
 def test_from_any_checkpoint_everything_comes_that_would_have_come(steps: list[tuple[str, int]]) -> None:
     """Splits and merges before, between and after: what came before a checkpoint and what comes from it are all."""

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.backends import on_both_backends, on_trio
+from tests.support.examples import examples
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, Topic, scripted_broker
 from tidewire.client.client import Client
 from tidewire.client.errors import TransactionEnded
@@ -495,7 +496,7 @@ async def send_through(script: list[tuple[str, int]], segments: int) -> None:
         check_each_once_in_order(topic, sent)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scripts, st.integers(1, 3), st.random_module())
 def test_whatever_is_split_and_merged_each_message_arrives_once_and_in_order(
     script: list[tuple[str, int]], segments: int, schedule: object

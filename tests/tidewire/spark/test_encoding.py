@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tidewire.spark.encoding import NO_KEY, ROW_BYTES_MAX, Columns, Rows, encode
 from tidewire.spark.errors import UnwritableRow
 from tidewire.wire.pulsar.building import message_metadata
@@ -32,7 +33,7 @@ texts = st.text(max_size=20)
 times_us = st.integers(0, 2**50)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(
         st.tuples(

@@ -5,6 +5,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.tidewire.spark.followed import OPTIONS, StoredSegment, Topics, X
 from tidewire.spark.following import Follower
 from tidewire.spark.limits import Limit
@@ -96,7 +97,7 @@ class History(Topics):
         return min((time for one in self.segments[X].values() for time in self.left(one)), default=1 << 62)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 1 << 32), st.booleans(), st.booleans())
 def test_nothing_unread_is_older_than_what_was_read(seed: int, steps_back: bool, stops: bool) -> None:
     """E23: at the end of each micro-batch of a replay, whose rows go on coming meanwhile; through a restart, too."""

@@ -4,8 +4,8 @@ Acknowledgements are frequent, so the consumer sends several at once. Only the l
 individual ones share a command. They belong to no connection: the next one carries what the last one did not.
 
 A message inside a batch is a bit of its entry. The consumer sends the bits of the messages that are left. When none
-are left it sends the whole entry, because some brokers ignore an empty bit set. Bits are kept only for partly
-acknowledged entries, so the messages that the application has not acknowledged bound the memory.
+are left it sends the whole entry, because some brokers ignore bits. Bits are kept only for partly acknowledged entries,
+so the messages that the application has not acknowledged bound the memory.
 """
 
 from collections.abc import Iterable

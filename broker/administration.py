@@ -73,7 +73,9 @@ class Administration:
         await self._controller.subscriptions.add(name, subscription, kind, StartPosition.EARLIEST)
         there = (await self._layouts.get(name)).subscriptions.get(subscription)
         if there is not None and there.kind is not kind:
-            raise SubscriptionExists(f"{name} already has a subscription {subscription} of type {there.kind}")
+            raise SubscriptionExists(
+                f"{name} already has a subscription {subscription} of type {there.kind}. Choose another name."
+            )
 
     async def delete_subscription(self, name: TopicName, subscription: str) -> None:
         """See `TopicService`."""
@@ -107,7 +109,7 @@ class Administration:
         topic = await self._topics.get(segment_topic(name.scalable_topic, found[0]) if found else name)
         here = topic.subscriptions.get(subscription)
         if here is None:
-            raise SubscriptionNotFound(f"{name} has no subscription {subscription}")
+            raise SubscriptionNotFound(f"{name} has no subscription {subscription}.")
         return topic, here
 
     async def auto_scale(self, name: TopicName) -> AutoScaleOverride | None:

@@ -93,7 +93,7 @@ class DurableSubscriptions:
             if subscription is not None:
                 return subscription
             if start is None:
-                raise SubscriptionNotFound(f"{self._ledger.name} has no subscription {name}")
+                raise SubscriptionNotFound(f"{self._ledger.name} has no subscription {name}.")
             cursor = await Cursor.open(
                 name, ledger=self._ledger, metadata=self._services.metadata, claim=self._claim, start=start
             )
@@ -162,7 +162,8 @@ class DurableSubscriptions:
         pending = self._pending.get(subscription)
         if pending is None:
             raise AcknowledgementRefused(
-                f"{subscription.name} is not durable, so it cannot acknowledge in a transaction"
+                f"Subscription {subscription.name} is not durable, so it cannot acknowledge in a transaction. "
+                "Use a durable subscription, or acknowledge outside of the transaction."
             )
         await pending.acknowledge(txn, acks, cumulative=cumulative, identity=identity)
 

@@ -7,8 +7,20 @@ and do not know how it reads on the wire. Errors of names are in `broker.names`,
 from storage.errors import ExpectedError
 
 
+def sentences(error: Exception) -> str:
+    """Return an error's message as whole sentences, for the user.
+
+    Lower rooms write clauses, because their messages also stand after a colon in other messages.
+    """
+    text = str(error)
+    first_word = text.partition(" ")[0]
+    if first_word.isalpha():
+        text = text[0].upper() + text[1:]
+    return text if text.endswith(".") else f"{text}."
+
+
 class BrokerError(ExpectedError):
-    """The base of the broker's errors. The message is for the user who sent the request."""
+    """The base of the broker's errors. The message is for the user who sent the request, in whole sentences."""
 
 
 class StartError(ExpectedError):
@@ -102,7 +114,7 @@ class SendInDoubt(BrokerError):
     def __init__(self, producer: str, sequence_id: int, txn_most: int, txn_least: int) -> None:
         super().__init__(
             f"Producer {producer} already sent sequence id {sequence_id} in transaction ({txn_most},{txn_least}), "
-            f"which is still open. Resend the message when that transaction has ended"
+            f"which is still open. Resend the message when that transaction has ended."
         )
 
 

@@ -58,7 +58,7 @@ class InvalidTopicName(ExpectedError, ValueError):
         self.name = name
         self.reason = reason
         shown = name if len(name) <= 200 else name[:200] + "…"
-        super().__init__(f"invalid topic name {shown!r}: {reason}")
+        super().__init__(f"{shown!r} is not a valid name: {reason}.")
 
 
 class Domain(StrEnum):
@@ -160,7 +160,7 @@ class TopicName:
             descriptor = SegmentDescriptor.parse(parts.pop()) if domain is Domain.SEGMENT else None
             if len(parts) != 3:
                 raise InvalidTopicName(
-                    text, "expected <domain>://tenant/namespace/topic, tenant/namespace/topic or topic"
+                    text, "it must be <domain>://tenant/namespace/topic, tenant/namespace/topic or topic"
                 )
             tenant, namespace, local = parts
             return cls(domain, tenant, namespace, local, descriptor)

@@ -45,7 +45,7 @@ def retention_of(content: Mapping[str, object] | None) -> Retention:
     for name in (_MINUTES, _MEGABYTES):
         number = None if content is None else content.get(name)
         if not isinstance(number, int) or isinstance(number, bool) or not -1 <= number <= _NUMBER_MAX:
-            raise RetentionInvalid(f"{name} must be a whole number of at least -1 (no limit).")
+            raise RetentionInvalid(f"The field {name} must be a whole number of at least -1 (no limit).")
         numbers.append(number)
     minutes, megabytes = numbers
     if (minutes == 0) != (megabytes == 0):

@@ -260,7 +260,10 @@ class Topic(TopicSource):
         self._require_running()
         is_known = returning and self.deduplication is not None and self.deduplication.knows(producer.name)
         if self.clients.is_retired and not is_known:
-            raise LedgerSealed(f"{self.name} was replaced and takes no more producers")
+            raise LedgerSealed(
+                f"{self.name} was split, merged or migrated, and accepts no more producers. Look up the topic's layout "
+                "again, and produce to its active segments."
+            )
         self.clients.add_producer(producer)
 
     async def seal(self) -> None:
@@ -391,5 +394,5 @@ class Topic(TopicSource):
 
     def _require_running(self) -> trio.Nursery:
         if self._nursery is None or self._is_closed:
-            raise TopicClosed(f"{self.name} is being closed")
+            raise TopicClosed(f"This broker is closing {self.name}. Look the topic up again.")
         return self._nursery

@@ -79,7 +79,9 @@ class TopicClients:
             ProducerNameTaken: another producer has the name.
         """
         if producer.name in self._producers:
-            raise ProducerNameTaken(f"a producer named {producer.name} is already connected to {self._topic}")
+            raise ProducerNameTaken(
+                f"A producer named {producer.name} is already connected to {self._topic}. Choose another name."
+            )
         self._producers[producer.name] = producer
         self.touch()
 

@@ -47,7 +47,7 @@ class TopicExistence:
             TopicNotFound: it is.
         """
         if name in self._deleting:
-            raise TopicNotFound(f"{name} is being deleted")
+            raise TopicNotFound(f"{name} is being deleted. It can be created again after that.")
 
     async def require_made(self, name: TopicName) -> None:
         """Check that a `persistent://` topic was created before. For other topics, `require` checks their layouts.
@@ -56,7 +56,9 @@ class TopicExistence:
             TopicNotFound: it was not.
         """
         if name.domain is Domain.PERSISTENT and not await self._layouts.is_made(name):
-            raise TopicNotFound(f"{name} does not exist, and the client did not ask to create it")
+            raise TopicNotFound(
+                f"{name} does not exist, and the client did not ask to create it. A producer creates the topic."
+            )
 
     async def require(self, name: TopicName) -> None:
         """Check that the topic may be loaded: a `persistent://` topic always, a segment if its layout has it.
@@ -69,7 +71,7 @@ class TopicExistence:
             return
         if name.domain is Domain.TOPIC:
             raise NotSupported(
-                f"{name} is a scalable topic: use a v5 client, which produces and consumes on its segments"
+                f"{name} is a scalable topic. Use a v5 client, which produces and consumes on its segments."
             )
         layout = await self._layouts.stored(name.scalable_topic)
         is_listed = _has(layout, name)
@@ -77,9 +79,9 @@ class TopicExistence:
             # A pruned segment is loaded once more, so that its data can be removed.
             is_listed = is_listed or name.segment in [segment.descriptor for segment in layout.pruned.values()]
         elif layout.is_deleting:
-            raise TopicNotFound(f"{name.scalable_topic} is being deleted")
+            raise TopicNotFound(f"{name.scalable_topic} is being deleted. It can be created again after that.")
         if not is_listed:
-            raise TopicNotFound(f"{name} does not exist")
+            raise TopicNotFound(f"{name} does not exist. Look up the layout of {name.scalable_topic} again.")
 
     async def has_segment(self, name: TopicName) -> bool:
         """Return whether the stored layout has the segment and is not being deleted."""
@@ -109,7 +111,7 @@ class TopicExistence:
         if str(name) in legacy_names and not layout.is_deleting:
             return scalable
         if layout.is_deleting or str(name) in pruned_names or not await self._layouts.is_made(name):
-            raise TopicNotFound(f"{name} does not exist; {scalable} does, but it needs a v5 client")
+            raise TopicNotFound(f"{name} does not exist. Use {scalable} with a v5 client instead.")
         return None
 
 

@@ -47,7 +47,7 @@ class TopicSource:
         try:
             while not self.ledger.is_sealed:
                 if self._has_ended:
-                    raise TopicClosed(f"{self.ledger.name} was unloaded before it was sealed")
+                    raise TopicClosed(f"This broker unloaded {self.ledger.name} before it was sealed. Try again.")
                 await sealed.wait()
         finally:
             self.detach_sealed(sealed)

@@ -339,8 +339,8 @@ class Topics:
         if isinstance(reason, BrokerError):
             raise reason
         if isinstance(reason, _DAMAGES) and slot.topic is None:
-            raise TopicDamaged(f"{name} cannot be served: {reason}") from reason
+            raise TopicDamaged(f"This broker cannot serve {name}: {reason}") from reason
         if reason is not None:
             # After an unexpected error (an unreadable disk, a bug), loading the topic again may succeed.
             retriable = not isinstance(reason, ExpectedError) or reason.retriable
-            raise TopicClosed(f"{name} is no longer served here: {reason}", retriable=retriable) from reason
+            raise TopicClosed(f"This broker no longer serves {name}: {reason}", retriable=retriable) from reason

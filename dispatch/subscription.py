@@ -112,15 +112,15 @@ class Subscription:
         consumers = self._dispatcher.consumers
         kind = self._kind if kind is None else kind
         if self._is_closed:
-            raise SubscriptionClosed(f"subscription {self.name} is closed")
+            raise SubscriptionClosed(f"Subscription {self.name} is closed. Subscribe again")
         if consumers and kind is not self._kind:
             raise ConsumerBusy(
-                f"subscription {self.name} has {self._kind.name} consumers. Use that type, or another subscription"
+                f"Subscription {self.name} has {self._kind.name} consumers. Use that type, or another subscription"
             )
         consumers_max = TYPES[kind].consumers_max
         if consumers_max is not None and len(consumers) >= consumers_max:
             raise ConsumerBusy(
-                f"subscription {self.name} already has its {kind.name} consumer. Use another subscription"
+                f"Subscription {self.name} already has its {kind.name} consumer. Use another subscription"
             )
         if kind is not self._kind:
             self._kind = kind
@@ -169,7 +169,7 @@ class Subscription:
             SubscriptionClosed: the subscription has ended.
         """
         if self._is_closed:
-            raise SubscriptionClosed(f"subscription {self.name} is closed")
+            raise SubscriptionClosed(f"Subscription {self.name} is closed. Subscribe again")
         self._require_acknowledgeable(acks, cumulative=cumulative)
 
     def take(self, acks: Sequence[EntryAck], *, cumulative: bool) -> list[EntryAck]:
@@ -238,8 +238,8 @@ class Subscription:
     def too_many_holes(self) -> TooManyHoles:
         """The error for an acknowledgement that could not be remembered."""
         return TooManyHoles(
-            f"subscription {self.name} has too many holes to keep this acknowledgement; acknowledge earlier messages"
-            f" from {self._cursor.first_unacknowledged()} on, then acknowledge again"
+            f"Subscription {self.name} has too many gaps between acknowledged entries to keep this acknowledgement. "
+            f"Acknowledge the entries from {self._cursor.first_unacknowledged()} on, then acknowledge this one again"
         )
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None = None) -> None:
@@ -288,7 +288,7 @@ class Subscription:
             ConsumerBusy: consumers other than the caller are connected, and `force` is not set.
         """
         if not force and any(other is not consumer for other in self._dispatcher.consumers):
-            raise ConsumerBusy(f"subscription {self.name} has other consumers. Disconnect them, or force the removal")
+            raise ConsumerBusy(f"Subscription {self.name} has other consumers. Disconnect them, or force the removal")
         self._is_closed = True
         # Once the cursor is deleted, `run` ends and the subscription may release it.
         withheld = self._withheld
@@ -347,7 +347,10 @@ class Subscription:
 
     def _require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
         if cumulative and TYPES[self._kind].individual:
-            raise AcknowledgementRefused(f"a {self._kind.name} subscription takes no cumulative acknowledgement")
+            raise AcknowledgementRefused(
+                f"Subscription {self.name} has type {self._kind.name}, so it accepts no cumulative acknowledgement. "
+                "Acknowledge each message"
+            )
         for ack in acks:
             self._check(ack.position, cumulative=cumulative)
 
@@ -356,9 +359,9 @@ class Subscription:
         if position <= self._cursor.mark_delete:
             return
         if position > self._source.readable.value:
-            raise AcknowledgementRefused(f"{position} was not sent yet, so it cannot be acknowledged")
+            raise AcknowledgementRefused(f"Entry {position} was not sent yet, so it cannot be acknowledged")
         if not cumulative and self._source.next_after(position.before()) != position:
-            raise AcknowledgementRefused(f"there is no entry {position}")
+            raise AcknowledgementRefused(f"Entry {position} does not exist, so it cannot be acknowledged")
 
     def _acknowledge_one(self, position: Position, remaining: int) -> bool:
         """Returns whether it was taken."""

@@ -85,7 +85,7 @@ class MetadataTransactionBuffer:
     def require_taking(self, txn: TxnId) -> None:
         """See `TransactionBuffer`."""
         if not is_v5(txn):
-            raise WrongDomain(f"({txn.most},{txn.least}) is no v5 transaction. {self._segment} accepts only those")
+            raise WrongDomain(f"({txn.most},{txn.least}) is not a v5 transaction. {self._segment} accepts only those")
 
     def is_visible(self, entry: Entry) -> bool:
         """See `TransactionBuffer`."""
@@ -253,7 +253,7 @@ class MetadataTransactionBuffer:
         except Conflict as conflict:
             raise self._tenure.end(OwnershipLost(self._segment)) from conflict
         except StoreFull as full:
-            raise NoSpace(f"the transaction cannot be recorded on {self._segment}: {full}") from full
+            raise NoSpace(f"The transaction cannot be recorded on {self._segment}: {full}") from full
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             # This buffer no longer knows its segment's state.
             raise self._tenure.end(OutcomeUnknown(self._segment, "an op record")) from unknown

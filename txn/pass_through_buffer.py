@@ -24,7 +24,7 @@ class PassThroughBuffer:
 
     def require_taking(self, txn: TxnId) -> None:
         """See `TransactionBuffer`."""
-        raise WrongDomain(f"{self._ledger.name} is no segment of a scalable topic, so it accepts no v5 transactions")
+        raise WrongDomain(f"{self._ledger.name} is not a segment of a scalable topic, so it accepts no v5 transactions")
 
     def is_visible(self, entry: Entry) -> bool:
         """See `TransactionBuffer`."""

@@ -150,7 +150,8 @@ class PendingAcks:
         put = AckOp(txn, *subscription, cumulative, tuple(given), identity).to_put()
         command = Command(given, cumulative, len(put.value), identity=identity)
         if command.size > RECORD_BYTES_MAX:
-            raise AcknowledgementTooLarge(self._cursor.name, f"its record has {command.size} bytes")
+            reason = f"its record has {command.size} bytes, but the limit is {RECORD_BYTES_MAX}"
+            raise AcknowledgementTooLarge(self._cursor.name, reason)
         if not self._book.has_room(command):
             raise PendingAcksFull(
                 f"Open transactions hold too many acknowledgements of {self._cursor.name} on {self._segment}. "
@@ -412,4 +413,7 @@ class PendingAcks:
         self._outstanding.leave()
 
     def _discarded(self) -> PendingAcksDiscarded:
-        return PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} was moved or goes back")
+        return PendingAcksDiscarded(
+            f"Subscription {self._cursor.name} of {self._segment} was moved, removed or reset, so earlier deliveries "
+            "cannot be acknowledged. Receive the messages again"
+        )

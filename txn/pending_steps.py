@@ -115,7 +115,10 @@ class PendingSteps:
     def _require_free(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
         met = self._reserved.conflict(txn, acks, cumulative=cumulative)
         if met is not None:
-            raise TransactionConflict(f"{met} is already acknowledged in an open transaction, or named twice")
+            raise TransactionConflict(
+                f"Entry {met} is already acknowledged in an open transaction, or named twice. Abort the transaction, "
+                "and run it again"
+            )
         if cumulative:
             return
         for ack in acks:
@@ -124,7 +127,9 @@ class PendingSteps:
             # An acknowledgement of the whole entry means its remaining messages, unless it names the batch size.
             names_messages = ack.remaining or ack.batch_size
             if is_known or (known is not None and names_messages and overlap(EntryAck(ack.position, known), ack)):
-                raise TransactionConflict(f"{ack.position} is already acknowledged")
+                raise TransactionConflict(
+                    f"Entry {ack.position} is already acknowledged. Abort the transaction, and run it again"
+                )
 
     def _take(self, pending: PendingTransaction) -> Iterator[None]:
         for command, part in _in_steps(pending.commands, cumulative=True):

@@ -57,7 +57,7 @@ class Claims:
         """
         key = claim_key(topic)
         if key in self._held:
-            raise OwnedElsewhere(f"{topic} is owned by {self.broker_id}")
+            raise OwnedElsewhere(f"Broker {self.broker_id} already owns {topic}. Look the topic up again.")
         self._held.add(key)
         try:
             return await self._take(topic, key)
@@ -79,7 +79,9 @@ class Claims:
                 owner = claim["broker"]
                 if owner != self.broker_id:
                     where = claim.get("service_url", "an unknown address")
-                    raise OwnedElsewhere(f"{topic} is owned by {owner} at {where}") from conflict
+                    raise OwnedElsewhere(
+                        f"Broker {owner} at {where} owns {topic}. Look the topic up again."
+                    ) from conflict
                 expected = held.version
 
     async def wait_not_elsewhere(self, topic: str) -> None:

@@ -144,11 +144,12 @@ class HttpConnection:
                 event = await self.next_event()
             except h11.RemoteProtocolError as error:
                 self._is_last = True
-                await self._refuse(error.error_status_hint, f"This is not an HTTP request: {error}.")
+                reason = f"The bytes are not an HTTP/1.1 request: {error}. The broker closes the connection."
+                await self._refuse(error.error_status_hint, reason)
                 return None
             except AmbiguousRequest as error:
                 self._is_last = self._is_unread = True
-                await self._refuse(400, f"This request is ambiguous: {error}.")
+                await self._refuse(400, f"The request is ambiguous: {error}. The broker closes the connection.")
                 return None
             finally:
                 self._waiting = None
@@ -158,7 +159,7 @@ class HttpConnection:
     async def _answer(self, request: h11.Request) -> None:
         if not request.target.startswith(b"/"):
             self._is_last = True
-            await self._refuse(400, "The request's target must be a path on this server.")
+            await self._refuse(400, "The request's target must be a path that begins with /. This server is no proxy.")
             return
         exchange = _Exchange(self, request)
         try:

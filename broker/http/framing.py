@@ -48,4 +48,4 @@ def check_head(received: bytes) -> None:
     if lengths and codings:
         raise AmbiguousRequest("it has both Content-Length and Transfer-Encoding")
     if codings and request_line.endswith(b"HTTP/1.0"):
-        raise AmbiguousRequest("HTTP/1.0 has no Transfer-Encoding")
+        raise AmbiguousRequest("it has Transfer-Encoding, which HTTP/1.0 does not have")

@@ -117,7 +117,7 @@ class _MetadataRoutes:
     async def snapshot(self, request: Request) -> Response:
         _parameters(request)
         if not isinstance(self._store, TakesSnapshots):
-            raise NotSupported("This broker's metadata store keeps no snapshots.")
+            raise NotSupported("This broker's metadata store takes no snapshots. Back up etcd with its own tools.")
         taken = await self._store.take_snapshot()
         return json_response({"sequence": taken.sequence, "revision": taken.revision, "size_bytes": taken.size_bytes})
 
@@ -291,11 +291,13 @@ def _parameters(request: Request, *known: str) -> Mapping[str, str]:
     except UnicodeDecodeError:
         raise HTTPException(412, "A parameter is not UTF-8. Encode all parameters as UTF-8.") from None
     except ValueError:
-        raise HTTPException(412, "There are more parameters than this request has.") from None
+        allowed = ", ".join(known) or "none"
+        raise HTTPException(412, f"The request has too many parameters. Known parameters: {allowed}.") from None
     given = dict(pairs)
     for name in given:
         if name not in known:
-            raise HTTPException(412, f"There is no parameter {name[:50]!r}. Known are: {', '.join(known) or 'none'}.")
+            allowed = ", ".join(known) or "none"
+            raise HTTPException(412, f"There is no parameter {name[:50]!r}. Known parameters: {allowed}.")
     if len(given) < len(pairs):
         raise HTTPException(412, "A parameter is given twice. Give it once.")
     return given
@@ -303,7 +305,7 @@ def _parameters(request: Request, *known: str) -> Mapping[str, str]:
 
 def _required(given: Mapping[str, str], name: str) -> str:
     if not given.get(name):
-        raise HTTPException(412, f"The parameter {name} is missing, and may not be empty.")
+        raise HTTPException(412, f"The parameter {name} is missing or empty. Give a value.")
     return given[name]
 
 
@@ -311,7 +313,7 @@ def _limit(given: Mapping[str, str]) -> int | None:
     text = given.get("limit")
     if text is None:
         return None
-    # Bounded, as Python refuses to convert thousands of digits.
+    # The length is bounded, because Python refuses to convert thousands of digits.
     if not (text.isascii() and text.isdigit() and len(text) <= _LIMIT_DIGITS_MAX):
-        raise HTTPException(412, f"limit must be a whole number, not {text[:50]!r}.")
+        raise HTTPException(412, f"The parameter limit must be a whole number, not {text[:50]!r}.")
     return int(text)

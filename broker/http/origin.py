@@ -40,7 +40,8 @@ class KnownHostsOnly:
             # A request without Host, as in HTTP/1.0, does not come from a browser.
             if given is not None and not self._is_known(given, scope["server"][0]):
                 reason = (
-                    f"{given[:100]!r} is not a name of this broker. Use its address, or start it with --http-hosts."
+                    f"{given[:100]!r} is not a name of this broker. Use its address, or allow the name with "
+                    "--http-hosts."
                 )
                 await refusal(403, reason)(scope, receive, send)
                 return
@@ -66,7 +67,8 @@ class SameOriginOnly:
             headers = Headers(scope=scope)
             origin = headers.get("origin")
             if origin is not None and not _is_same(origin, headers.get("host", "")):
-                response = refusal(403, f"A page of {origin} may not administer this broker.")
+                reason = f"A web page of {origin} may not administer this broker. Send the request without Origin."
+                response = refusal(403, reason)
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -56,7 +56,7 @@ def subscription_of(request: Request) -> str:
     name = unquote_to_bytes(_parts(request)[part]).decode()
     problem = subscription_problem(name)
     if problem is not None:
-        raise HTTPException(412, f"Invalid subscription name {name[:50]!r}: {problem}.")
+        raise HTTPException(412, f"{name[:50]!r} is not a valid subscription name: {problem}.")
     return name
 
 
@@ -80,7 +80,7 @@ def kind_of(request: Request) -> SubscriptionKind:
         return SubscriptionKind(text)
     except ValueError:
         known = " or ".join(kind.value for kind in SubscriptionKind)
-        raise HTTPException(412, f"type must be {known}, not {text[:50]!r}.") from None
+        raise HTTPException(412, f"The parameter type must be {known}, not {text[:50]!r}.") from None
 
 
 def number_of(request: Request, name: str) -> int | None:
@@ -89,7 +89,7 @@ def number_of(request: Request, name: str) -> int | None:
     if text is None:
         return None
     if not _is_number(text):
-        raise HTTPException(412, f"{name} must be a whole number, not {text[:50]!r}.")
+        raise HTTPException(412, f"The parameter {name} must be a whole number, not {text[:50]!r}.")
     return int(text)
 
 
@@ -97,7 +97,7 @@ def required_number_of(request: Request, name: str) -> int:
     """Return a required parameter that is a whole number."""
     number = number_of(request, name)
     if number is None:
-        raise HTTPException(412, f"The parameter {name} is missing.")
+        raise HTTPException(412, f"The parameter {name} is missing. Give a whole number.")
     return number
 
 
@@ -105,7 +105,7 @@ def segment_id_of(request: Request, param: str) -> int:
     """Return the segment number in the path. Text that is not a number names no segment."""
     text: str = request.path_params[param]
     if not _is_number(text):
-        raise UnknownSegment(f"{text[:50]!r} is not a segment's number.")
+        raise UnknownSegment(f"{text[:50]!r} is not the number of a segment. The topic's layout lists the numbers.")
     return int(text)
 
 
@@ -113,7 +113,7 @@ def switch_of(request: Request, name: str) -> bool:
     """Return an optional parameter that is true or false; false if it is missing."""
     text = request.query_params.get(name, "false")
     if text.lower() not in {"true", "false"}:
-        raise HTTPException(412, f"{name} must be true or false, not {text[:50]!r}.")
+        raise HTTPException(412, f"The parameter {name} must be true or false, not {text[:50]!r}.")
     return text.lower() == "true"
 
 
@@ -130,7 +130,7 @@ async def json_map_of(request: Request) -> Mapping[str, object] | None:
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise HTTPException(400, f"The body is not JSON: {error}.") from None
+        raise HTTPException(400, f"The body is not valid JSON: {error}.") from None
     if content is not None and not isinstance(content, dict):
         raise HTTPException(400, "The body must be a JSON map.")
     return content
@@ -155,7 +155,7 @@ async def _body(request: Request) -> bytes:
                     break
             else:
                 return bytes(body)
-    raise HTTPException(413, f"The body must be at most {BODY_BYTES_MAX} bytes long.")
+    raise HTTPException(413, f"The body is too large. It must have at most {BODY_BYTES_MAX} bytes.")
 
 
 def _is_number(text: str) -> bool:
@@ -166,5 +166,5 @@ def _is_number(text: str) -> bool:
 def _filter(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not (key and separator and value):
-        raise HTTPException(412, f"property must be key=value, not {text[:50]!r}.")
+        raise HTTPException(412, f"The parameter property must be key=value, not {text[:50]!r}.")
     return key, value

@@ -31,6 +31,7 @@ from broker.errors import (
     TopicInUse,
     TopicNotFound,
     UnknownSegment,
+    sentences,
 )
 from broker.names import InvalidTopicName
 from storage.cursor import CursorError
@@ -88,9 +89,9 @@ def exception_handlers() -> dict[object, ExceptionHandler]:
 async def _refuse(_request: Request, error: Exception) -> Response:
     for kind in type(error).__mro__:
         if kind in STATUS_CODES:
-            return refusal(STATUS_CODES[kind], str(error))
+            return refusal(STATUS_CODES[kind], sentences(error))
     if isinstance(error, ExpectedError) and error.retriable:
-        return refusal(503, str(error))
+        return refusal(503, sentences(error))
     # The error is unexpected here: `_fail` answers it, and the log gets its traceback.
     raise error
 
@@ -99,7 +100,7 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason = error.detail
     if error.status_code in {404, 405}:
-        reason = f"There is no {request.method} {request.url.path} here."
+        reason = f"This broker does not serve {request.method} {request.url.path}. Check the method and the path."
     response = refusal(error.status_code, reason)
     response.headers.update(error.headers or {})
     return response
@@ -107,7 +108,7 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 async def _gone(_request: Request, _error: Exception) -> Response:
     # Often the client has left. A client that stalled, or sent an invalid end, can still read the answer.
-    return refusal(400, "The request was not sent completely.")
+    return refusal(400, "The request ended before its body was complete. Send it again.")
 
 
 async def _fail(_request: Request, _error: Exception) -> Response:

@@ -121,7 +121,9 @@ def override_of(raw: Mapping[str, object]) -> AutoScaleOverride:
     for outer, value in raw.items():
         name = _INNER_NAMES.get(outer)
         if name is None:
-            raise AutoScalePolicyInvalid(f"An automatic scaling policy has no field {outer[:50]!r}.")
+            raise AutoScalePolicyInvalid(
+                f"An automatic scaling policy has no field {outer[:50]!r}. Its fields are {', '.join(_INNER_NAMES)}."
+            )
         if value is not None:
             given[name] = _value(name, outer, value)
     return AutoScaleOverride(**given)  # type: ignore[arg-type]  # Each is of its field's kind: `_value` saw to that.
@@ -140,11 +142,11 @@ def _value(name: str, outer: str, value: object) -> bool | int | float:
     if name == "enabled":
         if isinstance(value, bool):
             return value
-        raise AutoScalePolicyInvalid(f"{outer} must be true or false.")
+        raise AutoScalePolicyInvalid(f"The field {outer} must be true or false.")
     is_rate = "_rate_" in name
     if isinstance(value, bool) or not isinstance(value, (int, float) if is_rate else int):
-        raise AutoScalePolicyInvalid(f"{outer} must be a {'number' if is_rate else 'whole number'}.")
+        raise AutoScalePolicyInvalid(f"The field {outer} must be a {'number' if is_rate else 'whole number'}.")
     assert isinstance(value, int | float)
     if not -_WHOLE_MAX <= value <= _WHOLE_MAX:
-        raise AutoScalePolicyInvalid(f"{outer} is too large.")
+        raise AutoScalePolicyInvalid(f"The field {outer} must be from {-_WHOLE_MAX} to {_WHOLE_MAX}.")
     return float(value) if is_rate else value

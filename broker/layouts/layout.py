@@ -128,7 +128,10 @@ class Layout:
         self._check_no_intent()
         lower, upper = sorted((first, second), key=lambda segment: segment.range)
         if lower.range.end + 1 != upper.range.start:
-            raise NotAdjacent(f"Segments {first_id} and {second_id} are not adjacent, so they cannot be merged.")
+            raise NotAdjacent(
+                f"Segments {first_id} and {second_id} are not adjacent, so they cannot be merged. Choose two segments "
+                "whose hash ranges touch."
+            )
         merged = HashRange(lower.range.start, upper.range.end)
         return self._begin((min(first_id, second_id), max(first_id, second_id)), (merged,))
 
@@ -146,7 +149,7 @@ class Layout:
         """
         opened = self._open_intent()
         if (opened.parents, opened.children) != (intent.parents, intent.children):
-            raise IntentGone("The split or merge to continue is no longer the open one.")
+            raise IntentGone("Another controller ended this split or merge, so it cannot continue here.")
         if opened.sealing:
             return self
         epoch = self.epoch + 1
@@ -188,7 +191,7 @@ class Layout:
             IntentGone: no intent is open, or its segments are not replaced yet.
         """
         if not self._open_intent().sealing:
-            raise IntentGone("The open split or merge has not replaced its segments yet.")
+            raise IntentGone("The split or merge has not replaced its segments yet, so it cannot be finished.")
         return replace(self, intent=None)
 
     def prune(self, segment_id: int) -> "Layout":
@@ -209,7 +212,7 @@ class Layout:
         if segment.parents:
             raise NotPrunable(f"Segment {segment_id} has parents {list(segment.parents)}, which must be pruned first.")
         if self.intent is not None and segment_id in self.intent.parents:
-            raise NotPrunable(f"Segment {segment_id} is being replaced. It can be pruned after that.")
+            raise NotPrunable(f"A split or merge is replacing segment {segment_id}. It can be pruned after that.")
         segments = {other_id: other for other_id, other in self.segments.items() if other_id != segment_id}
         for child_id in segment.children:
             child = segments[child_id]
@@ -238,7 +241,7 @@ class Layout:
             SubscriptionExists: a subscription of this name is registered.
         """
         if name in self.subscriptions:
-            raise SubscriptionExists(f"Subscription {name} already exists.")
+            raise SubscriptionExists(f"The topic already has a subscription {name}.")
         return replace(self, subscriptions={**self.subscriptions, name: subscription})
 
     def confirm_subscription(self, name: str) -> "Layout":

@@ -66,7 +66,7 @@ class Layouts:
         except Conflict as conflict:
             if conflict.key != put.key:
                 raise
-            raise TopicExists(f"{topic} already exists") from conflict
+            raise TopicExists(f"{topic} already exists. Choose another name, or use that topic.") from conflict
 
     async def is_made(self, name: TopicName) -> bool:
         """Return whether the regular topic or segment of this name exists. It exists once it was first loaded."""
@@ -97,7 +97,9 @@ class Layouts:
                 await self._metadata.commit(ops)
             except Conflict as conflict:
                 if claim is not None and conflict.key == claim.key:
-                    raise OwnedElsewhere(f"{topic} is controlled by another broker now") from conflict
+                    raise OwnedElsewhere(
+                        f"Another broker has become the controller of {topic}. Send the request again."
+                    ) from conflict
                 # Try again with the newer record. The loop ends, because in each turn some writer succeeds.
                 continue
             return changed
@@ -145,13 +147,13 @@ class Layouts:
     async def _read_living(self, topic: TopicName) -> tuple[Layout, int]:
         layout, version = await self._read(topic)
         if layout.is_deleting:
-            raise TopicNotFound(f"{topic} is being deleted")
+            raise TopicNotFound(f"{topic} is being deleted. It can be created again after that.")
         return layout, version
 
     async def _read(self, topic: TopicName) -> tuple[Layout, int]:
         record = await self._metadata.get(layout_key(topic))
         if record is None:
-            raise TopicNotFound(f"{topic} does not exist")
+            raise TopicNotFound(f"{topic} does not exist. Create it with `tidewire topics create {topic}`.")
         return from_json(record.value), record.version
 
 

@@ -138,7 +138,9 @@ class Acknowledging:
         if consumer is None or consumer.consumer.was_disconnected:
             self._refuse(ack, _no_consumer(ack))
         elif ack.properties:
-            self._refuse(ack, Fault(pb.NotAllowedError, "an ACK must have no properties; acknowledge without them"))
+            self._refuse(
+                ack, Fault(pb.NotAllowedError, "The broker does not support properties on an ACK. Leave them out.")
+            )
         elif ack.HasField("txnid_least_bits") or ack.HasField("txnid_most_bits"):
             size = ack.ByteSize()
             await self._share.take(size)
@@ -224,7 +226,7 @@ class Acknowledging:
 
 
 def _no_consumer(ack: pb.CommandAck) -> Fault:
-    return Fault(pb.ConsumerNotFound, f"this connection has no consumer {ack.consumer_id}")
+    return Fault(pb.ConsumerNotFound, f"This connection has no consumer {ack.consumer_id}. Subscribe again.")
 
 
 def _answer(outbox: Outbox, consumer_id: int, request_id: int, fault: Fault | None) -> None:
@@ -246,8 +248,8 @@ async def _acknowledgements(ack: pb.CommandAck) -> list[EntryAck]:
         for given in part:
             if len(given.ack_set) > ACK_SET_WORDS_MAX:
                 raise AcknowledgementRefused(
-                    f"an ack_set has {len(given.ack_set)} words, but the largest batch ({BATCH_MESSAGES_MAX} messages)"
-                    f" needs only {ACK_SET_WORDS_MAX}"
+                    f"The acknowledgement has an ack_set of {len(given.ack_set)} words, but the largest batch "
+                    f"({BATCH_MESSAGES_MAX} messages) needs only {ACK_SET_WORDS_MAX}."
                 )
             acknowledged = Acknowledgement(Position(*position(given)), tuple(given.ack_set), given.batch_size)
             found.append(acknowledged.to_entry_ack())

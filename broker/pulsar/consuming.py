@@ -131,11 +131,11 @@ class ConsumerHandler:
 
     async def _open(self, request: pb.CommandSubscribe) -> None:
         if request.consumer_id in self._consumers:
-            raise NotSupported(f"consumer id {request.consumer_id} is already in use on this connection")
+            raise NotSupported(f"This connection already uses consumer id {request.consumer_id}. Choose another id.")
         kind = _TYPES.get(request.sub_type)
         if kind is None:
             asked = pb.CommandSubscribe.SubType.Name(request.sub_type)
-            raise NotSupported(f"subscriptions of type {asked} are not served yet; use Exclusive or Shared")
+            raise NotSupported(f"The broker does not support subscriptions of type {asked}. Use Exclusive or Shared.")
         require_label("consumer", request.consumer_name)
         require_label("subscription", request.subscription)
         require_supported_consumer(request)
@@ -194,7 +194,7 @@ class ConsumerHandler:
             if is_scalable:
                 self._registry.consumer_refused(session)
                 # The segment moves between consumers, and the old one has not released it yet. A retry will succeed.
-                raise SegmentBusy(f"{name} still has its previous consumer; try again") from busy
+                raise SegmentBusy(f"The previous consumer of {name} has not released it yet. Try again.") from busy
             raise
         topic.clients.add_consumer(consumer, session, takes_any_schema=request.schema.type == pb.Schema.AutoConsume)
         self._nursery.start_soon(answers.run)
@@ -224,7 +224,7 @@ class ConsumerHandler:
                 return topic, subscription
         elif not (request.subscription in topic.subscriptions or self._registry.follows_layout(name, request.metadata)):
             # A new subscription here could not read the rest of the topic.
-            raise NotSupported(f"{name} was migrated to {topic.scalable_topic}; use a v5 client")
+            raise NotSupported(f"{name} was migrated to {topic.scalable_topic}. Use a v5 client.")
         # A subscription of a scalable topic covers all its segments, including those of later splits.
         start = StartPosition.EARLIEST if earliest else StartPosition.LATEST
         return await self._controller.subscriptions.open(name, request.subscription, KIND_BY_TYPE[kind], start)
@@ -235,7 +235,8 @@ class ConsumerHandler:
         async with session.topic.subscriptions_held():
             if session.topic.scalable_topic is not None:
                 raise NotSupported(
-                    "a scalable topic's subscription cannot be deleted on one segment; delete it on the topic"
+                    f"Subscription {session.subscription.name} belongs to the whole scalable topic, so it cannot be "
+                    "deleted on one segment. Delete it on the topic."
                 )
             try:
                 await session.subscription.unsubscribe(session.consumer, force=request.force)
@@ -291,7 +292,10 @@ class ConsumerHandler:
         )
 
     async def _statistics(self, command: pb.BaseCommand) -> None:
-        raise NotSupported("consumers cannot request statistics; use /admin/v2/scalable/.../stats or /metrics")
+        raise NotSupported(
+            "The broker does not serve statistics to consumers. Request /admin/v2/scalable/.../stats or /metrics over "
+            "HTTP."
+        )
 
     async def _flow(self, frame: Frame) -> None:
         flow = frame.command.flow
@@ -314,7 +318,7 @@ class ConsumerHandler:
     def _session(self, consumer_id: int) -> ConsumerSession:
         session = self._consumers.get(consumer_id)
         if session is None:
-            raise SubscriptionNotFound(f"this connection has no consumer {consumer_id}")
+            raise SubscriptionNotFound(f"This connection has no consumer {consumer_id}. Subscribe again.")
         return session
 
     def _put(self, command: pb.BaseCommand) -> None:

@@ -19,6 +19,7 @@ from broker.errors import (
     SubscriptionNotFound,
     TopicClosed,
     TopicNotFound,
+    sentences,
 )
 from broker.names import InvalidTopicName
 from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed, TooManyHoles
@@ -136,6 +137,7 @@ class Fault(NamedTuple):
 
     code: pb.ServerError
     message: str
+    """Whole sentences: what happened, to what, and what to do."""
 
 
 def fault_of(error: Exception) -> Fault:
@@ -147,5 +149,5 @@ def fault_of(error: Exception) -> Fault:
     for kind in type(error).__mro__:
         code = _CODES.get(kind)
         if code is not None:
-            return Fault(code, str(error))
+            return Fault(code, sentences(error))
     raise error

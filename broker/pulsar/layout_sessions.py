@@ -38,7 +38,7 @@ def asked_for(text: str) -> Asked:
     if name.domain is Domain.TOPIC:
         return Asked(name, None)
     if name.domain is not Domain.PERSISTENT or name.partition_index is not None:
-        raise InvalidTopicName(text, "only a whole topic has a layout, not a segment or partition")
+        raise InvalidTopicName(text, "only a whole topic has a layout; a segment or partition has none")
     return Asked(name.as_scalable, name)
 
 
@@ -86,7 +86,7 @@ class LayoutSession:
             # To the client it is the same layout. Keep the newest object, which all sessions share.
             self._sent = layout
         elif self._sent is None:
-            reason = f"{self.topic} was just deleted, or its layout cannot be read"
+            reason = f"{self.topic} was just deleted, or its layout is damaged. Look it up again."
             self._outbox.put(encode_command(commands.scalable_topic_failed(self.session_id, pb.TopicNotFound, reason)))
             self._on_refused(self)
 

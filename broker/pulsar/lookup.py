@@ -57,7 +57,7 @@ class LookupHandler:
         require_no_principal(request)
         if request.advertised_listener_name:
             raise NotSupported(
-                f"this broker has no listener named {request.advertised_listener_name}; look up without a listener name"
+                f"This broker has no listener named {request.advertised_listener_name}. Leave the listener name out."
             )
         TopicName.parse(request.topic)
         answer = commands.lookup_connect(request.request_id, self._connection.service_url)

@@ -63,9 +63,11 @@ class NamespaceHandler:
         request = frame.command.watch_scalable_topics
         try:
             if request.watch_id in self._watches:
-                raise NotSupported(f"watch {request.watch_id} is already open on this connection")
+                raise NotSupported(f"This connection already has a watch {request.watch_id}. Choose another id.")
             if len(self._watches) >= WATCHES_MAX:
-                raise NotSupported(f"a connection may have at most {WATCHES_MAX} namespace watches")
+                raise NotSupported(
+                    f"This connection already has {WATCHES_MAX} namespace watches, its maximum. Close one first."
+                )
             check_namespace(request.namespace)
         except (NotSupported, InvalidTopicName) as error:
             fault = fault_of(error)

@@ -63,7 +63,10 @@ class PendingOpens:
         if opening is not None and opening.request is request:
             try:
                 if not opening.has_place:
-                    raise NotSupported(f"a connection may have at most {self._places:,} {self._kind}s")
+                    raise NotSupported(
+                        f"This connection already has {self._places:,} {self._kind}s, its maximum. Close some of them, "
+                        "or open another connection."
+                    )
                 with opening.scope:
                     yield
             finally:
@@ -71,4 +74,4 @@ class PendingOpens:
                     del self._pending[number]
             if not opening.scope.cancelled_caught:
                 return
-        raise ClosedMeanwhile(f"{self._kind} {number} was closed, or requested again, before it was open")
+        raise ClosedMeanwhile(f"The client closed {self._kind} {number}, or requested it again, before it was open.")

@@ -14,6 +14,7 @@ import trio
 
 from broker.budgets import ReceiveShare
 from broker.deduplication.sequences import Stored
+from broker.errors import sentences
 from broker.pulsar.early_joins import EarlyJoins
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
@@ -258,12 +259,12 @@ class ProducerSession:
             # (docs/design.md#topics).
             with trio.move_on_after(REPLACED_SECONDS_MAX):
                 await self.topic.replaced.wait()
-            return Fault(pb.TopicTerminatedError, str(sealed))
+            return Fault(pb.TopicTerminatedError, sentences(sealed))
         except NoSpace:
             raise
         except TransactionNotFound as unknown:
             # This code is permanent. At the code of other requests, the Java client would reconnect and resend forever.
-            return Fault(pb.NotAllowedError, str(unknown))
+            return Fault(pb.NotAllowedError, sentences(unknown))
         except Exception as error:
             return fault_of(error)
 

@@ -32,7 +32,7 @@ PRODUCERS_MAX: Final = 10_000
 
 LAST_SEQUENCE_ID_MAX: Final = 2**63 - 1
 
-UNKNOWN_PRODUCER: Final = "this connection has no producer with this id"
+UNKNOWN_PRODUCER: Final = "This connection has no producer with this id. Open the producer first."
 
 
 class ProducerHandler:
@@ -84,7 +84,7 @@ class ProducerHandler:
     async def _open(self, request: pb.CommandProducer) -> None:
         self._registry.producer_requested(request.producer_id)
         if request.producer_id in self._producers:
-            raise NotSupported(f"producer id {request.producer_id} is already in use on this connection")
+            raise NotSupported(f"This connection already uses producer id {request.producer_id}. Choose another id.")
         require_supported_producer(request)
         require_label("producer", request.producer_name)
         topic = await self._topics.get(TopicName.parse(request.topic))
@@ -148,7 +148,9 @@ async def _keep_messages(topic: Topic, subscription: str) -> None:
     """
     require_name("subscription", subscription)
     if topic.scalable_topic is not None:
-        raise NotSupported("a producer cannot create a subscription on a scalable topic; subscribe a consumer")
+        raise NotSupported(
+            f"A producer cannot create subscription {subscription} on a scalable topic. Subscribe a consumer instead."
+        )
     await topic.subscribe(subscription, EARLIEST)
 
 

@@ -69,9 +69,11 @@ def is_uncommitted(request: pb.CommandSubscribe, wishes: Mapping[str, str]) -> b
     """
     isolation = wishes.get(ISOLATION, "read_committed")
     if isolation not in ("read_committed", "read_uncommitted"):
-        raise NotSupported(f"there is no isolation {isolation!r}; use read_committed or read_uncommitted")
+        raise NotSupported(f"There is no isolation level {isolation!r}. Use read_committed or read_uncommitted.")
     if isolation == "read_uncommitted" and request.durable:
-        raise NotSupported("a durable subscription reads only committed messages; use a reader for uncommitted ones")
+        raise NotSupported(
+            "A durable subscription delivers only committed messages. Use a reader for uncommitted messages."
+        )
     return isolation == "read_uncommitted"
 
 

@@ -108,7 +108,10 @@ class Registry:
         replaced = (registration.group, registration.name)
         others = [one for one in self.registrations if (one.group, one.name) != replaced]
         if len(others) >= REGISTRATIONS_MAX:
-            raise NotSupported(f"a connection may have {REGISTRATIONS_MAX:,} registered consumers")
+            raise NotSupported(
+                f"This connection already has {REGISTRATIONS_MAX:,} registered consumers, its maximum. Close some of "
+                "them, or open another connection."
+            )
         for session in self.consumers.values():
             if registration.has(session):
                 registration.segment_subscribed(session.segment_id)

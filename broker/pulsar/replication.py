@@ -20,7 +20,10 @@ def require_own_subscription(*, is_replicated: bool) -> None:
         NotSupported: it did.
     """
     if is_replicated:
-        raise NotSupported("acknowledgements in transactions are not replicated between clusters")
+        raise NotSupported(
+            "The broker does not replicate acknowledgements in transactions to other clusters. Use a subscription that "
+            "is not replicated."
+        )
 
 
 def require_local(payload: bytes) -> None:
@@ -32,4 +35,6 @@ def require_local(payload: bytes) -> None:
     """
     metadata, _body = parse_payload(payload)
     if metadata.replicated_from or any(cluster != LOCAL_CLUSTER for cluster in metadata.replicate_to):
-        raise NotSupported("transactions are not replicated between clusters: send the message outside of one")
+        raise NotSupported(
+            "The broker does not replicate transactions to other clusters. Send the message outside of the transaction."
+        )

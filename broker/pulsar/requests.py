@@ -30,7 +30,8 @@ def require_name(whose: str, text: str) -> None:
     """
     # The number of characters is checked first, because the client chooses it.
     if not text or len(text) > NAME_BYTES_MAX or len(text.encode()) > NAME_BYTES_MAX:
-        raise NotSupported(f"a {whose}'s name must have 1 to {NAME_BYTES_MAX} bytes in UTF-8")
+        problem = "too long" if text else "empty"
+        raise NotSupported(f"The {whose}'s name is {problem}. It must have 1 to {NAME_BYTES_MAX} bytes in UTF-8.")
     _require_printable(whose, text)
 
 
@@ -42,14 +43,14 @@ def require_label(whose: str, text: str) -> None:
     """
     # The limit is twice that of other names, because clients append a topic's name to a consumer's name.
     if len(text) > 2 * NAME_BYTES_MAX:
-        raise NotSupported(f"a {whose}'s name must have at most {2 * NAME_BYTES_MAX} characters")
+        raise NotSupported(f"The {whose}'s name is too long. It must have at most {2 * NAME_BYTES_MAX} characters.")
     _require_printable(whose, text)
 
 
 def _require_printable(whose: str, text: str) -> None:
     problem = text_problem(text)
     if problem is not None:
-        raise NotSupported(f"a {whose} cannot be named {text[:50]!r}: {problem}")
+        raise NotSupported(f"{text[:50]!r} is not a valid name of a {whose}: {problem}.")
 
 
 def refuse_by_error(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:

@@ -98,7 +98,9 @@ class ScalableHandler:
         request = command.scalable_topic_lookup
         with self._pending_opens.opening(request.session_id, command):
             if request.session_id in self._sessions:
-                raise NotSupported(f"layout session {request.session_id} is already open on this connection")
+                raise NotSupported(
+                    f"This connection already has a layout session {request.session_id}. Choose another id."
+                )
             asked = asked_for(request.topic)
             await self._require(asked)
             # No await follows: either the session opens, or it was cancelled before.

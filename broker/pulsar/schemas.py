@@ -62,7 +62,7 @@ class SchemaGate:
         if await self._schemas.require_reader(owner, schema):
             return
         if not await self._is_untouched(topic):
-            raise IncompatibleSchema(f"{owner} is in use without a schema; consume it without a schema")
+            raise IncompatibleSchema(f"{owner} is in use without a schema. Consume it without a schema.")
         await self._schemas.add(owner, schema, topic.claim)
 
     async def find(self, name: TopicName, version: bytes | None) -> StoredSchema:
@@ -79,9 +79,11 @@ class SchemaGate:
             (number,) = _VERSION.unpack(version)
             found = await self._schemas.version(owner, number) if number >= 0 else None
         else:
-            raise IncompatibleSchema(f"a schema version must have {_VERSION.size} bytes; this one has {len(version)}")
+            raise IncompatibleSchema(
+                f"The schema version has {len(version)} bytes, but this broker's versions have {_VERSION.size}."
+            )
         if found is None:
-            raise SchemaNotFound(f"{owner} does not exist, or has no such schema")
+            raise SchemaNotFound(f"{owner} does not exist, or has no schema of this version.")
         return found
 
     async def find_or_add(self, name: TopicName, declared: pb.Schema) -> bytes:

@@ -34,7 +34,7 @@ def require_target(request: pb.CommandSeek) -> None:
         NotSupported: it names neither a message nor a time.
     """
     if not (request.HasField("message_id") or request.HasField("message_publish_time")):
-        raise NotSupported("a seek must name a message or a time; this one names neither")
+        raise NotSupported("The seek names no target. Name a message or a time.")
 
 
 async def seek(session: ConsumerSession, request: pb.CommandSeek) -> None:
@@ -83,4 +83,7 @@ async def seek_all(controller: Controller, topic: TopicName, subscription: str, 
     elif target == LATEST:
         await subscriptions.skip_all(topic, subscription)
     else:
-        raise NotSupported("a message is on one segment only; seek to the beginning, the end or a time")
+        raise NotSupported(
+            "A message is on one segment, but this seek moves the subscription on all segments. Seek to the beginning, "
+            "the end or a time."
+        )

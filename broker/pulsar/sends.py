@@ -33,7 +33,8 @@ def check_send(send: pb.CommandSend, payload: bytes) -> CheckedSend:
     if end - start > METADATA_BYTES_MAX:
         size = end - start
         raise MalformedMessage(
-            f"the message's metadata, including properties, has {size} bytes; the limit is {METADATA_BYTES_MAX}"
+            f"The message's metadata, including its key and properties, has {size} bytes. The limit is "
+            f"{METADATA_BYTES_MAX}."
         )
     checksums.verify_payload(payload)
     count = send.num_messages
@@ -53,9 +54,12 @@ def _require_count(count: int, payload: bytes) -> None:
         MalformedMessage: the numbers differ.
     """
     if count > BATCH_MESSAGES_MAX:
-        raise MalformedMessage(f"the command announces {count} messages; a batch has at most {BATCH_MESSAGES_MAX}")
+        raise MalformedMessage(
+            f"The command announces {count} messages, but a batch may have at most {BATCH_MESSAGES_MAX}. Send smaller "
+            "batches."
+        )
     metadata, _body = parse_payload(payload)
     if metadata.num_messages_in_batch != count:
         raise MalformedMessage(
-            f"the command announces {count} messages; the batch has {metadata.num_messages_in_batch}"
+            f"The command announces {count} messages, but its batch has {metadata.num_messages_in_batch}."
         )

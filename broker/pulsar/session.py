@@ -154,7 +154,8 @@ class PulsarSession:
                 await self._share.reserve(decoder.expected_bytes + FRAME_EXTRA_BYTES)
             except FrameError as broken:
                 log.info("connection broke the protocol", peer=self._peer.address, reason=str(broken))
-                self._put(commands.error(NO_REQUEST, pb.UnknownError, f"{type(broken).__name__}: {broken}"))
+                message = f"The broker closes the connection, because the client broke the protocol: {broken}."
+                self._put(commands.error(NO_REQUEST, pb.UnknownError, message))
                 return
 
     async def _receive(self, expected_bytes: int, until: float) -> bytes | bytearray:
@@ -168,7 +169,7 @@ class PulsarSession:
                     # It is not raised through the nurseries: their frames would keep the session until a collection.
                     log.debug("connection lost")
                     return b""
-        self._refuse_to_wait(OVERDUE if self._share.is_overdue else "CONNECT did not come in time")
+        self._refuse_to_wait(OVERDUE if self._share.is_overdue else "CONNECT did not arrive in time")
         return b""
 
     async def _wait_writable(self) -> bool:
@@ -182,11 +183,13 @@ class PulsarSession:
 
     def _refuse_to_wait(self, reason: str) -> None:
         log.info("connection closed", reason=reason)
-        self._put(commands.error(NO_REQUEST, pb.ServiceNotReady, f"The broker closes the connection: {reason}"))
+        message = f"The broker closes the connection: {reason}. Connect again."
+        self._put(commands.error(NO_REQUEST, pb.ServiceNotReady, message))
 
     def _connect(self, command: pb.BaseCommand) -> bool:
         if command.type != Type.CONNECT:
-            self._put(commands.error(NO_REQUEST, pb.UnsupportedVersionError, "CONNECT must be the first command"))
+            reason = "CONNECT must be the first command. The broker closes the connection."
+            self._put(commands.error(NO_REQUEST, pb.UnsupportedVersionError, reason))
             return False
         self._peer.version = command.connect.client_version
         try:
@@ -195,7 +198,7 @@ class PulsarSession:
             log.info("connection with credentials refused", peer=self._peer.address, client=self._peer.version[:100])
             self._refusal = fault_of(refused)
             if not self._peer.retries_refused_connect:
-                self._put(commands.error(NO_REQUEST, pb.AuthenticationError, str(refused)))
+                self._put(commands.error(NO_REQUEST, self._refusal.code, self._refusal.message))
                 return False
         self._put(commands.connected(self._server_version, max_message_size=self._message_bytes_max))
         return True
@@ -212,7 +215,7 @@ class PulsarSession:
             return
         request = self._requests.get(command.type)
         if request is None:
-            reason = f"Tidewire does not support the command {Type.Name(command.type)}"
+            reason = f"Tidewire does not support the command {Type.Name(command.type)}."
             self._put(refuse_by_error(command, Fault(pb.NotAllowedError, reason)))
             return
         size = command.ByteSize()

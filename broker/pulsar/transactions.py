@@ -30,7 +30,9 @@ CONTENT_CHARACTERS_MAX = 256
 BATCH_MAX = 2**63 - 1
 """The highest batch number; Spark uses signed 64-bit numbers."""
 
-NO_V4 = "transactions of v4 clients (without `scalable`) are not served yet; use the v5 client on topic:// topics"
+NO_V4 = (
+    "The broker does not support transactions of v4 clients (without `scalable`). Use the v5 client on topic:// topics."
+)
 
 
 class TransactionHandler:
@@ -129,7 +131,7 @@ class TransactionHandler:
             )
             self._put(commands.end_group_response(request.request_id, pb.GroupState.APPLIED))
         elif winners:
-            raise NotSupported("the abort of a group must not name committed transactions")
+            raise NotSupported("The request to abort a group names transactions to commit. Leave them out.")
         else:
             last = await self._coordinator.groups.abort(group, once=request.group.once)
             is_applied = last is not None and group.batch <= last
@@ -175,27 +177,34 @@ def _require_scalable(scalable: bool) -> None:
 def _action_of(request: pb.CommandEndTxn) -> EndAction:
     if not request.HasField("txn_action"):
         # The action is missing or unknown. The enum's default would be a commit.
-        raise NotSupported("the end of a transaction must be COMMIT or ABORT; this request says neither")
+        raise NotSupported("The request to end a transaction names no action. Name COMMIT or ABORT.")
     return _ACTIONS[request.txn_action]
 
 
 def _group_of(group: pb.TransactionGroup) -> TransactionGroup:
     if not 0 < len(group.application) <= APPLICATION_CHARACTERS_MAX:
-        raise NotSupported(f"a group's application name must have 1 to {APPLICATION_CHARACTERS_MAX} characters")
+        raise NotSupported(
+            f"The group's application name has {len(group.application)} characters. It must have 1 to "
+            f"{APPLICATION_CHARACTERS_MAX}."
+        )
     if group.batch > BATCH_MAX:
-        raise NotSupported(f"a group's batch number must be at most {BATCH_MAX}")
+        raise NotSupported(f"The group's batch number is {group.batch}. It must be at most {BATCH_MAX}.")
     return TransactionGroup(group.application, group.batch)
 
 
 def _origin_of(group: pb.TransactionGroup) -> str | None:
     if len(group.origin) > APPLICATION_CHARACTERS_MAX:
-        raise NotSupported(f"a group's origin must have at most {APPLICATION_CHARACTERS_MAX} characters")
+        raise NotSupported(
+            f"The group's origin has {len(group.origin)} characters. It must have at most {APPLICATION_CHARACTERS_MAX}."
+        )
     return group.origin or None
 
 
 def _content_of(group: pb.TransactionGroup) -> Content | None:
     if max(len(group.plan), len(group.rows)) > CONTENT_CHARACTERS_MAX:
-        raise NotSupported(f"the description of a batch must have at most {CONTENT_CHARACTERS_MAX} characters")
+        raise NotSupported(
+            f"The batch's plan or rows have more than {CONTENT_CHARACTERS_MAX} characters. Send a shorter description."
+        )
     content = Content(group.plan or None, group.rows or None)
     return None if content == UNKNOWN else content
 
@@ -210,5 +219,7 @@ def _txn_of(most: int, least: int, *, scalable: bool) -> TxnId:
     _require_scalable(scalable)
     txn = TxnId(most, least)
     if not is_v5(txn):
-        raise WrongDomain(f"({txn.most},{txn.least}) is not the id of a v5 transaction")
+        raise WrongDomain(
+            f"({txn.most},{txn.least}) is not the id of a v5 transaction. Begin a transaction at a v5 coordinator."
+        )
     return txn

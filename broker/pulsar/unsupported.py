@@ -86,10 +86,11 @@ def require_supported_producer(request: pb.CommandProducer) -> None:
     """
     if request.producer_access_mode != pb.Shared:
         asked = pb.ProducerAccessMode.Name(request.producer_access_mode)
-        raise NotSupported(f"producers of access mode {asked} are not served yet; use Shared")
+        raise NotSupported(f"The broker does not support producers of access mode {asked}. Use Shared.")
     if request.encrypted:
         raise NotSupported(
-            "topics cannot require encryption; produce without that flag, and encrypted payloads are stored unchanged"
+            "The broker cannot require encryption on a topic. Produce without the flag encrypted. Encrypted payloads "
+            "are stored unchanged."
         )
 
 
@@ -100,9 +101,9 @@ def require_supported_consumer(request: pb.CommandSubscribe) -> None:
         NotSupported: it does not.
     """
     if request.subscription_properties:
-        raise NotSupported("subscriptions have no properties here; subscribe without them")
+        raise NotSupported("The broker does not support properties of subscriptions. Subscribe without them.")
     if request.durable and request.start_message_rollback_duration_sec:
-        raise NotSupported("a durable subscription cannot start at a time; subscribe, then seek to the time")
+        raise NotSupported("A durable subscription cannot start at a time. Subscribe first, then seek to the time.")
 
 
 def require_supported_message(send: pb.CommandSend, payload: bytes, metadata_span: tuple[int, int]) -> None:
@@ -120,6 +121,6 @@ def require_supported_message(send: pb.CommandSend, payload: bytes, metadata_spa
         return
     metadata, _body = parse_payload(payload)
     if metadata.HasField("deliver_at_time"):
-        raise NotSupported("delayed delivery is not served yet; send the message without a delivery time")
+        raise NotSupported("The broker does not support delayed delivery. Send the message without a delivery time.")
     if metadata.HasField("marker_type") or send.marker:
-        raise NotSupported("clients cannot write markers; only brokers can")
+        raise NotSupported("Only brokers may write markers. Send an ordinary message.")

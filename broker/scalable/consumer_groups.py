@@ -171,20 +171,27 @@ class ConsumerGroups:
         while group.members.get(name) is member and name not in group.pushed:
             if group.is_known and group.layout is None:
                 self.leave(id_, member)
-                raise TopicNotFound(f"{id_.topic} does not exist")
+                raise TopicNotFound(f"{id_.topic} does not exist. It was deleted while the consumer registered.")
             await group.turned.wait()
 
     async def _register(self, group: ConsumerGroup, name: str, claim: Check) -> None:
         if len(group.members) >= MEMBERS_MAX:
-            raise NotSupported(f"{group.id.name} already has {MEMBERS_MAX} consumers, the most that may share it")
+            raise NotSupported(
+                f"Subscription {group.id.name} of {group.id.topic} already has {MEMBERS_MAX} consumers, its maximum. "
+                "Close some of them first."
+            )
         if len(name.encode()) > NAME_BYTES_MAX:
-            raise NotSupported(f"a consumer's name must be at most {NAME_BYTES_MAX} bytes long")
+            raise NotSupported(
+                f"The consumer's name is too long. It must have at most {NAME_BYTES_MAX} bytes in UTF-8."
+            )
         async with group.writing:
             group.recorded[name] = None
             try:
                 await self._registrations.write(group.id, claim, {name: frozenset()})
             except Conflict as conflict:
-                raise OwnedElsewhere(f"{group.id.topic} is controlled by another broker now") from conflict
+                raise OwnedElsewhere(
+                    f"Another broker has become the controller of {group.id.topic}. Look the topic up again."
+                ) from conflict
             group.recorded[name] = frozenset()
 
     def lose(self, id_: GroupId, member: Member) -> None:

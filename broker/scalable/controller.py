@@ -143,7 +143,7 @@ class Controller:
                 this name. It must be migrated; otherwise its clients would lose access to its messages.
         """
         if await self._layouts.is_made(topic.as_regular):
-            raise TopicExists(f"{topic.as_regular} exists. Migrate it to get a scalable topic of this name")
+            raise TopicExists(f"{topic.as_regular} exists. Migrate it to get a scalable topic of this name.")
         layout = create(segments, self._now_ms(), creation_id=uuid.uuid4().hex, properties=properties)
         await self._layouts.create(topic, layout)
 
@@ -232,7 +232,7 @@ class Controller:
             in_use = not layout.is_deleting and any(self._topics.is_in_use(name) for name in names)
             if in_use and not force:
                 raise TopicInUse(
-                    f"{topic} has connected producers or consumers. Delete it with force=true to disconnect them"
+                    f"{topic} has connected producers or consumers. Delete it with force=true to disconnect them."
                 )
             claim = await self.elections.elect(topic)
             with self._topics.deleting(names):

@@ -59,7 +59,7 @@ class Migrations:
             (await self._topics.get(topic.as_regular)).scalable_topic = topic
             return
         if not await self._layouts.is_made(topic.as_regular):
-            raise TopicNotFound(f"{topic.as_regular} does not exist")
+            raise TopicNotFound(f"{topic.as_regular} does not exist, so it cannot be migrated. Check the name.")
         regular = await self._topics.get(topic.as_regular)
         if not force:
             _require_followers(regular)
@@ -92,7 +92,7 @@ class Migrations:
         except TopicNotFound:
             return False
         if layout.intent is None or LEGACY_SEGMENT_ID not in layout.intent.parents or not _is_legacy(layout):
-            raise TopicExists(f"{topic} is already a scalable topic")
+            raise TopicExists(f"{topic} is already a scalable topic, so nothing is left to migrate.")
         return True
 
     async def _write(self, topic: TopicName, regular: Topic, here: Mapping[str, Subscription]) -> None:
@@ -108,7 +108,7 @@ class Migrations:
                 await self._layouts.create(topic, layout, regular.claim, *schema)
             except Conflict as conflict:
                 if conflict.key == regular.claim.key:
-                    raise TopicClosed(f"{regular.name} is no longer served here") from conflict
+                    raise TopicClosed(f"This broker no longer serves {regular.name}. Try again.") from conflict
                 # A schema was added meanwhile. The next attempt includes it.
                 continue
             log.info("topic migrated", topic=str(topic), subscriptions=sorted(subscriptions))
@@ -120,7 +120,7 @@ def _require_followers(regular: Topic) -> None:
     if count:
         raise OldClientsConnected(
             f"{regular.name} has {count} producers or consumers of v4 clients, which cannot follow the migration."
-            " Close them, or migrate with force=true"
+            " Close them, or migrate with force=true."
         )
 
 

@@ -96,10 +96,10 @@ class ScalableSubscriptions:
         async with self._topic_locks.hold(topic), self._locks.hold((topic, name)):
             layout = await self._layouts.get(topic)
             if name not in layout.subscriptions:
-                raise SubscriptionNotFound(f"{topic} has no subscription {name}")
+                raise SubscriptionNotFound(f"{topic} has no subscription {name}.")
             if not force and self._has_consumers(topic, layout, name):
                 raise SubscriptionInUse(
-                    f"subscription {name} has consumers. Delete it with force=true to disconnect them"
+                    f"Subscription {name} of {topic} has consumers. Delete it with force=true to disconnect them."
                 )
             layout = await self._layouts.change(topic, lambda layout: layout.begin_removing_subscription(name))
             await self.finish_deletion(topic, layout, name)
@@ -153,7 +153,7 @@ class ScalableSubscriptions:
             layout = await self._layouts.change(topic, lambda layout: _with(layout, name, made))
         registered = layout.subscriptions[name]
         if registered.is_deleting:
-            raise SubscriptionEnding(f"subscription {name} of {topic} is being deleted")
+            raise SubscriptionEnding(f"Subscription {name} of {topic} is being deleted. Try again after that.")
         if registered.is_creating:
             await self.finish_creation(topic, layout, name)
 
@@ -162,7 +162,7 @@ class ScalableSubscriptions:
             layout = await self._layouts.get(topic)
             registered = layout.subscriptions.get(name)
             if registered is None or registered.is_deleting:
-                raise SubscriptionNotFound(f"{topic} has no subscription {name}")
+                raise SubscriptionNotFound(f"{topic} has no subscription {name}.")
             where = _STARTS[registered.start]
 
             async def seek(segment_name: TopicName) -> None:

@@ -75,10 +75,10 @@ def _parse(definition: bytes) -> AvroSchema:
     except IncompatibleSchema:
         raise
     except RecursionError:
-        raise IncompatibleSchema("the schema is nested too deeply") from None
+        raise IncompatibleSchema("The schema is nested too deeply. Flatten it.") from None
     except Exception as error:
         # The library raises many kinds of errors for invalid definitions, so no list of them would be complete.
-        raise IncompatibleSchema(f"the schema is not a valid Avro definition: {_shortened(str(error))}") from error
+        raise IncompatibleSchema(f"The schema is not a valid Avro definition: {_shortened(str(error))}") from error
     canonical = json.dumps(form, sort_keys=True, separators=(",", ":")).encode()
     return AvroSchema(parsed, hashlib.sha256(canonical).hexdigest())
 
@@ -184,4 +184,6 @@ def _full_name(name: str, namespace: str | None) -> str:
 
 def _require_name(name: str) -> None:
     if _NAME.fullmatch(name) is None:
-        raise IncompatibleSchema(f"{_shortened(name)!r} is not a legal name in a schema")
+        raise IncompatibleSchema(
+            f"{_shortened(name)!r} is not a valid name in an Avro schema. Use letters, digits and underscores."
+        )

@@ -41,10 +41,10 @@ def fingerprint(schema: Schema) -> str:
         IncompatibleSchema: the schema is invalid or too large.
     """
     if len(schema.data) > SCHEMA_BYTES_MAX:
-        raise IncompatibleSchema(f"the schema has {len(schema.data)} bytes, but the limit is {SCHEMA_BYTES_MAX}")
+        raise IncompatibleSchema(f"The schema has {len(schema.data)} bytes, but the limit is {SCHEMA_BYTES_MAX}.")
     size = sum(len(key.encode()) + len(value.encode()) for key, value in schema.properties.items())
     if size > PROPERTIES_BYTES_MAX:
-        raise IncompatibleSchema(f"the schema's properties have {size} bytes, but the limit is {PROPERTIES_BYTES_MAX}")
+        raise IncompatibleSchema(f"The schema's properties have {size} bytes, but the limit is {PROPERTIES_BYTES_MAX}.")
     return f"{schema.type.name}:{_identity(schema)}"
 
 
@@ -58,7 +58,7 @@ def require_successor(latest: Schema, new: Schema) -> None:
     problem = _why_not_readable(reader=new, writer=latest) or _why_not_readable(reader=latest, writer=new)
     if problem is not None:
         raise IncompatibleSchema(
-            f"the schema and the topic's latest schema cannot read each other's messages: {problem}"
+            f"The schema and the topic's latest schema cannot read each other's messages: {problem}"
         )
 
 
@@ -71,12 +71,12 @@ def require_reader(latest: Schema, consumer: Schema) -> None:
     _require_same_type(latest, consumer)
     problem = _why_not_readable(reader=consumer, writer=latest)
     if problem is not None:
-        raise IncompatibleSchema(f"the schema cannot read messages of the topic's latest schema: {problem}")
+        raise IncompatibleSchema(f"The schema cannot read messages of the topic's latest schema: {problem}")
 
 
 def _require_same_type(latest: Schema, new: Schema) -> None:
     if latest.type is not new.type:
-        raise IncompatibleSchema(f"the schema has type {new.type.name}, but the topic's has {latest.type.name}")
+        raise IncompatibleSchema(f"The schema has type {new.type.name}, but the topic's has type {latest.type.name}.")
 
 
 def _identity(schema: Schema) -> str:
@@ -84,7 +84,7 @@ def _identity(schema: Schema) -> str:
     if kind in AVRO_LIKE:
         parsed = avro_schema.parse(schema.data)
         if kind is SchemaType.AVRO and parsed.is_union:
-            raise IncompatibleSchema("an Avro schema whose top level is a union is not supported")
+            raise IncompatibleSchema("The broker does not support a union at the top level of an Avro schema.")
         return parsed.fingerprint
     if kind is SchemaType.KEY_VALUE:
         return "|".join(
@@ -92,12 +92,14 @@ def _identity(schema: Schema) -> str:
         )
     if kind in PRIMITIVE or kind is SchemaType.STRING:
         if schema.data and (kind in PRIMITIVE or schema.data not in _NO_DEFINITION):
-            raise IncompatibleSchema(f"a schema of type {kind.name} must not have a definition, but this one has")
+            raise IncompatibleSchema(
+                f"The schema has type {kind.name}, so it must not have a definition. Leave it out."
+            )
         return ""
     if kind is SchemaType.PROTOBUF_NATIVE:
         _root_message(schema)
     elif kind is not SchemaType.EXTERNAL:
-        raise IncompatibleSchema(f"a topic's schema cannot have type {kind.name}")
+        raise IncompatibleSchema(f"The schema has type {kind.name}, which a topic's schema cannot have.")
     return hashlib.sha256(schema.data).hexdigest()
 
 
@@ -127,12 +129,12 @@ def _root_message(schema: Schema) -> str:
         root = str(content["rootMessageTypeName"])
         files = FileDescriptorSet.FromString(base64.b64decode(content["fileDescriptorSet"]))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, binascii.Error, DecodeError) as error:
-        raise IncompatibleSchema("the schema is not a valid ProtobufNative definition") from error
+        raise IncompatibleSchema("The schema is not a valid ProtobufNative definition.") from error
     for file in files.file:
         prefix = f"{file.package}." if file.package else ""
         if root.startswith(prefix) and _describes(file.message_type, root.removeprefix(prefix).split(".")):
             return root
-    raise IncompatibleSchema(f"the schema does not describe its root message {root[:300]!r}")
+    raise IncompatibleSchema(f"The schema does not describe its root message {root[:300]!r}.")
 
 
 def _describes(messages: Sequence[DescriptorProto], path: list[str]) -> bool:

@@ -30,17 +30,17 @@ def split(schema: Schema) -> KeyValue:
     key_data, rest = _take(schema.data)
     value_data, rest = _take(rest)
     if rest:
-        raise IncompatibleSchema(f"{len(rest)} bytes follow the two parts of a key-value schema")
+        raise IncompatibleSchema(f"The key-value schema has {len(rest)} bytes after its two parts.")
     return KeyValue(_part(schema, "key", key_data), _part(schema, "value", value_data))
 
 
 def _take(data: bytes) -> tuple[bytes, bytes]:
     if len(data) < _LENGTH.size:
-        raise IncompatibleSchema("a key-value schema ends before its parts do")
+        raise IncompatibleSchema("The key-value schema ends in the middle of a part.")
     (length,) = _LENGTH.unpack_from(data)
     end = _LENGTH.size + max(length, 0)
     if end > len(data):
-        raise IncompatibleSchema("a key-value schema ends before its parts do")
+        raise IncompatibleSchema("The key-value schema ends in the middle of a part.")
     return data[_LENGTH.size : end], data[end:]
 
 
@@ -51,5 +51,5 @@ def _part(schema: Schema, part: str, data: bytes) -> Schema:
         return Schema(SchemaType.NONE)
     kind = SchemaType.__members__.get(name)
     if kind is None or kind in {SchemaType.KEY_VALUE, SchemaType.AUTO_CONSUME}:
-        raise IncompatibleSchema(f"a key-value schema cannot have a {part} of type {name[:100]!r}")
+        raise IncompatibleSchema(f"The {part} of a key-value schema cannot have type {name[:100]!r}.")
     return Schema(kind, data)

@@ -27,8 +27,6 @@ def run_client(service_url: str, story: Callable[[tidewire.Client], Awaitable[No
         anyio.run(connected)
     except tidewire.InvalidName as error:
         raise UsageError(f"{error}.") from error
-    except tidewire.TopicNotFound as error:
-        raise CommandFailed(f"{error}. `tidewire topics create` creates topic:// topics.") from error
     except tidewire.TidewireError as error:
         raise CommandFailed(f"{str(error).rstrip('.')}.") from error
     except KeyboardInterrupt:

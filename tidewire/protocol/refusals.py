@@ -19,9 +19,9 @@ class Refused(TidewireError):
         self.code = code
 
     def __str__(self) -> str:
-        """Return the broker's message and the name of its code."""
+        """Return the broker's message and the name of its code, without a final period, so that it can be embedded."""
         name = pb.ServerError.Name(self.code) if self.code in pb.ServerError.values() else str(self.code)
-        return f"{self.reason} [{name}]"
+        return f"{self.reason.rstrip('.')} [{name}]"
 
 
 class BrokerBusy(Refused):

@@ -198,7 +198,7 @@ async def test_a_page_that_others_have_filled_is_asked_for_again() -> None:
         ("records?limit=1.0", "limit"),
         ("records?limit=%D9%A3", "limit"),
         ("records?limit=" + "9" * 5000, "limit"),
-        ("records?" + "&".join(f"p{number}=" for number in range(1000)), "more parameters"),
+        ("records?" + "&".join(f"p{number}=" for number in range(1000)), "too many parameters"),
         ("index", "name"),
         ("index?name=", "name"),
         ("index?name=i&limit=x", "limit"),
@@ -248,7 +248,7 @@ async def test_a_store_that_fails_is_told(
         assert (answer.status, len(told)) == (200, 2 * module.PAGE_RECORDS + 1)
         assert told[-1] == {"failed": "the store has gone away"}
     else:
-        assert (answer.status, answer.reason) == (503, "the store has gone away")
+        assert (answer.status, answer.reason) == (503, "The store has gone away.")
 
 
 # -- snapshots
@@ -271,7 +271,8 @@ async def test_a_snapshot_is_taken_by_stores_that_have_one(
 
 async def test_a_store_without_snapshots_says_so(server: Address) -> None:
     answer = await request(server, "POST", f"{BASE}/snapshot")
-    assert (answer.status, answer.reason) == (501, "This broker's metadata store keeps no snapshots.")
+    reason = "This broker's metadata store takes no snapshots. Back up etcd with its own tools."
+    assert (answer.status, answer.reason) == (501, reason)
 
 
 async def test_a_web_page_cannot_ask_for_a_snapshot(server: Address) -> None:

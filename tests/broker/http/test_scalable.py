@@ -9,7 +9,7 @@ import trio
 from broker.addresses import Address
 from broker.administration_contract import SubscriptionStatistics
 from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import IntentOpen, LayoutTooLarge, LayoutUnreadable, TopicClosed
+from broker.errors import IntentOpen, LayoutTooLarge, LayoutUnreadable, TopicClosed, sentences
 from broker.http.parameters import BODY_BYTES_MAX
 from broker.layouts.layout import create
 from broker.layouts.parts import SubscriptionKind
@@ -151,9 +151,9 @@ async def test_a_topic_in_use_is_deleted_by_force_only(
     [
         ("split/0", 412, "Segment 0 is SEALED"),
         ("split/7", 404, "no segment 7"),
-        ("split/-1", 404, "not a segment's number"),
-        ("split/x", 404, "not a segment's number"),
-        ("split/" + "9" * 5000, 404, "not a segment's number"),
+        ("split/-1", 404, "not the number of a segment"),
+        ("split/x", 404, "not the number of a segment"),
+        ("split/" + "9" * 5000, 404, "not the number of a segment"),
         ("merge/1/3", 412, "not adjacent"),
         ("merge/0/1", 412, "Segment 0 is SEALED"),
         ("merge/1/1", 412, "not adjacent"),
@@ -206,7 +206,7 @@ async def test_what_the_service_does_not_do_is_said_clearly(server: Address, top
 async def test_each_error_has_its_code(server: Address, topics: FakeTopics, failure: Exception, status: int) -> None:
     topics.failure = failure
     answer = await request(server, "POST", f"{BASE}/x/split/0")
-    assert (answer.status, answer.reason) == (status, str(failure))
+    assert (answer.status, answer.reason) == (status, sentences(failure))
 
 
 async def test_an_error_that_no_request_should_meet_is_not_asked_for_again(server: Address, topics: FakeTopics) -> None:
@@ -271,7 +271,7 @@ async def test_a_name_that_is_none_is_refused(server: Address, topics: FakeTopic
     before = dict(topics.layouts)
     answer = await request(server, method, path)
     assert answer.status == 412
-    assert "invalid topic name" in answer.reason
+    assert "is not a valid name: " in answer.reason
     assert topics.layouts == before
 
 
@@ -306,10 +306,10 @@ async def test_pulsars_other_calls_are_refused_clearly(server: Address, method: 
 async def test_nothing_else_is_served(server: Address, path: str) -> None:
     answer = await request(server, "GET", path)
     assert answer.status == 404
-    assert answer.reason == f"There is no GET {path} here."
+    assert answer.reason == f"This broker does not serve GET {path}. Check the method and the path."
 
 
 async def test_a_method_that_a_path_does_not_have_is_named(server: Address) -> None:
     answer = await request(server, "PATCH", f"{BASE}/x")
     assert answer.status == 405
-    assert answer.reason == f"There is no PATCH {BASE}/x here."
+    assert answer.reason == f"This broker does not serve PATCH {BASE}/x. Check the method and the path."

@@ -175,7 +175,7 @@ def test_only_the_open_intent_is_carried_on() -> None:
     first = new().begin_split(0)
     assert first.intent is not None
     second = finished(first).begin_split(1)
-    with pytest.raises(IntentGone, match="no longer the open one"):
+    with pytest.raises(IntentGone, match="so it cannot continue here"):
         second.replace_segments(first.intent, NOW_MS)
     with pytest.raises(IntentGone, match="No split or merge"):
         new().replace_segments(first.intent, NOW_MS)

@@ -110,7 +110,7 @@ async def test_what_does_not_fit_the_record_is_refused(
     assert not answer.ack_response.HasField("error")
     refused = await client.ask(commands.ack(1, [ids[5]], request_id=4))
     assert (refused.ack_response.request_id, refused.ack_response.error) == (4, pb.TooManyRequests)
-    assert "too many holes" in refused.ack_response.message
+    assert "too many gaps" in refused.ack_response.message
     answer = await client.ask(commands.ack(1, [ids[0]], request_id=5))
     assert (answer.ack_response.request_id, answer.ack_response.HasField("error")) == (5, False), "it fills a hole"
     answer = await client.ask(commands.ack(1, [ids[5]], request_id=6))

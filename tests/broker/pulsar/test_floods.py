@@ -36,7 +36,7 @@ async def test_a_client_that_never_says_connect_is_disconnected(broker: Rooms, m
             await wait_all_tasks_blocked(0.01)
             mock_clock.jump(2)
             answer = await mute.receive()
-            assert "CONNECT did not come in time" in answer.error.message
+            assert "CONNECT did not arrive in time" in answer.error.message
             assert await mute.receive_frame() is None
         mock_clock.jump(1_000)
         await silent.receives_nothing_more()

@@ -66,7 +66,7 @@ async def test_what_there_is_not_is_refused(broker: Rooms, client: WireClient) -
     assert durable.error.error == pb.NotAllowedError
     assert "only committed messages" in durable.error.message
     strange = commands.subscribe(name, "s", 9, 90, durable=False, properties={"tidewire.isolation": "dirty"})
-    assert "no isolation 'dirty'" in (await client.ask(strange)).error.message
+    assert "no isolation level 'dirty'" in (await client.ask(strange)).error.message
 
 
 async def test_a_stretch_is_measured_up_to_what_the_reader_may_see(broker: Rooms, client: WireClient) -> None:

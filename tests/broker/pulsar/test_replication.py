@@ -48,7 +48,7 @@ async def test_a_replicated_message_is_part_of_no_transaction(
     txn = await begin(client)
     refused = await send(client, 0, txn, **fields)
     assert (refused.type, refused.send_error.error) == (Type.SEND_ERROR, pb.NotAllowedError)
-    assert "not replicated" in refused.send_error.message
+    assert "does not replicate transactions" in refused.send_error.message
     assert await records(broker) == 0
     assert topic.ledger.next_index == 0
     assert (await send(client, 1, None, **fields)).type == Type.SEND_RECEIPT

@@ -63,7 +63,8 @@ async def test_a_command_larger_than_it_can_mean_ends_its_connection(
     size = SIZES.of(kind) + 1
     await client.stream.send_all((size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + bytes((0x08, kind)))
     answer = await client.receive()
-    assert (answer.type, answer.error.message[:13]) == (Type.ERROR, "FrameTooLarge")
+    assert answer.type == Type.ERROR
+    assert "bytes; at most" in answer.error.message
     assert await client.receive_frame() is None
     await other.receives_nothing_more()
 

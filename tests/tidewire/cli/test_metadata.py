@@ -249,7 +249,7 @@ def test_a_broker_on_etcd_is_asked_the_same_way(tmp_path: Path) -> None:
             tidewire.well("topics", "create", "topic://public/default/b")
             told = next_line(process)
             assert (told["event"], told["key"]) == ("written", "/topics/public/default/b")
-        assert "keeps no snapshots" in tidewire.complaint("metadata", "snapshot")
+        assert "takes no snapshots" in tidewire.complaint("metadata", "snapshot")
         for command in (("dump",), ("verify",), ("snapshot",)):
             assert "--http" in FolderCommands(broker.data_dir).complaint(*command, status=2)
 

@@ -12,7 +12,7 @@ import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionType;
 
-/** What is not served: the client is told so at once, by name, and what is served goes on. */
+/** A refusal of an unsupported feature reaches the client at once and names the feature. Other requests still work. */
 final class RefusalScenarios {
     private RefusalScenarios() {
     }
@@ -44,7 +44,7 @@ final class RefusalScenarios {
     private static void delayedDelivery(Stage stage) throws Exception {
         PulsarClient client = stage.oldClient();
         try (Producer<String> producer = client.newProducer(Schema.STRING).topic(stage.regular).create()) {
-            refused("delayed delivery is not served",
+            refused("does not support delayed delivery",
                     () -> producer.newMessage().value("late").deliverAfter(1, TimeUnit.SECONDS).send());
             producer.send("now");
         }
@@ -61,7 +61,7 @@ final class RefusalScenarios {
                         .subscribe()) {
             producer.send("again");
             Message<String> message = consumer.receive((int) Limits.DELIVERY_MAX.toSeconds(), TimeUnit.SECONDS);
-            refused("delayed delivery is not served", () -> consumer.reconsumeLater(message, 1, TimeUnit.SECONDS));
+            refused("does not support delayed delivery", () -> consumer.reconsumeLater(message, 1, TimeUnit.SECONDS));
         }
     }
 
@@ -96,7 +96,7 @@ final class RefusalScenarios {
                     .subscriptionType(type)
                     .subscribe());
         }
-        refused("no properties", () -> client.newConsumer(Schema.STRING)
+        refused("does not support properties", () -> client.newConsumer(Schema.STRING)
                 .topic(stage.regular)
                 .subscriptionName("sub")
                 .subscriptionProperties(Map.of("a", "b"))

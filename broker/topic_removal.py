@@ -11,11 +11,27 @@ from broker.topic_services import TopicServices
 from broker.traffic import load_key
 from storage.cursor import cursor_key
 from storage.managed_ledger_removal import remove_managed_ledger
-from storage.metadata.store import Check, Conflict, Delete, DeleteRange, MetadataStore, Op, exactly, starting_with
+from storage.metadata.store import (
+    Check,
+    Conflict,
+    Delete,
+    DeleteRange,
+    MetadataStore,
+    Op,
+    RecordVersion,
+    exactly,
+    starting_with,
+)
 from txn.aborted_transactions import aborted_records
 from txn.errors import OwnershipLost
 from txn.op_removal import remove_ops
-from txn.ops import ACKS_BY_SUBSCRIPTION, WRITES_BY_SEGMENT, acks_of_segment, acks_of_subscription, writes_of_segment
+from txn.ops import (
+    ACKS_BY_SUBSCRIPTION,
+    WRITES_BY_SEGMENT,
+    acks_of_segment,
+    acks_of_subscription,
+    writes_of_segment,
+)
 
 
 async def remove_topic(name: TopicName, services: TopicServices, claim: Check) -> None:
@@ -59,7 +75,7 @@ async def _remove_ops(
 ) -> None:
     hits = await metadata.query(index, *extent)
     try:
-        await remove_ops([hit.record.key for hit in hits], metadata=metadata, claim=(claim,))
+        await remove_ops([RecordVersion.of(hit.record) for hit in hits], metadata=metadata, claim=(claim,))
     except Conflict as conflict:
         raise OwnershipLost(str(name)) from conflict
 

@@ -69,6 +69,8 @@ class AbortedTransactions:
         self._prefix = _prefix(ledger.name)
         self._recent: dict[TxnId, Span] = {}
         """Transactions with a record in the metadata store, or about to have one."""
+        self._versions: dict[TxnId, int] = {}
+        """The versions of their durable records. A removal names them."""
         self._recent_ledgers: Counter[int] = Counter()
         """How many of them end in each ledger."""
         self._indexed: OrderedDict[int, frozenset[TxnId]] = OrderedDict()
@@ -95,6 +97,7 @@ class AbortedTransactions:
             fields = orjson.loads(record.value)
             txn = txn_from_name(record.key.removeprefix(self._prefix))
             self.remember(txn, Span(Position(*fields["first"]), Position(*fields["last"])))
+            self._versions[txn] = record.version
 
     async def prepare(self, entries: Iterable[Entry]) -> None:
         """Load the indexes of these entries' ledgers. Does not wait for recently written entries.
@@ -132,6 +135,12 @@ class AbortedTransactions:
         index = IndexEntry(ABORTED_BY_POSITION, f"{self._name}:{fixed_width(last.ledger)}:{fixed_width(last.entry)}")
         return Put(self._prefix + txn_name(txn), value, indexes=(index,))
 
+    def recorded(self, ops: Iterable[Op], revision: int) -> None:
+        """This change set is durable. Its abort records are as of `revision`."""
+        for op in ops:
+            if isinstance(op, Put):
+                self._versions[self._txn_of(op)] = revision
+
     def to_delete(self) -> DeleteRange:
         """Deletes every record, for a segment whose data is deleted."""
         return DeleteRange(*aborted_records(self._ledger.name))
@@ -141,11 +150,11 @@ class AbortedTransactions:
 
         Returns the change sets that then remove the records.
 
-        It takes only ledgers that are closed and in which everything is decided. The indexes are durable on return, so
-        the removals may be made or repeated at any time. `forget` follows each. Transactions of a ledger with a damaged
-        index keep their records, which go on hiding them.
+        It takes only durable records of ledgers that are closed and in which everything is decided. The indexes are
+        durable on return, so the removals may be made or repeated at any time. `forget` follows each. Transactions of a
+        ledger with a damaged index keep their records, which go on hiding them.
         """
-        moving = {txn: span for txn, span in self._recent.items() if self._is_passed(span.last.ledger, readable)}
+        moving = {txn: self._recent[txn] for txn in self._versions if self._is_passed_by(txn, readable)}
         spans: dict[int, list[AbortedSpan]] = {}
         for txn, (first, last) in moving.items():
             for begin, end in self._ledger.cut_at_ledgers(first, last):
@@ -171,17 +180,16 @@ class AbortedTransactions:
             self._moves += 1
             # Kept even if the ledger was trimmed, because its entries may have been read before.
             self._keep(ledger, frozenset(span.txn for span in stored))
-        keys = [self._prefix + txn_name(txn) for txn in moving]
-        return [
-            [Delete(key) for key in keys[start : start + MOVED_AT_ONCE_MAX]]
-            for start in range(0, len(keys), MOVED_AT_ONCE_MAX)
-        ]
+        removals: list[Op] = [Delete(self._prefix + txn_name(txn), self._versions[txn]) for txn in moving]
+        return [removals[start : start + MOVED_AT_ONCE_MAX] for start in range(0, len(removals), MOVED_AT_ONCE_MAX)]
 
     def forget(self, removed: Iterable[Op]) -> None:
         """These operations removed their records from the store. The indexes answer for them now."""
         for op in removed:
             if isinstance(op, Delete):
-                span = self._recent.pop(txn_from_name(op.key.removeprefix(self._prefix)))
+                txn = self._txn_of(op)
+                span = self._recent.pop(txn)
+                del self._versions[txn]
                 self._recent_ledgers[span.last.ledger] -= 1
                 if not self._recent_ledgers[span.last.ledger]:
                     del self._recent_ledgers[span.last.ledger]
@@ -209,6 +217,12 @@ class AbortedTransactions:
     def _is_open(self, ledger: int) -> bool:
         """Whether it accepts entries, and so has no index yet."""
         return self._ledger.takes_entries(ledger)
+
+    def _txn_of(self, op: Put | Delete) -> TxnId:
+        return txn_from_name(op.key.removeprefix(self._prefix))
+
+    def _is_passed_by(self, txn: TxnId, readable: Position) -> bool:
+        return self._is_passed(self._recent[txn].last.ledger, readable)
 
     def _is_passed(self, ledger: int, readable: Position) -> bool:
         if self._ledger.next_after(readable).ledger > ledger:

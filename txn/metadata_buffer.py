@@ -20,7 +20,7 @@ import trio
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import NoSpace
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Conflict, Delete, MetadataStore, StoreFull, StoreUnavailable
+from storage.metadata.store import Check, Conflict, MetadataStore, RecordVersion, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, Position
 from storage.watermark import Watermark
 from txn.aborted_transactions import AbortedTransactions, Span
@@ -185,11 +185,11 @@ class MetadataTransactionBuffer:
             op = WriteOp.from_record(hit.record)
             if op.creation_id != self._ledger.creation_id:
                 # It belongs to a deleted segment of the same name and holds nothing here (D16).
-                await self._settlement.commit([Delete(hit.record.key)])
+                await self._settlement.commit([RecordVersion.of(hit.record).to_delete()])
                 continue
             # A decision that comes during the search for entries is applied once their place is known.
             write = self._writes.setdefault(op.txn, SegmentWrite(op.txn, joining=trio.Event()))
-            write.op_keys.append(hit.record.key)
+            write.ops.append(RecordVersion.of(hit.record))
             self._outstanding.add(1)
             self._headers.join(op.txn, self)
             if write.span is None:
@@ -230,7 +230,7 @@ class MetadataTransactionBuffer:
         if write is not None:
             if write.joining is not None:
                 await write.joining.wait()
-            if self._writes.get(txn) is write and write.op_keys:
+            if self._writes.get(txn) is write and write.ops:
                 return write
             # The other publish's op record was refused. The header says why, and so does another try.
             require_open(self._metadata, txn)
@@ -247,7 +247,7 @@ class MetadataTransactionBuffer:
         try:
             # Not cancelled half-way, because this broker must know whether the record exists to remove it later.
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
-                write.op_keys.append(await put_op(self._metadata, txn, self._claim, op.to_put()))
+                write.ops.append(await put_op(self._metadata, txn, self._claim, op.to_put()))
             self._counters.op_writes += 1
             self._outstanding.add(1)
         except Conflict as conflict:
@@ -261,7 +261,7 @@ class MetadataTransactionBuffer:
             assert write.joining is not None, "only this task ends the joining"
             write.joining.set()
             write.joining = None
-            if not write.op_keys:
+            if not write.ops:
                 self._forget(write)
             elif write.decided is not None:
                 self._let_go(write)
@@ -291,5 +291,5 @@ class MetadataTransactionBuffer:
     def _removed(self, write: SegmentWrite) -> None:
         """Its records are gone."""
         self._headers.leave(write.txn, self)
-        self._outstanding.add(-len(write.op_keys))
+        self._outstanding.add(-len(write.ops))
         del self._writes[write.txn]

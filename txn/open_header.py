@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from storage.entry import TxnId
-from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, PutSequential
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, PutSequential, RecordVersion
 from txn.errors import TransactionEnded, TransactionNotFound
 from txn.group_record import GroupRecord, group_key, state_in
 from txn.headers import Header, header_key
@@ -55,8 +55,8 @@ async def require_open_anywhere(metadata: MetadataStore, txn: TxnId) -> None:
     require_open(metadata, txn)
 
 
-async def put_op(metadata: MetadataStore, txn: TxnId, claim: Sequence[Check], put: PutSequential) -> str:
-    """Write an op record of an open transaction under its owner's claim. Returns the record's key. Durable on return.
+async def put_op(metadata: MetadataStore, txn: TxnId, claim: Sequence[Check], put: PutSequential) -> RecordVersion:
+    """Write an op record of an open transaction under its owner's claim. Returns its place. Durable on return.
 
     Raises:
         TransactionNotFound, TransactionEnded: the transaction is not open. Nothing was written.
@@ -74,4 +74,4 @@ async def put_op(metadata: MetadataStore, txn: TxnId, claim: Sequence[Check], pu
         else:
             key = committed.keys[-1]
             assert key is not None, "a sequential put names its key"
-            return key
+            return RecordVersion(key, committed.revision)

@@ -25,7 +25,15 @@ import trio
 from storage.cursor import Cursor, CursorError
 from storage.entry import TxnId
 from storage.errors import ExpectedError
-from storage.metadata.store import ChangeSetTooLarge, Check, Conflict, MetadataStore, PutSequential, StoreFull
+from storage.metadata.store import (
+    ChangeSetTooLarge,
+    Check,
+    Conflict,
+    MetadataStore,
+    PutSequential,
+    RecordVersion,
+    StoreFull,
+)
 from storage.position import Position
 from storage.ranges import EntryAck
 from storage.signal import Signal
@@ -133,7 +141,7 @@ class PendingAcks:
             first = self._book.first_of(txn, identity, acks)
             if first is None:
                 break
-            if first.key is not None:
+            if first.op is not None:
                 return
             # If the segment is lost, the next owner finds out whether the first copy was recorded.
             self._tenure.require()
@@ -211,12 +219,12 @@ class PendingAcks:
                 read = await pause_after(read + len(op.acks))
                 if op.creation_id == self._cursor.creation_id:
                     size = len(hit.record.value)
-                    acks = op.acks
-                    self._begin(op.txn, Command(acks, op.cumulative, size, hit.record.key, op.command, len(acks)))
+                    acks, stored = op.acks, RecordVersion.of(hit.record)
+                    self._begin(op.txn, Command(acks, op.cumulative, size, stored, op.command, len(acks)))
                     self._outstanding.add(1)
                 else:
                     # It belongs to a subscription of the same name that was removed (D16).
-                    strangers.append(hit.record.key)
+                    strangers.append(RecordVersion.of(hit.record))
             await self._settlement.remove(strangers)
             await self._headers.catch_up([pending.txn for pending in self._book])
             # Only open transactions reserve. They may continue where decided ones ended, and only one of two cumulative
@@ -258,7 +266,7 @@ class PendingAcks:
         self._book.reserved.clear()
         for pending in self._book:
             pending.is_discarded = True
-            self._settlement.add_orphans(pending.keys)
+            self._settlement.add_orphans(pending.ops)
             self._forget(pending)
 
     async def clear(self) -> None:
@@ -278,34 +286,34 @@ class PendingAcks:
 
         The messages stay reserved unless the record is known to be absent.
         """
-        key: str | None = None
+        op: RecordVersion | None = None
         try:
             # Not cancelled half-way, because this broker must know whether the record exists to remove it later.
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
-                key = await put_op(self._metadata, pending.txn, self._claim, put)
+                op = await put_op(self._metadata, pending.txn, self._claim, put)
                 self._counters.op_writes += 1
                 if pending.is_discarded:
-                    await self._settlement.remove([key])
+                    await self._settlement.remove([op])
                 else:
-                    command.key = key
+                    command.op = op
                     self._outstanding.add(1)
         except Conflict as conflict:
             # Nothing was written.
             await self._withdraw(pending, command)
             raise self._tenure.end(OwnershipLost(self._segment)) from conflict
         except ExpectedError as error:
-            if key is None and error.definite:
+            if op is None and error.definite:
                 # It is known that nothing was written.
                 await self._withdraw(pending, command)
                 if isinstance(error, ChangeSetTooLarge):
                     raise AcknowledgementTooLarge(self._cursor.name, str(error)) from error
                 raise
-            if key is None:
+            if op is None:
                 raise self._tenure.end(OutcomeUnknown(self._segment, "an op record")) from error
             if not isinstance(error, StoreFull):
                 # The subscription was moved meanwhile. If the move is never durable, its record counts.
                 raise self._tenure.end(OutcomeUnknown(self._segment, "the removal of an op record")) from error
-            self._settlement.add_orphans([key])
+            self._settlement.add_orphans([op])
         except trio.TooSlowError as unknown:
             raise self._tenure.end(OutcomeUnknown(self._segment, "an op record")) from unknown
         except BaseException:
@@ -402,7 +410,7 @@ class PendingAcks:
         """The transaction has nothing left here."""
         if not self._book.forget(pending):
             return
-        self._outstanding.add(-len(pending.keys))
+        self._outstanding.add(-len(pending.ops))
         self._headers.leave(pending.txn, self)
         self._settlement.discard(pending)
 

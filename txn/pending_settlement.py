@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import trio
 
 from storage.cursor import Cursor
-from storage.metadata.store import Check, Conflict, MetadataStore, StoreUnavailable
+from storage.metadata.store import Check, Conflict, MetadataStore, RecordVersion, StoreUnavailable
 from storage.position import EARLIEST
 from txn.errors import OutcomeUnknown, OwnershipLost
 from txn.op_removal import remove_ops
@@ -47,7 +47,7 @@ class PendingSettlement:
         self._claim = claim
         self._applied: list[PendingTransaction] = []
         """Decided transactions, applied in memory as far as the cursor has room."""
-        self._orphans: dict[str, None] = {}
+        self._orphans: dict[RecordVersion, None] = {}
         """Op records from before the cursor was moved. They go once the move is durable."""
 
     def add(self, pending: PendingTransaction) -> None:
@@ -60,9 +60,9 @@ class PendingSettlement:
         if pending in self._applied:
             self._applied.remove(pending)
 
-    def add_orphans(self, keys: Iterable[str]) -> None:
+    def add_orphans(self, ops: Iterable[RecordVersion]) -> None:
         """These records no longer count once the current cursor is durable."""
-        self._orphans.update(dict.fromkeys(keys))
+        self._orphans.update(dict.fromkeys(ops))
         self._tenure.due.set()
 
     async def run(self, steps: PendingSteps, removed: Callable[[PendingTransaction], None]) -> None:
@@ -77,14 +77,14 @@ class PendingSettlement:
         """
         await self._tenure.repeat(lambda: self._settle_all(steps, removed), lambda: self._wait_for_work(steps))
 
-    async def remove(self, keys: Sequence[str], *, along: bool = False) -> None:
+    async def remove(self, ops: Sequence[RecordVersion], *, along: bool = False) -> None:
         """Remove these records. With `along`, they share the sync of other change sets, if no caller waits.
 
         Raises:
             OwnershipLost: another broker owns the segment.
         """
         try:
-            await remove_ops(keys, metadata=self._metadata, claim=self._claim, along=along)
+            await remove_ops(ops, metadata=self._metadata, claim=self._claim, along=along)
         except Conflict as conflict:
             raise self._tenure.end(OwnershipLost(self._segment)) from conflict
 
@@ -138,9 +138,9 @@ class PendingSettlement:
         upto = max(pending.upto for pending in settled)
         if upto > EARLIEST:
             await self._cursor.synced(upto)
-        await self.remove([key for pending in settled if not pending.is_discarded for key in pending.keys], along=True)
+        await self.remove([op for pending in settled if not pending.is_discarded for op in pending.ops], along=True)
 
-    async def _remove_orphans(self, keys: Sequence[str]) -> None:
-        await self.remove(keys)
-        for key in keys:
-            self._orphans.pop(key, None)
+    async def _remove_orphans(self, ops: Sequence[RecordVersion]) -> None:
+        await self.remove(ops)
+        for op in ops:
+            self._orphans.pop(op, None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from storage.entry import TxnId
+from storage.metadata.store import RecordVersion
 from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from txn.states import TxnState
@@ -60,8 +61,8 @@ class Command:
     cumulative: bool
     size: int
     """Bytes of its op record."""
-    key: str | None = None
-    """The key of its op record; None until the record is known to be durable."""
+    op: RecordVersion | None = None
+    """Its op record; None until it is known to be durable."""
     identity: CommandId | None = None
     """None if its repeat cannot be told from another command."""
     reserved: int = 0
@@ -96,6 +97,6 @@ class PendingTransaction:
     """Whether the cursor was moved or removed, so that nothing of this counts."""
 
     @property
-    def keys(self) -> list[str]:
-        """The keys of its op records."""
-        return [command.key for command in self.commands if command.key is not None]
+    def ops(self) -> list[RecordVersion]:
+        """Its durable op records."""
+        return [command.op for command in self.commands if command.op is not None]

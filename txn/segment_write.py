@@ -8,6 +8,7 @@ import trio
 from storage.entry import TxnId
 from storage.errors import EntriesUnreadable
 from storage.managed_ledger import ManagedLedger
+from storage.metadata.store import RecordVersion
 from storage.position import Position
 from txn.aborted_transactions import Span
 from txn.states import TxnState
@@ -20,7 +21,7 @@ SCAN_BYTES_MAX: Final = 4 * 1024 * 1024
 class SegmentWrite:
     """One transaction on one segment, from its joining until its records are removed.
 
-        phase       `joining`   `op_keys`   `span`                 `decided`          next
+        phase       `joining`   `ops`       `span`                 `decided`          next
         joining     an event    none        None                   None or final      appending, settling, or forgotten
         appending   None        some        None, then it grows    None               settling
         settling    None        some        stays                  final              forgotten
@@ -30,8 +31,8 @@ class SegmentWrite:
     """
 
     txn: TxnId
-    op_keys: list[str] = field(default_factory=list)
-    """The keys of its durable op records. Empty only while it joins, or if the record was refused."""
+    ops: list[RecordVersion] = field(default_factory=list)
+    """Its durable op records. Empty only while it joins, or if the record was refused."""
     span: Span | None = None
     """From its first append here to its last one; None before the first. The start never moves, and the end rises."""
     decided: TxnState | None = None

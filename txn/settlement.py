@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, RecordVersion
 from storage.watermark import Watermark
 from txn.aborted_transactions import AbortedTransactions
 from txn.counters import OpCounters
 from txn.errors import OwnershipLost
-from txn.op_removal import RECORDS_AT_ONCE_MAX, remove_ops
+from txn.op_removal import RECORDS_AT_ONCE_MAX, commit_with_removals, remove_ops
 from txn.ops import WRITES_BY_SEGMENT, writes_of_segment
 from txn.segment_write import SegmentWrite
 from txn.states import TxnState
@@ -74,20 +74,21 @@ class Settlement:
         self._is_discarded = True
         hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
         try:
-            await remove_ops([hit.record.key for hit in hits], metadata=self._metadata, claim=self._claim)
+            await remove_ops([RecordVersion.of(hit.record) for hit in hits], metadata=self._metadata, claim=self._claim)
         except Conflict as conflict:
             raise OwnershipLost(self._segment) from conflict
         await self.commit([self._aborted.to_delete()])
 
-    async def commit(self, ops: list[Op], *, along: bool = False) -> None:
+    async def commit(self, ops: list[Op], *, along: bool = False) -> int | None:
         """Commit a change set on the condition of the claim. With `along`, it shares the sync of another one.
+
+        Removals whose record was changed are left out. Returns the revision; None if nothing was left to do.
 
         Raises:
             OwnershipLost: the claim is gone. Nothing was changed.
         """
-        ops = [*self._claim, *ops]
         try:
-            await (self._metadata.commit_along if along else self._metadata.commit)(ops)
+            return await commit_with_removals(ops, metadata=self._metadata, claim=self._claim, along=along)
         except Conflict as conflict:
             raise OwnershipLost(self._segment) from conflict
 
@@ -115,10 +116,12 @@ class Settlement:
                     ops.append(self._aborted.to_put(write.txn))
             if self._is_discarded:
                 return
-            ops.extend(Delete(key) for key in write.op_keys)
+            ops.extend(op.to_delete() for op in write.ops)
         for start in range(0, len(ops), RECORDS_AT_ONCE_MAX):
             some = ops[start : start + RECORDS_AT_ONCE_MAX]
             # Nobody waits for a removal. Abort records must keep their order with `discard`, so they are not held back.
-            await self.commit(some, along=all(isinstance(op, Delete) for op in some))
+            revision = await self.commit(some, along=all(isinstance(op, Delete) for op in some))
+            if revision is not None:
+                self._aborted.recorded(some, revision)
         for write in writes:
             removed(write)

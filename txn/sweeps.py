@@ -23,6 +23,7 @@ from storage.metadata.store import (
     IndexHit,
     MetadataStore,
     Record,
+    RecordVersion,
     StoreUnavailable,
     starting_with,
 )
@@ -251,18 +252,18 @@ class HeaderSweep:
     async def _see_to(self, txn: TxnId, redriven: dict[str, bool]) -> None:
         """Have a decided transaction's op records applied, and remove those that nobody can apply."""
         start, end = ops_of(txn)
-        while ops := await self._metadata.scan(start, end, limit=LEFTOVER_OPS_SHOWN):
-            of_segment: dict[str, list[str]] = {}
-            for op in ops:
-                with self._unreadable.reading(op.key):
-                    of_segment.setdefault(segment_of(op), []).append(op.key)
+        while records := await self._metadata.scan(start, end, limit=LEFTOVER_OPS_SHOWN):
+            of_segment: dict[str, list[RecordVersion]] = {}
+            for record in records:
+                with self._unreadable.reading(record.key):
+                    of_segment.setdefault(segment_of(record), []).append(RecordVersion.of(record))
             await self._redrive_all(of_segment.keys() - redriven.keys(), redriven)
             # A slow or disconnected owner still has to apply its records. Remove only what nobody ever will (T29).
             await remove_ops(
-                [key for segment, keys in of_segment.items() if not redriven[segment] for key in keys],
+                [op for segment, ops in of_segment.items() if not redriven[segment] for op in ops],
                 metadata=self._metadata,
             )
-            start = ops[-1].key + "\0"
+            start = records[-1].key + "\0"
 
     async def _redrive_all(self, segments: Collection[str], redriven: dict[str, bool]) -> None:
         """Redrive several segments side by side, so that one that cannot be loaded does not block the others."""

@@ -65,6 +65,22 @@ class Record(NamedTuple):
     """Id of the session whose end deletes it; None for a lasting record."""
 
 
+class RecordVersion(NamedTuple):
+    """A record as one change set wrote it. Whoever removes a record names the version that it saw."""
+
+    key: str
+    version: int
+
+    @classmethod
+    def of(cls, record: Record) -> "RecordVersion":
+        """The version of a record that was read."""
+        return cls(record.key, record.version)
+
+    def to_delete(self) -> "Delete":
+        """The removal of this version. It conflicts if the record was written again or removed."""
+        return Delete(self.key, self.version)
+
+
 class IndexHit(NamedTuple):
     """One result of an index query, in order of (index key, primary key)."""
 

@@ -58,7 +58,8 @@ class Segment:
 
     async def abort(self, txn: TxnId, span: Span) -> None:
         self.aborted.remember(txn, span)
-        await self.metadata.commit([self.aborted.to_put(txn)])
+        put = self.aborted.to_put(txn)
+        self.aborted.recorded([put], (await self.metadata.commit([put])).revision)
 
     async def move(self) -> None:
         for ops in await self.aborted.move_to_indexes(self.ledger.confirmed.value):

@@ -266,6 +266,28 @@ async def test_what_cannot_be_read_is_told_once_and_hides_nothing(
     assert len(await store.scan(*starting_with("/txn/"))) == 2 + len(stray)
 
 
+async def test_a_sweep_removes_only_the_op_records_that_it_read(store: CountingStore, mock_clock: MockClock) -> None:
+    """C18, T29: the segment is gone, but another broker has written one of its op records again since."""
+    txn = await finished(store, 1)
+    gone = "segment://public/default/x/0000-ffff-0"
+    for _ in range(3):
+        await wrote(store, txn, gone)
+    first = (await store.scan(OPS, OPS + "~"))[0].key
+
+    async def redrive(segment: str) -> bool:
+        await store.put(first, WriteOp(txn, segment, "newer", Position(1, 0)).to_put().value)
+        return False
+
+    sweep = header_sweep(store, redrive)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sweep.run)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert [record.key for record in await store.scan(OPS, OPS + "~")] == [first]
+    assert sweep.deleted == 0
+    assert await store.get(header_key(txn)) is not None
+
+
 async def test_a_damaged_header_keeps_no_other_transaction_open(
     store: CountingStore, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ import orjson
 from storage.errors import CursorCorrupt
 from storage.position import LATEST, Position
 from storage.ranges import Acknowledged, NextAfter, bits_from_words, words_from_bits
+from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 
 STORED_MAX: Final = 10_000
 """The most ranges and partly acknowledged batches in the record. With that many in memory, no new entries should be
@@ -31,6 +32,8 @@ STORED_WORDS_MAX: Final = 10_000
 """The most 64-bit words of batch bits in the record. A batch of N messages takes N / 64 words. With the ranges, the
 record stays below the 1 MiB that every metadata store accepts."""
 
+
+_FIELDS: Final = frozenset({"creation_id", "properties", "mark_delete", "ranges", "batches"})
 
 ITEMS_AT_ONCE: Final = 2_000
 """Ranges and batches that one step of the event loop encodes, in about 2 ms."""
@@ -49,6 +52,7 @@ class Identity:
     """Unique for each creation and for each move of the cursor."""
     properties: dict[str, str] = field(default_factory=dict)
     """What the creator attached to it."""
+    unknown: Unknown = NOTHING_UNKNOWN
 
 
 class _Item(NamedTuple):
@@ -114,6 +118,7 @@ def encode_in_steps(
         "mark_delete": [acknowledged.mark_delete.ledger, acknowledged.mark_delete.entry],
         "ranges": ranges,
         "batches": [(batch.first.ledger, batch.first.entry, batch.words) for batch in batches],
+        **restored(identity.unknown),
     }
     return Encoded(orjson.dumps(state), upto, tuple(item.first for item in items + batches))
 
@@ -133,7 +138,7 @@ def decode(value: bytes, next_after: NextAfter) -> tuple[Identity, Acknowledged]
         ]
         batches = {Position(ledger, entry): bits_from_words(words) for ledger, entry, words in state["batches"]}
         acknowledged = Acknowledged(Position(*state["mark_delete"]), next_after, ranges, batches)
-        return Identity(state["creation_id"], state["properties"]), acknowledged
+        return Identity(state["creation_id"], state["properties"], unknown_in(state, _FIELDS)), acknowledged
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CursorCorrupt(f"a cursor's record cannot be read: {error!r}") from error
 

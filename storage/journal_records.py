@@ -25,9 +25,12 @@ import orjson
 from storage.errors import IdentityMismatch, JournalContended
 from storage.fence import EpochRecord
 from storage.metadata.store import ABSENT, Conflict, MetadataStore
+from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from storage.writer import Epoch, Writer
 
 JOURNALS: Final = "/journals/"
+
+_FIELDS: Final = frozenset({"folder", "path", "epoch", "stream"})
 
 
 class Recorded(NamedTuple):
@@ -39,6 +42,7 @@ class Recorded(NamedTuple):
     """Where that folder was when the journal was last taken over. For people."""
     life: Epoch
     version: int
+    unknown: Unknown = NOTHING_UNKNOWN
 
 
 class JournalRecords:
@@ -54,7 +58,8 @@ class JournalRecords:
         if record is None:
             return None
         fields = orjson.loads(record.value)
-        return Recorded(fields["folder"], fields["path"], Epoch(fields["epoch"], fields["stream"]), record.version)
+        life = Epoch(fields["epoch"], fields["stream"])
+        return Recorded(fields["folder"], fields["path"], life, record.version, unknown_in(fields, _FIELDS))
 
     async def advance(self, known: Recorded | None, writer: Writer) -> None:
         """Record the epoch of `writer`, which has claimed the fence. Durable on return.
@@ -62,7 +67,13 @@ class JournalRecords:
         Raises:
             JournalContended: the record has changed since `known` was read.
         """
-        fields = {"folder": writer.folder, "path": self._path, "epoch": writer.epoch, "stream": writer.stream}
+        fields = {
+            "folder": writer.folder,
+            "path": self._path,
+            "epoch": writer.epoch,
+            "stream": writer.stream,
+            **restored(NOTHING_UNKNOWN if known is None else known.unknown),
+        }
         expected = ABSENT if known is None else known.version
         try:
             await self._metadata.put(JOURNALS + writer.broker, orjson.dumps(fields), expected=expected)

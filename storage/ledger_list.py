@@ -9,14 +9,23 @@ The module also has the record of the ledgers in the metadata store. Pure.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 import orjson
 
 from storage.position import EARLIEST, LATEST, Position
+from storage.unknown_fields import (
+    NOTHING_UNKNOWN,
+    Unknown,
+    UnknownColumns,
+    columns_after,
+    restored,
+    restored_columns,
+    unknown_in,
+)
 from storage.writer import Writer
 
 
@@ -39,6 +48,8 @@ class LedgerInfo(NamedTuple):
     writer: Writer | None = None
     """Its writer. The entries of a ledger without an end are in this writer's journal (E2). Never None in a stored
     record."""
+    unknown: UnknownColumns = ()
+    """What a later release has put at the end of the ledger's row."""
 
 
 LEDGERS_MAX: Final = 10_000
@@ -57,6 +68,12 @@ class Trimmed(NamedTuple):
 
 NOTHING_TRIMMED: Final = Trimmed()
 
+_FIELDS: Final = frozenset(
+    {"creation_id", "sealed", "newest_id", "trimmed", "removing", "deleting", "writers", "ledgers"}
+)
+_COLUMNS: Final = len(LedgerInfo._fields) - 1
+"""Columns of a ledger's row that this release knows. The last one is the writer's number."""
+
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerRecord:
@@ -73,11 +90,23 @@ class ManagedLedgerRecord:
     """Trimmed ledgers whose files may still exist, because a crash interrupted the removal."""
     is_deleting: bool = False
     """Whether its deletion is decided: all of its files go, and then the record."""
+    unknown_of_writers: Mapping[Writer, UnknownColumns] = field(default_factory=dict)
+    """What a later release has put at the end of the rows of writers."""
+    unknown: Unknown = NOTHING_UNKNOWN
+
+    def keeping(self, before: "ManagedLedgerRecord | None") -> "ManagedLedgerRecord":
+        """This record with the unknown columns of the ledgers that the record `before` it has, too."""
+        rows = {} if before is None else {info.id: info.unknown for info in before.ledgers if info.unknown}
+        if not rows:
+            return self
+        return replace(
+            self, ledgers=tuple(info._replace(unknown=rows.get(info.id, info.unknown)) for info in self.ledgers)
+        )
 
     def encode(self) -> bytes:
         """As JSON.
 
-        A ledger is a list of its fields, and its writer an index into `writers`: about 60 bytes for each ledger.
+        A ledger is a row of its fields, and its writer an index into `writers`: about 60 bytes for each ledger.
         """
         writers = list(dict.fromkeys(ledger.writer for ledger in self.ledgers))
         numbers = {writer: number for number, writer in enumerate(writers)}
@@ -89,8 +118,15 @@ class ManagedLedgerRecord:
                 "trimmed": {"position": tuple(self.trimmed.position), "next_index": self.trimmed.next_index},
                 "removing": self.removing,
                 "deleting": self.is_deleting,
-                "writers": [None if writer is None else tuple(writer) for writer in writers],
-                "ledgers": [(*ledger[:-1], numbers[ledger.writer]) for ledger in self.ledgers],
+                "writers": [
+                    None if writer is None else (*writer, *restored_columns(self.unknown_of_writers.get(writer, ())))
+                    for writer in writers
+                ],
+                "ledgers": [
+                    (*ledger[: _COLUMNS - 1], numbers[ledger.writer], *restored_columns(ledger.unknown))
+                    for ledger in self.ledgers
+                ],
+                **restored(self.unknown),
             }
         )
 
@@ -98,17 +134,29 @@ class ManagedLedgerRecord:
     def decode(cls, value: bytes) -> "ManagedLedgerRecord":
         """From JSON."""
         fields = orjson.loads(value)
-        writers = [None if writer is None else Writer(*writer) for writer in fields["writers"]]
+        width = len(Writer._fields)
+        rows = fields["writers"]
+        writers = [None if row is None else Writer(*row[:width]) for row in rows]
+        unknown_of_writers = {
+            writer: columns_after(row, width)
+            for writer, row in zip(writers, rows, strict=True)
+            if writer is not None and len(row) > width
+        }
         return cls(
             creation_id=fields["creation_id"],
             ledgers=tuple(
-                LedgerInfo(*ledger[:-1])._replace(writer=writers[ledger[-1]]) for ledger in fields["ledgers"]
+                LedgerInfo(*row[: _COLUMNS - 1])._replace(
+                    writer=writers[row[_COLUMNS - 1]], unknown=columns_after(row, _COLUMNS)
+                )
+                for row in fields["ledgers"]
             ),
             newest_id=fields["newest_id"],
             sealed=fields["sealed"],
             trimmed=Trimmed(Position(*fields["trimmed"]["position"]), fields["trimmed"]["next_index"]),
             removing=tuple(fields["removing"]),
             is_deleting=fields["deleting"],
+            unknown_of_writers=unknown_of_writers,
+            unknown=unknown_in(fields, _FIELDS),
         )
 
 

@@ -47,12 +47,13 @@ class RecordKeeper:
         return self.record
 
     async def write(self, record: ManagedLedgerRecord) -> None:
-        """Replace the record that was last read. Durable on return.
+        """Replace the record that was last read, and keep what a later release added to it. Durable on return.
 
         Raises:
             RecordChanged: the record has changed since then.
             Fenced: the claim does not hold.
         """
+        record = record.keeping(self.record)
         value = record.encode()
         try:
             self._version = await self._apply(Put(self._key, value, self._version))

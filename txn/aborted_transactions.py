@@ -24,11 +24,14 @@ from storage.errors import LedgerCorrupt, LedgerNotFound, NoSpace
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, MetadataStore, Op, Put, starting_with
 from storage.position import Position
+from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from txn.headers import fixed_width, txn_from_name, txn_name
 from txn.ops import segment_index_key
 
 KEY_PREFIX: Final = "/txn/segment-state/"
 ABORTED_BY_POSITION: Final = "aborted-by-position"
+
+_FIELDS: Final = frozenset({"first", "last"})
 
 ABORTED_IN_LEDGER_MAX: Final = 2_000
 """Aborted transactions that end in one ledger before another ledger takes over, so that their records can move to its
@@ -71,6 +74,8 @@ class AbortedTransactions:
         """Transactions with a record in the metadata store, or about to have one."""
         self._versions: dict[TxnId, int] = {}
         """The versions of their durable records. A removal names them."""
+        self._unknown: dict[TxnId, Unknown] = {}
+        """Unknown fields of records that earlier owners wrote."""
         self._recent_ledgers: Counter[int] = Counter()
         """How many of them end in each ledger."""
         self._indexed: OrderedDict[int, frozenset[TxnId]] = OrderedDict()
@@ -98,6 +103,8 @@ class AbortedTransactions:
             txn = txn_from_name(record.key.removeprefix(self._prefix))
             self.remember(txn, Span(Position(*fields["first"]), Position(*fields["last"])))
             self._versions[txn] = record.version
+            if unknown := unknown_in(fields, _FIELDS):
+                self._unknown[txn] = unknown
 
     async def prepare(self, entries: Iterable[Entry]) -> None:
         """Load the indexes of these entries' ledgers. Does not wait for recently written entries.
@@ -131,7 +138,8 @@ class AbortedTransactions:
     def to_put(self, txn: TxnId) -> Put:
         """The record that makes `remember` durable. A repetition is the same record."""
         first, last = self._recent[txn]
-        value = orjson.dumps({"first": tuple(first), "last": tuple(last)})
+        unknown = self._unknown.get(txn, NOTHING_UNKNOWN)
+        value = orjson.dumps({"first": tuple(first), "last": tuple(last), **restored(unknown)})
         index = IndexEntry(ABORTED_BY_POSITION, f"{self._name}:{fixed_width(last.ledger)}:{fixed_width(last.entry)}")
         return Put(self._prefix + txn_name(txn), value, indexes=(index,))
 
@@ -190,6 +198,7 @@ class AbortedTransactions:
                 txn = self._txn_of(op)
                 span = self._recent.pop(txn)
                 del self._versions[txn]
+                self._unknown.pop(txn, None)
                 self._recent_ledgers[span.last.ledger] -= 1
                 if not self._recent_ledgers[span.last.ledger]:
                     del self._recent_ledgers[span.last.ledger]

@@ -190,10 +190,11 @@ class Coordinator:
     async def _reserve_block(self, tc_id: int, block: _IdBlock) -> None:
         key = f"/txn/tc-seq/{tc_id}"
         record = await self._metadata.get(key)
-        first = 0 if record is None else int(orjson.loads(record.value)["next"])
+        fields = {} if record is None else orjson.loads(record.value)
+        first = int(fields.get("next", 0))
         version = ABSENT if record is None else record.version
         try:
-            await self._metadata.put(key, orjson.dumps({"next": first + ID_BLOCK}), expected=version)
+            await self._metadata.put(key, orjson.dumps({**fields, "next": first + ID_BLOCK}), expected=version)
         except Conflict:
             return
         block.next, block.end = first, first + ID_BLOCK

@@ -21,12 +21,15 @@ import orjson
 
 from storage.entry import TxnId
 from storage.metadata.store import IndexEntry, Put
+from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from txn.errors import UNREADABLE, AppliedByAnother, AppliedOtherwise, GroupAborted, RecordUnreadable
 from txn.headers import TransactionGroup, fixed_width, txn_from_name, txn_name
 from txn.states import TxnState
 
 KEY_PREFIX: Final = "/txn/group/"
 ONCE_BY_TIME: Final = "groups-once-by-time"
+
+_FIELDS: Final = frozenset({"batch", "state", "since_ms", "once", "applied", "winners", "origin", "plan", "rows"})
 
 
 class GroupState(StrEnum):
@@ -81,6 +84,8 @@ class GroupRecord:
     """Who numbers the batches, if known. Equal numbers of another origin mean other batches."""
     content: Content = UNKNOWN
     """The content of the last committed batch."""
+    unknown: Unknown = NOTHING_UNKNOWN
+    """It stays with the application, from batch to batch."""
 
     def to_put(self, application: str, expected: int) -> Put:
         """The conditional write of this record with its index entry."""
@@ -90,6 +95,7 @@ class GroupRecord:
             "since_ms": self.since_ms,
             "applied": self.applied,
             "winners": sorted(txn_name(txn) for txn in self.winners),
+            **restored(self.unknown),
         }
         indexes: tuple[IndexEntry, ...] = ()
         if self.origin is not None:
@@ -118,6 +124,7 @@ class GroupRecord:
                 frozenset(txn_from_name(name) for name in fields["winners"]),
                 fields.get("origin"),
                 Content(fields.get("plan"), fields.get("rows")),
+                unknown_in(fields, _FIELDS),
             )
         except UNREADABLE as damaged:
             raise RecordUnreadable(f"a group's record cannot be read: {damaged!r}") from damaged

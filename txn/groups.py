@@ -28,6 +28,7 @@ from storage.metadata.store import (
     StoreUnavailable,
     starting_with,
 )
+from storage.unknown_fields import NOTHING_UNKNOWN
 from txn.counters import OpCounters
 from txn.errors import InvalidTxnStatus, TooManyWinners, TransactionNotFound
 from txn.group_record import (
@@ -125,7 +126,14 @@ class TransactionGroups:
             self._once_timer.at_latest(now)
         last = record or GroupRecord(group.batch, GroupState.OPEN, now)
         begun = GroupRecord(
-            group.batch, GroupState.OPEN, now, once, last.applied, origin=origin or last.origin, content=last.content
+            group.batch,
+            GroupState.OPEN,
+            now,
+            once,
+            last.applied,
+            origin=origin or last.origin,
+            content=last.content,
+            unknown=last.unknown,
         )
         return begun.to_put(group.application, ABSENT if found is None else found.version)
 
@@ -192,6 +200,7 @@ class TransactionGroups:
                 frozenset(winners),
                 origin or record.origin,
                 content or UNKNOWN,
+                record.unknown,
             )
             if await self._try([decided.to_put(group.application, found.version)]):
                 return
@@ -208,7 +217,8 @@ class TransactionGroups:
         while once and (record is None or record.state is GroupState.OPEN):
             now = self._now_ms()
             self._once_timer.at_latest(now)
-            decided = GroupRecord(group.batch, GroupState.ABORTED, now, once)
+            unknown = NOTHING_UNKNOWN if record is None else record.unknown
+            decided = GroupRecord(group.batch, GroupState.ABORTED, now, once, unknown=unknown)
             await self._try([decided.to_put(group.application, ABSENT if found is None else found.version)])
             record, found = await self._read(group.application)
         _, is_current = standing(record, group.batch)

@@ -22,6 +22,7 @@ import orjson
 
 from storage.entry import TxnId
 from storage.metadata.store import IndexEntry, Put, exactly, starting_with
+from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from txn.errors import UNREADABLE, RecordUnreadable
 from txn.states import TxnState
 
@@ -30,6 +31,8 @@ V5_BIT: Final = 1 << 62
 KEY_PREFIX: Final = "/txn/id/"
 HEADERS_REMEMBERED: Final = 1024
 """Headers that are kept decoded."""
+
+_FIELDS: Final = frozenset({"state", "timeout_ms", "created_ms", "finalized_ms", "group"})
 
 BY_DEADLINE: Final = "txn-by-deadline"
 BY_FINAL_STATE: Final = "txn-by-final-state"
@@ -134,6 +137,7 @@ class Header:
     """When it was decided. Set in the same compare-and-set as the state (T6)."""
     group: TransactionGroup | None = None
     """Its group, if it belongs to one."""
+    unknown: Unknown = NOTHING_UNKNOWN
 
     def ended(self, state: TxnState, now_ms: int) -> "Header":
         """The header after its only move."""
@@ -147,6 +151,7 @@ class Header:
             "state": self.state,
             "timeout_ms": self.timeout_ms,
             "created_ms": self.created_ms,
+            **restored(self.unknown),
         }
         if self.finalized_ms is None:
             indexes = [IndexEntry(BY_DEADLINE, f"{fixed_width(self.timeout_ms)}:{txn_name(txn)}")]
@@ -181,7 +186,8 @@ def _header_of(value: bytes) -> Header:
             fields["timeout_ms"],
             fields["created_ms"],
             fields.get("finalized_ms"),
-            None if group is None else TransactionGroup(**group),
+            None if group is None else TransactionGroup(group["application"], group["batch"]),
+            unknown_in(fields, _FIELDS),
         )
     except UNREADABLE as damaged:
         raise RecordUnreadable(f"a transaction's header cannot be read: {damaged!r}") from damaged

@@ -117,7 +117,7 @@ class AckOp:
             fields["creation_id"],
             fields["cumulative"],
             acks,
-            None if fields["command"] is None else CommandId(*fields["command"]),
+            None if fields["command"] is None else CommandId(*fields["command"][:2]),
         )
 
 

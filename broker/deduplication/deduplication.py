@@ -36,6 +36,7 @@ from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put, StoreEnded, StoreUnavailable
 from storage.position import Position
 from storage.signal import Signal
+from storage.unknown_fields import NOTHING_UNKNOWN, restored, unknown_in
 from txn.buffer import TransactionBuffer
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
@@ -54,6 +55,8 @@ BEHIND_MAX: Final = 4
 
 TAIL_MESSAGES: Final = 10_000
 """Messages that are read in a topic without a snapshot."""
+
+_FIELDS: Final = frozenset({"creation", "upto", "producers"})
 
 _READ_ENTRIES: Final = 500
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -97,6 +100,8 @@ class Deduplication:
         self._codecs = codecs
         self._key = sequences_key(ledger.name)
         self._sequences = Sequences()
+        self._unknown = NOTHING_UNKNOWN
+        """Fields that a later release has put into the last owner's snapshot."""
         self._joined: set[TxnId] = set()
         """Transactions of whose end this is told."""
         self._has_left = False
@@ -122,6 +127,7 @@ class Deduplication:
         content = None if record is None else orjson.loads(record.value)
         if content is not None and content["creation"] == self._ledger.creation_id:
             self._sequences = Sequences.from_json(content["producers"])
+            self._unknown = unknown_in(content, _FIELDS)
             for txn, position in self._sequences.open_transactions.items():
                 (state,) = await self._fates([(txn, position)])
                 self._apply(txn, state)
@@ -189,7 +195,12 @@ class Deduplication:
         # The memory covers everything appended up to here. Later entries are not in `value`.
         upto, entries, size = self._ledger.last_position, self._entries, self._bytes
         value = orjson.dumps(
-            {"creation": self._ledger.creation_id, "upto": list(upto), "producers": self._sequences.to_json()}
+            {
+                "creation": self._ledger.creation_id,
+                "upto": list(upto),
+                "producers": self._sequences.to_json(),
+                **restored(self._unknown),
+            }
         )
         await self._ledger.confirmed.wait_for(upto)
         await self._commit(Put(self._key, value))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from broker.errors import AutoScalePolicyInvalid
+from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, unknown_in
 
 SEGMENTS_MAX: Final = 1024
 """The upper bound of `max_segments`: about as many segments as a layout's record can hold, including old ones."""
@@ -96,6 +97,8 @@ class AutoScaleOverride:
     merge_bytes_rate_in: float | None = None
     merge_msg_rate_out: float | None = None
     merge_bytes_rate_out: float | None = None
+    unknown: Unknown = NOTHING_UNKNOWN
+    """Fields of a later release."""
 
     def over(self, policy: AutoScalePolicy) -> AutoScalePolicy:
         """Return the policy with these fields replaced.
@@ -129,12 +132,18 @@ def override_of(raw: Mapping[str, object]) -> AutoScaleOverride:
     return AutoScaleOverride(**given)  # type: ignore[arg-type]  # Each is of its field's kind: `_value` saw to that.
 
 
+def stored_override_of(raw: Mapping[str, object]) -> AutoScaleOverride:
+    """As `override_of`, for a stored policy: a later release may have added fields to it."""
+    known = {outer: value for outer, value in raw.items() if outer in _INNER_NAMES}
+    return replace(override_of(known), unknown=unknown_in(raw, _INNER_NAMES.keys()))
+
+
 def _outer_name(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest) + ("Threshold" if "_rate_" in name else "")
 
 
-_NAMES: Final = {field.name: _outer_name(field.name) for field in fields(AutoScaleOverride)}
+_NAMES: Final = {field.name: _outer_name(field.name) for field in fields(AutoScaleOverride) if field.name != "unknown"}
 _INNER_NAMES: Final = {outer: name for name, outer in _NAMES.items()}
 
 

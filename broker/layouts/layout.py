@@ -41,6 +41,7 @@ from broker.errors import (
 from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.parts import Child, HashRange, Intent, LayoutSubscription, Segment, SegmentState
 from broker.names import HASH_MAX
+from storage.unknown_fields import NOTHING_UNKNOWN, Unknown
 
 INITIAL_SEGMENTS_MAX: Final = 1024
 """Most segments that a topic may start with. Splits can add more, up to the limit of the record's size."""
@@ -70,6 +71,8 @@ class Layout:
     last_split_ms: int | None = None
     last_merge_ms: int | None = None
     """When segments were last replaced by a split, and by a merge, automatic or requested."""
+    unknown: Unknown = NOTHING_UNKNOWN
+    """Fields of a later release."""
 
     def active(self) -> tuple[Segment, ...]:
         """Return the segments that take messages, in the order of their ranges, which divide the hash space."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from broker.names import SegmentDescriptor
+from storage.unknown_fields import NOTHING_UNKNOWN, Unknown
 
 
 class HashRange(NamedTuple):
@@ -45,6 +46,8 @@ class Segment:
     """The `persistent://` topic whose messages this segment holds, if the topic was migrated from one."""
     merges: int = 0
     """The most merges on any path to its ancestors, including pruned ones."""
+    unknown: Unknown = NOTHING_UNKNOWN
+    """Fields of a later release."""
 
     @property
     def is_active(self) -> bool:
@@ -86,6 +89,8 @@ class LayoutSubscription:
     """Whether its cursors are being created. No client sees it before every segment has one."""
     is_deleting: bool = False
     """Whether its cursors are being removed. Until that is done, no subscription of this name can be created."""
+    unknown: Unknown = NOTHING_UNKNOWN
+    """Fields of a later release."""
 
 
 class Child(NamedTuple):
@@ -108,3 +113,5 @@ class Intent:
     children: tuple[Child, ...]
     sealing: bool = False
     """Whether the segments are replaced. What remains is to seal the parents' ledgers."""
+    unknown: Unknown = NOTHING_UNKNOWN
+    """Fields of a later release."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from broker.errors import AutoScalePolicyInvalid, LayoutTooLarge, LayoutUnreadable
-from broker.layouts.autoscale_policy import override_of
+from broker.layouts.autoscale_policy import AutoScaleOverride, stored_override_of
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import Layout
 from broker.layouts.parts import (
@@ -28,6 +28,7 @@ from broker.layouts.parts import (
     StartPosition,
     SubscriptionKind,
 )
+from storage.unknown_fields import restored, unknown_in
 
 VERSION: Final = 3
 _VERSIONS_READ: Final = (1, 2, 3)
@@ -39,6 +40,41 @@ LAYOUT_BYTES_MAX: Final = 900_000
 
 DECODED_KEPT: Final = 2
 """Decoded layouts in the cache. A layout with a thousand segments takes 16 ms to decode, and each segment needs it."""
+
+_FIELDS: Final = frozenset(
+    {
+        "version",
+        "creationId",
+        "epoch",
+        "nextSegmentId",
+        "segments",
+        "properties",
+        "subscriptions",
+        "intent",
+        "pruned",
+        "deleting",
+        "autoScalePolicy",
+        "lastSplitMs",
+        "lastMergeMs",
+    }
+)
+_SEGMENT_FIELDS: Final = frozenset(
+    {
+        "segmentId",
+        "hashRange",
+        "state",
+        "parentIds",
+        "childIds",
+        "createdAtEpoch",
+        "sealedAtEpoch",
+        "createdAtMs",
+        "sealedAtMs",
+        "legacyTopicName",
+        "merges",
+    }
+)
+_SUBSCRIPTION_FIELDS: Final = frozenset({"type", "creationId", "start", "createdAtMs", "creating", "deleting"})
+_INTENT_FIELDS: Final = frozenset({"parentIds", "children", "sealing"})
 
 _LATE_MS: Final = 2**53 - 1
 _NEVER: Final = -1
@@ -124,7 +160,7 @@ def _segment_record(segment: Segment) -> dict[str, object]:
 
 
 def _stored_segment(segment: Segment) -> dict[str, object]:
-    return {**_segment_record(segment), "merges": segment.merges}
+    return {**_segment_record(segment), "merges": segment.merges, **restored(segment.unknown)}
 
 
 def _range_record(hash_range: HashRange) -> dict[str, int]:
@@ -148,17 +184,23 @@ def _encode(layout: Layout) -> bytes:
                     "createdAtMs": subscription.created_at_ms,
                     "creating": subscription.is_creating,
                     "deleting": subscription.is_deleting,
+                    **restored(subscription.unknown),
                 }
                 for name, subscription in layout.subscriptions.items()
             },
             "intent": None if layout.intent is None else _intent_record(layout.intent),
             "pruned": {str(segment.id): _stored_segment(segment) for segment in layout.pruned.values()},
             "deleting": layout.is_deleting,
-            "autoScalePolicy": None if layout.auto_scale is None else layout.auto_scale.as_map(),
+            "autoScalePolicy": None if layout.auto_scale is None else _stored_policy(layout.auto_scale),
             "lastSplitMs": _NEVER if layout.last_split_ms is None else layout.last_split_ms,
             "lastMergeMs": _NEVER if layout.last_merge_ms is None else layout.last_merge_ms,
+            **restored(layout.unknown),
         }
     )
+
+
+def _stored_policy(policy: AutoScaleOverride) -> dict[str, object]:
+    return {**policy.as_map(), **restored(policy.unknown)}
 
 
 def _intent_record(intent: Intent) -> dict[str, object]:
@@ -166,6 +208,7 @@ def _intent_record(intent: Intent) -> dict[str, object]:
         "parentIds": list(intent.parents),
         "children": [{"segmentId": child.id, "hashRange": _range_record(child.range)} for child in intent.children],
         "sealing": intent.sealing,
+        **restored(intent.unknown),
     }
 
 
@@ -181,9 +224,10 @@ def _decode(raw: Mapping[str, Any]) -> Layout:
         intent=None if raw["intent"] is None else _intent(raw["intent"]),
         pruned={int(key): _segment(value) for key, value in raw.get("pruned", {}).items()},
         is_deleting=_switch(raw.get("deleting", False)),
-        auto_scale=None if raw.get("autoScalePolicy") is None else override_of(raw["autoScalePolicy"]),
+        auto_scale=None if raw.get("autoScalePolicy") is None else stored_override_of(raw["autoScalePolicy"]),
         last_split_ms=_moment(raw.get("lastSplitMs", _NEVER)),
         last_merge_ms=_moment(raw.get("lastMergeMs", _NEVER)),
+        unknown=unknown_in(raw, _FIELDS),
     )
 
 
@@ -201,6 +245,7 @@ def _segment(raw: Mapping[str, Any]) -> Segment:
         sealed_at_ms=_moment(raw["sealedAtMs"]),
         legacy_topic_name=None if legacy_topic_name is None else _text(legacy_topic_name),
         merges=_whole(raw.get("merges", 0)),
+        unknown=unknown_in(raw, _SEGMENT_FIELDS),
     )
 
 
@@ -216,6 +261,7 @@ def _subscription(raw: Mapping[str, Any]) -> LayoutSubscription:
         created_at_ms=_whole(raw["createdAtMs"]),
         is_creating=_switch(raw.get("creating", False)),
         is_deleting=_switch(raw.get("deleting", False)),
+        unknown=unknown_in(raw, _SUBSCRIPTION_FIELDS),
     )
 
 
@@ -224,6 +270,7 @@ def _intent(raw: Mapping[str, Any]) -> Intent:
         parents=tuple(_whole(parent) for parent in raw["parentIds"]),
         children=tuple(Child(_whole(child["segmentId"]), _range(child["hashRange"])) for child in raw["children"]),
         sealing=_switch(raw["sealing"]),
+        unknown=unknown_in(raw, _INTENT_FIELDS),
     )
 
 

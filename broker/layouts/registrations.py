@@ -16,11 +16,14 @@ import structlog
 
 from broker.names import Domain, InvalidTopicName, TopicName
 from storage.metadata.store import Check, Delete, DeleteRange, MetadataStore, Op, Put, Record, starting_with
+from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 
 KEY_PREFIX: Final = "/consumers/"
 
 RECORDS_AT_ONCE: Final = 64
 """Records in one change set; every store takes this many."""
+
+_FIELDS: Final = frozenset({"segments"})
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +55,8 @@ class Registrations:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
+        self._unknown: dict[str, Unknown] = {}
+        """Fields of a later release in registrations that were loaded here, by key."""
 
     async def load(self, topic: TopicName | None = None) -> dict[GroupId, dict[str, frozenset[int]]]:
         """Return all registrations, or those of one topic, with the shares that were written last."""
@@ -62,7 +67,9 @@ class Registrations:
             if read is None:
                 log.error("a consumer registration cannot be read and is ignored", key=record.key)
                 continue
-            group, consumer, segments = read
+            group, consumer, segments, unknown = read
+            if unknown:
+                self._unknown[record.key] = unknown
             found[group][consumer] = segments
         return dict(found)
 
@@ -72,8 +79,14 @@ class Registrations:
         Raises:
             Conflict: the `claim` is lost, so another broker is the topic's controller.
         """
-        ops: list[Op] = [Delete(registration_key(group, consumer)) for consumer in gone]
-        ops += [Put(registration_key(group, consumer), _encode(segments)) for consumer, segments in shares.items()]
+        ops: list[Op] = []
+        for consumer in gone:
+            key = registration_key(group, consumer)
+            self._unknown.pop(key, None)
+            ops.append(Delete(key))
+        for consumer, segments in shares.items():
+            key = registration_key(group, consumer)
+            ops.append(Put(key, _encode(segments, self._unknown.get(key, NOTHING_UNKNOWN))))
         for first in range(0, len(ops), RECORDS_AT_ONCE):
             await self._metadata.commit([*ops[first : first + RECORDS_AT_ONCE], claim])
 
@@ -92,16 +105,17 @@ def _topic_prefix(topic: TopicName) -> str:
     return f"{KEY_PREFIX}{topic.tenant}/{topic.namespace}/{quote(topic.local, safe='')}/"
 
 
-def _encode(segments: frozenset[int]) -> bytes:
-    return orjson.dumps({"segments": sorted(segments)})
+def _encode(segments: frozenset[int], unknown: Unknown) -> bytes:
+    return orjson.dumps({"segments": sorted(segments), **restored(unknown)})
 
 
-def _decode(record: Record) -> tuple[GroupId, str, frozenset[int]] | None:
+def _decode(record: Record) -> tuple[GroupId, str, frozenset[int], Unknown] | None:
     try:
         tenant, namespace, local, kind, name, consumer = record.key.removeprefix(KEY_PREFIX).split("/")
         topic = TopicName(Domain.TOPIC, tenant, namespace, unquote(local))
         group = GroupId(topic, unquote(name), GroupKind(kind))
-        segments = frozenset(map(int, orjson.loads(record.value)["segments"]))
+        fields = orjson.loads(record.value)
+        segments = frozenset(map(int, fields["segments"]))
     except (InvalidTopicName, KeyError, TypeError, ValueError):
         return None
-    return group, unquote(consumer), segments
+    return group, unquote(consumer), segments, unknown_in(fields, _FIELDS)

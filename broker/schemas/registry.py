@@ -33,6 +33,7 @@ from storage.metadata.store import (
     MetadataStore,
     Op,
     Put,
+    Record,
     exactly,
     starting_with,
 )
@@ -135,7 +136,7 @@ class Schemas:
                 await self._metadata.commit(
                     [
                         claim,
-                        Put(_head_key(owner), orjson.dumps({"latest": version}), head.version if head else ABSENT),
+                        _put_head(owner, head, version),
                         Put(
                             _version_key(owner, version),
                             _to_json(stored, self._now_ms()),
@@ -180,6 +181,11 @@ def _version_key(owner: TopicName, version: int) -> str:
 
 def _fingerprint_key(owner: TopicName, fingerprint: str) -> str:
     return f"{quote(str(owner), safe='')}:{fingerprint}"
+
+
+def _put_head(owner: TopicName, head: Record | None, latest: int) -> Put:
+    fields = {} if head is None else orjson.loads(head.value)
+    return Put(_head_key(owner), orjson.dumps({**fields, "latest": latest}), head.version if head else ABSENT)
 
 
 def _latest_of(value: bytes) -> int:

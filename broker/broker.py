@@ -201,8 +201,8 @@ def _transaction_buffers(base: Foundation, transactions: Transactions) -> Transa
             counters=transactions.counters,
         )
 
-    def pass_through(ledger: ManagedLedger, _claim: Check) -> TransactionBuffer:
-        return PassThroughBuffer(ledger)
+    def pass_through(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
+        return PassThroughBuffer(ledger, base.metadata, claim)
 
     return TransactionBuffers(
         {

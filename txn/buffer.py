@@ -131,7 +131,13 @@ class TransactionBuffer(Protocol):
         """The topic accepts no more entries. Work that waited for its last ledger to close can go on."""
 
     async def caught_up(self) -> None:
-        """Return once every decision made before the call is in `readable` (docs/design.md#read-your-commit)."""
+        """Return once every decision made before the call is in `readable` (docs/design.md#read-your-commit).
+
+        This broker owned the topic at a moment after the call. So what it reads then is not a stale owner's.
+
+        Raises:
+            OwnershipLost: another broker owns the topic.
+        """
 
     async def recover(self) -> None:
         """Take over what earlier owners left unresolved. Call it once, after the ledger was fenced and opened.

@@ -134,7 +134,7 @@ class Coordinator:
         It is one compare-and-set, whatever the number of participants. None of them is called (T6).
 
         Raises:
-            TransactionNotFound: there is no header, even after a read barrier.
+            TransactionNotFound: the store has no header.
             InvalidTxnStatus: the opposite was decided first (T7, T8).
             GroupDecides: it belongs to a group, and only the group can commit it.
         """
@@ -144,8 +144,7 @@ class Coordinator:
         record = self._metadata.peek(key)
         while True:
             if record is None:
-                await self._metadata.barrier()
-                record = await self._metadata.get(key)
+                record = (await self._metadata.fresh([key])).records[key]
                 if record is None:
                     raise TransactionNotFound(txn)
             header = Header.from_value(record.value)

@@ -46,6 +46,7 @@ from txn.group_record import (
     state_in,
 )
 from txn.headers import BY_GROUP, Header, TransactionGroup, group_members, header_key, txn_of_key
+from txn.open_header import Lookup
 from txn.states import TxnState
 from txn.statistics import CoordinatorStatistics
 from txn.unreadable import Unreadable
@@ -169,7 +170,7 @@ class TransactionGroups:
         if len(winners) > WINNERS_MAX:
             raise TooManyWinners(f"a batch has {len(winners)} transactions; at most {WINNERS_MAX} are allowed")
         while True:
-            record, found = await self._read(group.application)
+            record, found, lookup = await self._read_with(group.application, winners)
             require_going_on(record, group)
             is_applied, is_current = standing(record, group.batch)
             if is_applied:
@@ -177,9 +178,9 @@ class TransactionGroups:
                 if not trusts_number:
                     require_same(record, group, content)
                 return
-            # No pause since the record was read. Once another broker has decided, winners are no longer open.
+            # As of the record's revision. Once another broker has decided, winners are no longer open.
             for txn in winners:
-                self._require_member(txn, group)
+                self._require_member(lookup, txn, group)
             if not is_current:
                 # No task wrote anything, so nobody has begun the batch.
                 admission = await self.admission(group, once=once, origin=origin)
@@ -247,8 +248,8 @@ class TransactionGroups:
         # One after another, because each writes the record again, which refuses all concurrent ones.
         async with self._aborting.setdefault(group.application, trio.Lock()):
             while True:
-                record, found = await self._read(group.application)
-                own = self._metadata.peek(header_key(txn))
+                record, found, lookup = await self._read_with(group.application, [txn])
+                own = lookup(header_key(txn))
                 if own is None or (header := Header.from_value(own.value)).state.is_final:
                     return
                 if state_in(record, group, txn).is_final:
@@ -332,12 +333,20 @@ class TransactionGroups:
                     await trio.sleep(UNANSWERED_SECONDS)
 
     async def _read(self, application: str) -> tuple[GroupRecord | None, Record | None]:
-        await self._metadata.barrier()
-        found = self._metadata.peek(group_key(application))
-        return None if found is None else GroupRecord.from_value(found.value), found
+        record, found, _ = await self._read_with(application, ())
+        return record, found
 
-    def _require_member(self, txn: TxnId, group: TransactionGroup) -> None:
-        found = self._metadata.peek(header_key(txn))
+    async def _read_with(
+        self, application: str, txns: Sequence[TxnId]
+    ) -> tuple[GroupRecord | None, Record | None, Lookup]:
+        """The application's record, decoded and as it is stored, and the headers of `txns`, all at one revision."""
+        key = group_key(application)
+        fresh = await self._metadata.fresh([key, *map(header_key, txns)])
+        found = fresh.records[key]
+        return None if found is None else GroupRecord.from_value(found.value), found, fresh.records.get
+
+    def _require_member(self, lookup: Lookup, txn: TxnId, group: TransactionGroup) -> None:
+        found = lookup(header_key(txn))
         header = None if found is None else Header.from_value(found.value)
         if header is None or header.group != group:
             raise TransactionNotFound(txn)

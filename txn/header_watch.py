@@ -14,9 +14,9 @@ from typing import Final, Protocol
 import trio
 
 from storage.entry import TxnId
-from storage.metadata.store import MetadataStore, Record, starting_with
+from storage.metadata.store import Check, Conflict, MetadataStore, Record, starting_with
 from txn.headers import BY_DEADLINE, KEY_PREFIX, Header, deadline_ms_of, header_key, txn_of_key
-from txn.open_header import state_of
+from txn.open_header import fresh_headers, state_of
 from txn.states import TxnState
 from txn.unreadable import Unreadable
 from txn.wall_clock_timer import WallClockTimer
@@ -70,20 +70,29 @@ class HeaderWatch:
             if not joined:
                 del self._participants[txn]
 
-    async def catch_up(self, txns: list[TxnId]) -> None:
+    async def catch_up(self, txns: list[TxnId], *claims: Check) -> None:
         """Return once every decision on `txns` made before this call was told to the participants.
+
+        The `claims` held at a moment after the call.
 
         It reads the headers instead of waiting for the watch, so its cost follows the number of open transactions
         (docs/design.md#read-your-commit).
+
+        Raises:
+            Conflict: one of the claims does not hold. Nothing was told.
+            StoreUnavailable: the store does not answer.
         """
-        await self._metadata.barrier()
+        found = await fresh_headers(self._metadata, txns, *(claim.key for claim in claims))
+        for claim in claims:
+            if found.version(claim.key) != claim.expected:
+                raise Conflict(claim.key, claim.expected, found.version(claim.key))
         for txn in txns:
-            record = self._metadata.peek(header_key(txn))
+            record = found.records[header_key(txn)]
             if record is None:
                 await self._tell(txn, WITHOUT_HEADER)
             else:
-                # Header and group as they are now. A group's decision counts even if its headers do not show it yet.
-                await self._tell(txn, state_of(self._metadata, txn, Header.from_value(record.value)))
+                # A group's decision counts even if its headers do not show it yet.
+                await self._tell(txn, state_of(found.records.get, txn, Header.from_value(record.value)))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the headers until cancelled. Started once the watch is open."""

@@ -142,7 +142,7 @@ class MetadataTransactionBuffer:
         """See `TransactionBuffer`."""
         if txn is None:
             return self._ledger.append(payload, message_count=message_count, entry_format=entry_format)
-        require_open(self._metadata, txn)
+        require_open(self._metadata.peek, txn)
         write = self._writes[txn]
         position = self._ledger.append(payload, message_count=message_count, txn=txn, entry_format=entry_format)
         if write.span is None:
@@ -167,7 +167,10 @@ class MetadataTransactionBuffer:
 
     async def caught_up(self) -> None:
         """See `TransactionBuffer`."""
-        await self._headers.catch_up(list(self._writes))
+        try:
+            await self._headers.catch_up(list(self._writes), *self._claim)
+        except Conflict as conflict:
+            raise self._tenure.end(OwnershipLost(self._segment)) from conflict
 
     async def recover(self) -> None:
         """See `TransactionBuffer`."""
@@ -178,7 +181,6 @@ class MetadataTransactionBuffer:
             raise
 
     async def _take_over(self) -> None:
-        await self._metadata.barrier()
         await self._aborted.load(self._metadata)
         hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
         for hit in hits:
@@ -232,8 +234,7 @@ class MetadataTransactionBuffer:
                 await write.joining.wait()
             if self._writes.get(txn) is write and write.ops:
                 return write
-            # The other publish's op record was refused. The header says why, and so does another try.
-            require_open(self._metadata, txn)
+            # The other publish's op record was refused. Another try finds out why.
             return await self._join(txn)
         await require_open_anywhere(self._metadata, txn)
         if txn in self._writes:

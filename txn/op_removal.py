@@ -49,17 +49,12 @@ async def commit_with_removals(
             removals = {op.key: op.expected for op in left if isinstance(op, Delete)}
             if conflict.key not in removals:
                 raise
-            await metadata.barrier()
-            outdated = {key for key, version in removals.items() if _version(metadata, key) != version}
+            found = await metadata.fresh(removals)
+            outdated = {key for key, version in removals.items() if found.version(key) != version}
             # A version never comes back, so each round leaves out at least this one.
             outdated.add(conflict.key)
             left = [op for op in left if not (isinstance(op, Delete) and op.key in outdated)]
     return None
-
-
-def _version(metadata: MetadataStore, key: str) -> int | None:
-    record = metadata.peek(key)
-    return None if record is None else record.version
 
 
 async def remove_strange_acks(segment: str, *, besides: Container[str], metadata: MetadataStore, claim: Check) -> None:

@@ -4,17 +4,21 @@ from collections.abc import Sequence
 
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.managed_ledger import ManagedLedger
+from storage.metadata.store import Check, MetadataStore
 from storage.position import Position
 from storage.watermark import Watermark
-from txn.errors import WrongDomain
+from txn.errors import OwnershipLost, WrongDomain
 from txn.states import TxnState
 
 
 class PassThroughBuffer:
     """See `TransactionBuffer`. It keeps nothing, so it has nothing to recover, run or remove."""
 
-    def __init__(self, ledger: ManagedLedger) -> None:
+    def __init__(self, ledger: ManagedLedger, metadata: MetadataStore, claim: Check) -> None:
+        """Set up around an open managed ledger, for the owner with this claim."""
         self._ledger = ledger
+        self._metadata = metadata
+        self._claim = claim
         self.readable: Watermark = ledger.confirmed
 
     @property
@@ -62,7 +66,10 @@ class PassThroughBuffer:
         """See `TransactionBuffer`."""
 
     async def caught_up(self) -> None:
-        """See `TransactionBuffer`."""
+        """See `TransactionBuffer`. There are no decisions, but the claim counts (C19)."""
+        found = await self._metadata.fresh([self._claim.key])
+        if found.version(self._claim.key) != self._claim.expected:
+            raise OwnershipLost(self._ledger.name)
 
     async def recover(self) -> None:
         """See `TransactionBuffer`."""

@@ -46,7 +46,7 @@ from txn.errors import (
     PendingAcksFull,
 )
 from txn.header_watch import HeaderWatch
-from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
+from txn.open_header import OP_PUT_SECONDS_MAX, fresh_headers, put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.pending_book import PendingBook
 from txn.pending_settlement import PendingSettlement
@@ -185,10 +185,17 @@ class PendingAcks:
             self._apply(pending)
 
     async def caught_up(self) -> None:
-        """Return once every decision made before the call is in the cursor (docs/design.md#read-your-commit)."""
+        """Return once every decision made before the call is in the cursor (docs/design.md#read-your-commit).
+
+        Raises:
+            OwnershipLost: another broker owns the segment.
+        """
         waiting = [pending.txn for pending in self._book if pending.decided is None]
-        if waiting:
-            await self._headers.catch_up(waiting)
+        try:
+            # The claim too, because the cursor of an owner that lost the segment stands still (C19).
+            await self._headers.catch_up(waiting, *self._claim)
+        except Conflict as conflict:
+            raise self._tenure.end(OwnershipLost(self._segment)) from conflict
         await self._until_applied()
 
     async def apply(self) -> None:
@@ -209,7 +216,6 @@ class PendingAcks:
         self._subscription = subscription
         self._steps = PendingSteps(self._book, self._cursor, subscription)
         try:
-            await self._metadata.barrier()
             own = acks_of_subscription(self._segment, self._cursor.name)
             hits = await self._counters.query(self._metadata, ACKS_BY_SUBSCRIPTION, *own)
             strangers = []
@@ -326,9 +332,7 @@ class PendingAcks:
 
     async def _confirm_nothing(self, txn: TxnId) -> None:
         """All of it is acknowledged already. Before the answer, that must be as durable as an op record."""
-        if not self._metadata.authoritative:
-            await self._metadata.barrier()
-        require_open(self._metadata, txn)
+        require_open((await fresh_headers(self._metadata, [txn])).records.get, txn)
         await self._cursor.synced(self._cursor.mark_delete)
 
     async def _reserve(self, pending: PendingTransaction, command: Command, era: int) -> None:

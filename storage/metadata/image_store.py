@@ -7,7 +7,7 @@ While it is shown, readers wait.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import islice
@@ -23,6 +23,7 @@ from storage.metadata.records import DataRecord, SessionEnd
 from storage.metadata.steps import KEYS_AT_ONCE, Steps
 from storage.metadata.store import (
     Committed,
+    Fresh,
     IndexHit,
     InvalidOperation,
     KeyWatch,
@@ -61,6 +62,12 @@ class ImageStore(MetadataStore):
             return self._shown_before[key]
         record: Record | None = self._image.records.get(key)
         return record
+
+    async def fresh(self, keys: Collection[str]) -> Fresh:
+        """See `MetadataStore.fresh`."""
+        await self.barrier()
+        records = self._image.records
+        return Fresh(self._image.revision, {key: records.get(key) for key in keys})
 
     async def get(self, key: str) -> Record | None:
         """See `MetadataStore.get`."""

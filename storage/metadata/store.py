@@ -25,11 +25,11 @@ A store may weaken these points, and says so in its own module:
 - Dense revisions. etcd: they rise with gaps, and change sets that were made in one step share one.
 - Dense sequences. etcd: a refused change set may use up numbers.
 - Session timeouts to the second. etcd: whole seconds, at least two.
-- Being `authoritative`. etcd: never, so pass a barrier before a peek.
+- Being `authoritative`. etcd: never.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -79,6 +79,19 @@ class RecordVersion(NamedTuple):
     def to_delete(self) -> "Delete":
         """The removal of this version. It conflicts if the record was written again or removed."""
         return Delete(self.key, self.version)
+
+
+class Fresh(NamedTuple):
+    """Some records as of one revision, no older than the question."""
+
+    revision: int
+    records: Mapping[str, Record | None]
+    """Every key that was asked for. None: there was no such record at that revision."""
+
+    def version(self, key: str) -> int:
+        """The version of a key that was asked for; ABSENT if there was no record."""
+        record = self.records[key]
+        return ABSENT if record is None else record.version
 
 
 class IndexHit(NamedTuple):
@@ -277,19 +290,33 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def peek(self, key: str) -> Record | None:
-        """The record in this process's image, without waiting. Unless `authoritative`, it may be stale."""
+        """The record in this process's image, without waiting. Unless `authoritative`, it may be stale.
+
+        It is for guesses that a condition judges afterwards.
+        """
+
+    @abstractmethod
+    async def fresh(self, keys: Collection[str]) -> Fresh:
+        """These records, all at one revision, as new as every write by any process answered before the call (C20).
+
+        Concurrent calls may share one request to the store. A rule that must not rest on a stale state asks with this.
+        A store needs no image of all records for it.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
 
     @abstractmethod
     async def get(self, key: str) -> Record | None:
-        """The record, or None. At least as new as every write of this process that was answered before the call."""
+        """The record, or None. As new as every write by any process that was answered before the call (M2)."""
 
     @abstractmethod
     async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
-        """The records of [start, end) in key order, all at one revision; at most `limit`."""
+        """The records of [start, end) in key order, all at one revision; at most `limit`. As new as `get`."""
 
     @abstractmethod
     async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
-        """Index entries with keys in [start, end), by (index key, primary key), at one revision (M9).
+        """Index entries with keys in [start, end), by (index key, primary key), at one revision (M9). As new as `get`.
 
         For equality use `exactly(key)`, for a prefix `starting_with(prefix)`.
         """

@@ -45,8 +45,8 @@ async def test_a_namespace_may_have_a_buffer_of_its_own() -> None:
         def as_composed(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
             return composed.make(TopicName.parse(ledger.name), ledger, claim)
 
-        def pass_through(ledger: ManagedLedger, _claim: Check) -> TransactionBuffer:
-            return PassThroughBuffer(ledger)
+        def pass_through(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
+            return PassThroughBuffer(ledger, broker.metadata, claim)
 
         table = {
             (Domain.SEGMENT, ANY_NAMESPACE): as_composed,

@@ -5,7 +5,7 @@ StoreUnavailable, and so does every later one. Connect again once the process is
 its result is lost.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from itertools import count
 from typing import Any, NoReturn, Self, TypeVar
@@ -18,6 +18,7 @@ from storage.metadata.store import (
     Change,
     Committed,
     Conflict,
+    Fresh,
     IndexHit,
     KeyWatch,
     MetadataError,
@@ -113,6 +114,10 @@ class RemoteStore(MetadataStore):
         """Let a function of some module run in the store's process, with the store: for what is too much to send."""
         result: T = await self._call("run_there", function=function, arguments=arguments)
         return result
+
+    async def fresh(self, keys: Collection[str]) -> Fresh:
+        found: Fresh = await self._call("fresh", keys=list(keys))
+        return found
 
     async def get(self, key: str) -> Record | None:
         record: Record | None = await self._call("get", key=key)

@@ -10,13 +10,13 @@ store.late[key] = event       # watches of the key bring nothing before the even
 store = LaggingStore()        # `peek` shows what the last barrier showed, as on a broker without the controller
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Committed, KeyWatch, Op, Record, StoreUnavailable
+from storage.metadata.store import Committed, Fresh, KeyWatch, Op, Record, StoreUnavailable
 
 Hook = Callable[[Sequence[Op]], Awaitable[None]]
 
@@ -107,9 +107,14 @@ class LaggingStore(MemoryStore):
         """As of the last barrier."""
         return self._seen.get(key)
 
+    async def fresh(self, keys: Collection[str]) -> Fresh:
+        """From the image, once it is up to date."""
+        revision = await self.barrier()
+        return Fresh(revision, {key: self._seen.get(key) for key in keys})
+
     async def barrier(self) -> int:
         """Bring the image up to date."""
-        revision = await super().barrier()
+        await super().barrier()
         self.barriers += 1
         self._seen = {record.key: record for record in await self.scan("", "\U0010ffff")}
-        return revision
+        return self._image.revision

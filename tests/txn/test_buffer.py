@@ -17,6 +17,7 @@ from storage.ledger_chain import ManagedLedgerConfig
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import ABSENT, Check
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store
@@ -40,8 +41,8 @@ def metadata_driven(ledger: ManagedLedger, metadata: MemoryStore) -> Transaction
     )
 
 
-def pass_through(ledger: ManagedLedger, _metadata: MemoryStore) -> TransactionBuffer:
-    return PassThroughBuffer(ledger)
+def pass_through(ledger: ManagedLedger, metadata: MemoryStore) -> TransactionBuffer:
+    return PassThroughBuffer(ledger, metadata, Check("/owners/nobody", ABSENT))
 
 
 Make = Callable[[ManagedLedger, MemoryStore], TransactionBuffer]

@@ -11,12 +11,14 @@ from storage.errors import LedgerSealed
 from storage.metadata.store import Check, Op
 from storage.position import Position
 from storage.signal import Signal
-from tests.support.segments import SegmentHost, append, puts_an_op
-from tests.support.steered_store import SteeredStore
+from tests.support.disk import SimulatedFiles
+from tests.support.segments import SegmentHost, append, puts_an_op, segment_host
+from tests.support.steered_store import LaggingStore, SteeredStore
 from txn.counters import OpCounters
-from txn.errors import TransactionEnded, TransactionNotFound
+from txn.errors import OwnershipLost, TransactionEnded, TransactionNotFound
 from txn.headers import v5_id
 from txn.ops import writes_of_segment
+from txn.pass_through_buffer import PassThroughBuffer
 from txn.states import TxnState
 
 # -- publishing
@@ -282,6 +284,35 @@ async def test_position_requests_answer_behind_every_decision(host: SegmentHost)
     host.headers._participants.update(told)
     await segment.buffer.caught_up()
     assert segment.buffer.readable.value == position
+
+
+async def test_a_stale_owner_answers_no_position_request(host: SegmentHost) -> None:
+    """C19, D4: its own positions stand still, whatever the new owner appends. It closes the segment."""
+    stale = await host.own()
+    await stale.buffer.caught_up()
+    claim = await host.claim()
+    with pytest.raises(OwnershipLost):
+        await stale.buffer.caught_up()
+    await stale.has_ended.wait()
+    assert isinstance(stale.ended, OwnershipLost)
+    await host.metadata.delete(claim.key)
+    pass_through = PassThroughBuffer(stale.ledger, host.metadata, claim)
+    with pytest.raises(OwnershipLost):
+        await pass_through.caught_up()
+
+
+async def test_a_claim_that_an_old_image_still_shows_answers_nothing() -> None:
+    """C19: the claim is asked for together with the headers, behind every write that was answered before."""
+    store = LaggingStore()
+    async with segment_host(store, SimulatedFiles(seed=3)) as host:
+        stale = await host.own()
+        await store.barrier()
+        claim = await host.claim()
+        seen = store.peek(claim.key)
+        assert seen is not None
+        assert seen.version < claim.expected
+        with pytest.raises(OwnershipLost):
+            await stale.buffer.caught_up()
 
 
 # -- aborted transactions

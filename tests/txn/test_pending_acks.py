@@ -389,6 +389,20 @@ async def test_the_cursor_is_asked_behind_every_decision() -> None:
         await rig.end(open_one, EndAction.ABORT)
 
 
+@pytest.mark.parametrize("is_waiting", [False, True])
+async def test_a_stale_owner_says_nothing_about_the_cursor(is_waiting: bool) -> None:
+    """C19, D4: even if no transaction is open here, the new owner's cursor may be further."""
+    async with owned(LaggingStore(), stream_of(3)) as rig:
+        if is_waiting:
+            await rig.acknowledge(await rig.begin(), 1)
+        await rig.acks.caught_up()
+        await rig.store.put(CLAIM, b"another's")
+        with pytest.raises(OwnershipLost):
+            await rig.acks.caught_up()
+        await wait_all_tasks_blocked()
+        assert [type(end) for end in rig.ended] == [OwnershipLost]
+
+
 async def test_an_acknowledgement_that_waited_through_an_abort_of_a_cumulative_one_is_of_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

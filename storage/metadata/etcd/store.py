@@ -19,7 +19,7 @@ and 1.5 MiB (OPERATIONS_MAX, REQUEST_BYTES_MAX in requests.py). A session's time
 etcd makes it 2 at least.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from math import ceil
 from typing import Final, Self
@@ -37,6 +37,7 @@ from storage.metadata.etcd.rpc import TXN, Rpc
 from storage.metadata.etcd.writer import Writer
 from storage.metadata.store import (
     Committed,
+    Fresh,
     IndexHit,
     InvalidOperation,
     KeyWatch,
@@ -125,11 +126,14 @@ class EtcdStore(MetadataStore):
         record: Record | None = self._follower.image.records.get(key)
         return record
 
-    async def get(self, key: str) -> Record | None:
-        """See `MetadataStore.get`.
+    async def fresh(self, keys: Collection[str]) -> Fresh:
+        """See `MetadataStore.fresh`. Concurrent calls share one request."""
+        await self.barrier()
+        image = self._follower.image
+        return Fresh(image.revision, {key: image.records.get(key) for key in keys})
 
-        Linearizable: at least as new as every write, by any process, answered before the call.
-        """
+    async def get(self, key: str) -> Record | None:
+        """See `MetadataStore.get`."""
         await self.barrier()
         return self.peek(key)
 

@@ -72,7 +72,7 @@ class Segment:
             ledger,
             metadata,
             NO_CLAIM,
-            buffer=PassThroughBuffer(ledger),
+            buffer=PassThroughBuffer(ledger, metadata, NO_CLAIM),
             headers=HeaderWatch(metadata),
             codecs=ENTRY_CODECS,
         )
@@ -333,7 +333,7 @@ async def test_an_owner_that_lost_its_claim_writes_nothing() -> None:
                 segment.ledger,
                 metadata,
                 claim,
-                buffer=PassThroughBuffer(segment.ledger),
+                buffer=PassThroughBuffer(segment.ledger, metadata, NO_CLAIM),
                 headers=HeaderWatch(metadata),
                 codecs=ENTRY_CODECS,
             )

@@ -1,6 +1,7 @@
 """The stores that the conformance suite holds to the contract."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,34 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore
 from tests.support.disk import SimulatedFiles
 from tests.support.etcd import etcd_store
+from tests.support.steered_store import LaggingStore
+
+KINDS = ["memory", "embedded", "etcd"]
 
 
-@pytest.fixture(params=["memory", "embedded", "etcd"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore]:
-    """An empty store of each kind."""
+@asynccontextmanager
+async def _opened(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore]:
     if request.param == "memory":
         yield MemoryStore()
+    elif request.param == "lagging":
+        yield LaggingStore()
     elif request.param == "embedded":
         async with EmbeddedStore.open(SimulatedFiles(), Path("/data")) as embedded:
             yield embedded
     else:
         async with etcd_store(request.getfixturevalue("etcd_server").endpoint) as etcd:
             yield etcd
+
+
+@pytest.fixture(params=KINDS)
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore]:
+    """An empty store of each kind."""
+    async with _opened(request) as store:
+        yield store
+
+
+@pytest.fixture(params=[*KINDS, "lagging"])
+async def any_store(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore]:
+    """An empty store of each kind, and one whose image is as old as its last barrier."""
+    async with _opened(request) as store:
+        yield store

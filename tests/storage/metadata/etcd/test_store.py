@@ -297,6 +297,41 @@ async def test_clusters_share_an_etcd_by_their_roots(etcd_server: EtcdProcess) -
         assert await keys(other) == ["/a"]
 
 
+async def test_what_another_process_was_answered_is_read(etcd_server: EtcdProcess) -> None:
+    """C20, M2: by every read but `peek`, although this process's watch may not have brought it yet."""
+    root = fresh_root()
+    async with (
+        etcd_store(etcd_server.endpoint, root=root) as store,
+        etcd_store(etcd_server.endpoint, root=root) as other,
+    ):
+        for number in range(20):
+            key, index = f"/{number:02}", IndexEntry("i", f"{number:02}")
+            version = await other.put(key, b"", indexes=(index,))
+            found = await (store if number % 2 else other).fresh([key])
+            assert found.version(key) == version <= found.revision
+            read = await store.get(key)
+            assert read is not None
+            assert [record.key for record in await store.scan(key, "~")] == [key]
+            assert await hits(store, "i", index.key) == [(index.key, key)]
+
+
+async def test_questions_that_wait_together_share_a_request(etcd_server: EtcdProcess) -> None:
+    """C20: a thousand publishes ask for a thousand headers, with a few requests to etcd."""
+    async with etcd_store(etcd_server.endpoint) as store:
+        version = await store.put("/a", b"")
+        before = store.statistics().extra["barriers"]
+        answers: list[int] = []
+
+        async def ask() -> None:
+            answers.append((await store.fresh(["/a"])).version("/a"))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(1_000):
+                nursery.start_soon(ask)
+        assert answers == [version] * 1_000
+        assert store.statistics().extra["barriers"] - before <= 3
+
+
 async def test_a_later_format_is_refused(etcd_server: EtcdProcess) -> None:
     """M20: nothing is guessed about what a later release wrote."""
     root = fresh_root()

@@ -130,6 +130,7 @@ class Cursor(BaseCursor):
     ) -> None:
         identity, acknowledged = decode(record.value, ledger.next_after)
         super().__init__(name, ledger, acknowledged)
+        identity = replace(identity, owner=None if claim is None else claim.expected)
         self._identity = self._recorded = identity
         self._metadata = metadata
         self._key = record.key
@@ -175,7 +176,8 @@ class Cursor(BaseCursor):
         record = await metadata.get(key)
         if record is None:
             acknowledged = Acknowledged(placed(start, ledger), ledger.next_after)
-            value = encode(Identity(uuid.uuid4().hex, dict(properties or {})), acknowledged).value
+            owner = None if claim is None else claim.expected
+            value = encode(Identity(uuid.uuid4().hex, dict(properties or {}), owner), acknowledged).value
             ops: list[Op] = [Put(key, value, ABSENT)]
             if claim is not None:
                 ops.append(claim)

@@ -1,7 +1,7 @@
 """The record of a durable cursor, and its bounds.
 
     /cursors/<managed ledger>/<subscription>    names percent-encoded
-    {"creation_id", "properties", "mark_delete": [ledger, entry],
+    {"creation_id", "properties", "owner", "mark_delete": [ledger, entry],
      "ranges": {"<ledger>": [[first, last], ...]}, "batches": [[ledger, entry, [ack_set words]], ...]}
 
 The record is bounded. What does not fit stays in memory until the holes below it are filled. It is lost with the
@@ -33,7 +33,7 @@ STORED_WORDS_MAX: Final = 10_000
 record stays below the 1 MiB that every metadata store accepts."""
 
 
-_FIELDS: Final = frozenset({"creation_id", "properties", "mark_delete", "ranges", "batches"})
+_FIELDS: Final = frozenset({"creation_id", "properties", "owner", "mark_delete", "ranges", "batches"})
 
 ITEMS_AT_ONCE: Final = 2_000
 """Ranges and batches that one step of the event loop encodes, in about 2 ms."""
@@ -52,6 +52,8 @@ class Identity:
     """Unique for each creation and for each move of the cursor."""
     properties: dict[str, str] = field(default_factory=dict)
     """What the creator attached to it."""
+    owner: int | None = None
+    """The version of the claim under which the ledger's owner writes the record."""
     unknown: Unknown = NOTHING_UNKNOWN
 
 
@@ -115,6 +117,7 @@ def encode_in_steps(
     state = {
         "creation_id": identity.creation_id,
         "properties": identity.properties,
+        "owner": identity.owner,
         "mark_delete": [acknowledged.mark_delete.ledger, acknowledged.mark_delete.entry],
         "ranges": ranges,
         "batches": [(batch.first.ledger, batch.first.entry, batch.words) for batch in batches],
@@ -138,7 +141,8 @@ def decode(value: bytes, next_after: NextAfter) -> tuple[Identity, Acknowledged]
         ]
         batches = {Position(ledger, entry): bits_from_words(words) for ledger, entry, words in state["batches"]}
         acknowledged = Acknowledged(Position(*state["mark_delete"]), next_after, ranges, batches)
-        return Identity(state["creation_id"], state["properties"], unknown_in(state, _FIELDS)), acknowledged
+        unknown = unknown_in(state, _FIELDS)
+        return Identity(state["creation_id"], state["properties"], state.get("owner"), unknown), acknowledged
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CursorCorrupt(f"a cursor's record cannot be read: {error!r}") from error
 

@@ -31,7 +31,7 @@ from txn.ops import segment_index_key
 KEY_PREFIX: Final = "/txn/segment-state/"
 ABORTED_BY_POSITION: Final = "aborted-by-position"
 
-_FIELDS: Final = frozenset({"first", "last"})
+_FIELDS: Final = frozenset({"first", "last", "owner"})
 
 ABORTED_IN_LEDGER_MAX: Final = 2_000
 """Aborted transactions that end in one ledger before another ledger takes over, so that their records can move to its
@@ -66,8 +66,10 @@ def aborted_records(segment: str) -> tuple[str, str]:
 class AbortedTransactions:
     """One segment's aborted transactions."""
 
-    def __init__(self, ledger: ManagedLedger) -> None:
+    def __init__(self, ledger: ManagedLedger, owner: int | None = None) -> None:
+        """Set up for the owner with this claim version, which its records carry."""
         self._ledger = ledger
+        self._owner = owner
         self._name = segment_index_key(ledger.name)
         self._prefix = _prefix(ledger.name)
         self._recent: dict[TxnId, Span] = {}
@@ -139,7 +141,8 @@ class AbortedTransactions:
         """The record that makes `remember` durable. A repetition is the same record."""
         first, last = self._recent[txn]
         unknown = self._unknown.get(txn, NOTHING_UNKNOWN)
-        value = orjson.dumps({"first": tuple(first), "last": tuple(last), **restored(unknown)})
+        fields = {"first": tuple(first), "last": tuple(last), "owner": self._owner}
+        value = orjson.dumps({**fields, **restored(unknown)})
         index = IndexEntry(ABORTED_BY_POSITION, f"{self._name}:{fixed_width(last.ledger)}:{fixed_width(last.entry)}")
         return Put(self._prefix + txn_name(txn), value, indexes=(index,))
 

@@ -67,7 +67,8 @@ class MetadataTransactionBuffer:
         self._barriers = ReadBarriers(metadata)
         self._writes: dict[TxnId, SegmentWrite] = {}
         self._held = HeldPositions()
-        self._aborted = AbortedTransactions(ledger)
+        self._owner = None if claim is None else claim.expected
+        self._aborted = AbortedTransactions(ledger, self._owner)
         self._counters = counters
         self._outstanding = OutstandingOps(counters)
         self._is_recovered = False
@@ -244,7 +245,7 @@ class MetadataTransactionBuffer:
         # Holding the bound before the put starts hides every later entry of this transaction (T13).
         self._held.hold(txn, bound)
         self._headers.join(txn, self)
-        op = WriteOp(txn, self._segment, self._ledger.creation_id, bound)
+        op = WriteOp(txn, self._segment, self._ledger.creation_id, bound, self._owner)
         try:
             # Not cancelled half-way, because this broker must know whether the record exists to remove it later.
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):

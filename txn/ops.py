@@ -44,6 +44,8 @@ class WriteOp:
     creation_id: str
     lower_bound: Position
     """No entry of the transaction on this segment is below it."""
+    owner: int | None = None
+    """The version of the claim under which the segment's owner wrote this record."""
 
     def to_put(self) -> PutSequential:
         """The record to write, with its index entry."""
@@ -53,6 +55,7 @@ class WriteOp:
             "creation_id": self.creation_id,
             "ledger": self.lower_bound.ledger,
             "entry": self.lower_bound.entry,
+            "owner": self.owner,
         }
         name = txn_name(self.txn)
         index = IndexEntry(WRITES_BY_SEGMENT, segment_index_key(self.segment))
@@ -63,7 +66,7 @@ class WriteOp:
         """The op that `to_put` wrote."""
         fields = orjson.loads(record.value)
         position = Position(fields["ledger"], fields["entry"])
-        return cls(_txn_of(record), fields["segment"], fields["creation_id"], position)
+        return cls(_txn_of(record), fields["segment"], fields["creation_id"], position, fields.get("owner"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class AckOp:
     cumulative: bool
     acks: tuple[EntryAck, ...]
     command: CommandId | None = None
+    owner: int | None = None
+    """The version of the claim under which the segment's owner wrote this record."""
 
     def to_put(self) -> PutSequential:
         """The record to write, with its index entry."""
@@ -97,6 +102,7 @@ class AckOp:
                 for ack in self.acks
             ],
             "command": None if self.command is None else (self.command.consumer, self.command.request),
+            "owner": self.owner,
         }
         name = txn_name(self.txn)
         index = IndexEntry(ACKS_BY_SUBSCRIPTION, _subscription_index_key(self.segment, self.subscription))
@@ -118,6 +124,7 @@ class AckOp:
             fields["cumulative"],
             acks,
             None if fields["command"] is None else CommandId(*fields["command"][:2]),
+            fields.get("owner"),
         )
 
 

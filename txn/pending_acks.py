@@ -88,6 +88,7 @@ class PendingAcks:
         self._metadata = metadata
         self._headers = headers
         self._claim: tuple[Check, ...] = () if claim is None else (claim,)
+        self._owner = None if claim is None else claim.expected
         self._counters = counters
         self._outstanding = OutstandingOps(counters)
         self._subscription: AckTarget | None = None
@@ -155,7 +156,7 @@ class PendingAcks:
             await self._confirm_nothing(txn)
             return
         subscription = (self._segment, self._cursor.name, self._cursor.creation_id)
-        put = AckOp(txn, *subscription, cumulative, tuple(given), identity).to_put()
+        put = AckOp(txn, *subscription, cumulative, tuple(given), identity, self._owner).to_put()
         command = Command(given, cumulative, len(put.value), identity=identity)
         if command.size > RECORD_BYTES_MAX:
             reason = f"its record has {command.size} bytes, but the limit is {RECORD_BYTES_MAX}"

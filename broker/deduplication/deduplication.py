@@ -1,6 +1,6 @@
 """A topic's durable memory of what its producers have stored: a snapshot in the metadata store, and the log.
 
-    /producers/<topic>   {creation, upto, producers}: what was stored up to `upto`, all of it durable
+    /producers/<topic>   {creation, owner, upto, producers}: what was stored up to `upto`, all of it durable
 
 Each entry in the log has its producer and sequence ids, so a send needs no other write. After SNAPSHOT_ENTRIES entries
 or SNAPSHOT_BYTES, a snapshot of the memory is written, once all of it is durable. So a snapshot never names an entry
@@ -56,7 +56,7 @@ BEHIND_MAX: Final = 4
 TAIL_MESSAGES: Final = 10_000
 """Messages that are read in a topic without a snapshot."""
 
-_FIELDS: Final = frozenset({"creation", "upto", "producers"})
+_FIELDS: Final = frozenset({"creation", "owner", "upto", "producers"})
 
 _READ_ENTRIES: Final = 500
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -197,6 +197,7 @@ class Deduplication:
         value = orjson.dumps(
             {
                 "creation": self._ledger.creation_id,
+                "owner": self._claim.expected,
                 "upto": list(upto),
                 "producers": self._sequences.to_json(),
                 **restored(self._unknown),

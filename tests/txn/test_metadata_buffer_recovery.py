@@ -3,11 +3,11 @@
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from storage.entry import Entry
+from storage.entry import Entry, TxnId
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, LATEST
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import Segment, segment_host
+from tests.support.segments import Segment, SegmentHost, segment_host
 from txn.headers import header_key
 
 
@@ -74,15 +74,21 @@ async def entries_of(segment: Segment) -> list[Entry]:
     return found
 
 
+async def write_open_entry(host: SegmentHost) -> tuple[Segment, TxnId]:
+    """A segment with an entry of an open transaction, and one behind it without a transaction."""
+    segment = await host.own()
+    txn = await host.begin()
+    await segment.publish(b"unknown", txn)
+    await segment.publish(b"after")
+    return segment, txn
+
+
 async def test_a_transaction_whose_header_is_gone_is_aborted_at_the_takeover(
     metadata: MemoryStore, files: SimulatedFiles
 ) -> None:
     """T19, T25: nothing says that it was committed, so nobody sees it; that is remembered without its op record."""
     async with segment_host(metadata, files) as first:
-        segment = await first.own()
-        txn = await first.begin()
-        await segment.publish(b"unknown", txn)
-        await segment.publish(b"after")
+        _, txn = await write_open_entry(first)
     await metadata.delete(header_key(txn))
     async with segment_host(metadata, files.kill()) as second:
         segment = await second.own()
@@ -98,10 +104,7 @@ async def test_a_header_that_goes_while_its_segment_is_served_lets_the_segment_g
 ) -> None:
     """T19: as at a takeover, and nobody waits for one."""
     async with segment_host(metadata, files) as broker:
-        segment = await broker.own()
-        txn = await broker.begin()
-        await segment.publish(b"unknown", txn)
-        await segment.publish(b"after")
+        segment, txn = await write_open_entry(broker)
         await metadata.delete(header_key(txn))
         await wait_all_tasks_blocked()
         assert await segment.visible() == [b"after"]

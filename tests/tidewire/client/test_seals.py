@@ -10,6 +10,7 @@ from tests.support.backends import on_both_backends, on_trio
 from tests.support.examples import examples
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, Topic, scripted_broker
 from tidewire.client.client import Client
+from tidewire.client.connection import Connection
 from tidewire.client.errors import TransactionEnded
 from tidewire.client.producer import Producer
 from tidewire.client.sending import Batching
@@ -50,6 +51,16 @@ def check_each_once_in_order(topic: Topic, count: int) -> None:
     assert sorted(value for values in found.values() for value in values) == [
         b"%04d" % number for number in range(count)
     ]
+
+
+def refuse(client: Client, send: pb.CommandSend, error: pb.ServerError) -> Connection:
+    """Let the client's only connection read that the broker refuses the send. Returns that connection."""
+    (connection,) = client._network._connections.values()
+    refused = commands.send_error(send.producer_id, send.sequence_id, error, "refused")
+    producing = connection._listeners.of(refused)
+    assert producing is not None
+    producing.received(refused, None)
+    return connection
 
 
 @on_both_backends
@@ -280,12 +291,7 @@ async def test_a_send_to_a_segment_that_is_gone_goes_to_its_children() -> None:
             send = await broker.seen(T.SEND, 2)
             broker.forget(T.SEND)
             topic.seal(0)
-            (connection,) = client._network._connections.values()
-            gone = pb.ServerError.TopicNotFound
-            refused = commands.send_error(send.producer_id, send.sequence_id, gone, "gone")
-            producing = connection._listeners.of(refused)
-            assert producing is not None
-            producing.received(refused, None)
+            refuse(client, send, pb.ServerError.TopicNotFound)
             topic.split(0)
             await receipt
         check_each_once_in_order(topic, 2)
@@ -304,13 +310,7 @@ async def test_a_refused_send_of_a_lost_connection_is_still_a_refusal() -> None:
             broker.forget(T.SEND)
             topic.seal(0)
             # Both in one step of the reading task.
-            (connection,) = client._network._connections.values()
-            sealed = pb.ServerError.TopicTerminatedError
-            refused = commands.send_error(send.producer_id, send.sequence_id, sealed, "sealed")
-            producing = connection._listeners.of(refused)
-            assert producing is not None
-            producing.received(refused, None)
-            connection._lose(ConnectionLost("gone"))
+            refuse(client, send, pb.ServerError.TopicTerminatedError)._lose(ConnectionLost("gone"))
             topic.split(0)
             await receipt
         assert set(broker.transactions.values()) == {"COMMITTED"}

@@ -39,6 +39,17 @@ def replace_by_halves(world: Readable) -> None:
     world.dag.segments.extend([segment(0, 0, 0xFFFF, sealed=True), segment(1, 0, 0x7FFF), segment(2, 0x8000, 0xFFFF)])
 
 
+def reset_after_a_split() -> tuple[Readable, Watch]:
+    """The watch saw the halves, in a layout of epoch 2, and begins anew."""
+    world, watch, _ = watched()
+    world.dag.epoch = 2
+    replace_by_halves(world)
+    world.say_layout()
+    watch.arrived()
+    watch.reset()
+    return world, watch
+
+
 def active(watch: Watch) -> list[int]:
     """The segments that take messages."""
     parts = watch.parts(TOPIC)
@@ -136,12 +147,7 @@ def test_a_layout_is_pushed() -> None:
 
 def test_an_older_layout_of_another_broker_is_not_taken_for_news() -> None:
     """E23: segments that are not in there yet would be taken for removed ones, with what they hold."""
-    world, watch, _ = watched()
-    world.dag.epoch = 2
-    replace_by_halves(world)
-    world.say_layout()
-    watch.arrived()
-    watch.reset()
+    world, watch = reset_after_a_split()
     older = pb.ScalableTopicDAG(epoch=1, segments=[segment(0, 0, 0xFFFF)])
 
     def older_first(command: pb.BaseCommand) -> list[bytes]:
@@ -154,12 +160,7 @@ def test_an_older_layout_of_another_broker_is_not_taken_for_news() -> None:
 
 def test_the_layout_of_a_topic_that_was_created_again_is_news() -> None:
     """E19: places in the deleted one are told apart by the creation ids of its segments."""
-    world, watch, _ = watched()
-    world.dag.epoch = 2
-    replace_by_halves(world)
-    world.say_layout()
-    watch.arrived()
-    watch.reset()
+    world, watch = reset_after_a_split()
     del world.dag.segments[:]
     made = segment(0, 0, 0xFFFF)
     made.created_at_ms = 1000

@@ -39,10 +39,11 @@ async def test_decisions_take_turns() -> None:
 async def test_nobody_waits_for_a_decision_that_is_not_applied_here() -> None:
     """D1: the subscription ended in the middle. Its next owner applies the decision."""
     decisions = PendingDecisions()
+    applied: list[PendingTransaction] = []
     decisions.begin(ONE, iter([None] * 1_000))
     async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as task:
-            task.start_soon(decisions.run, [].append)
+            task.start_soon(decisions.run, applied.append)
             nursery.start_soon(decisions.wait_applied)
             await trio.lowlevel.checkpoint()
             task.cancel_scope.cancel()
@@ -50,3 +51,4 @@ async def test_nobody_waits_for_a_decision_that_is_not_applied_here() -> None:
             await wait_all_tasks_blocked()
             await decisions.wait_applied()
         assert not nursery.child_tasks
+    assert not applied

@@ -78,7 +78,7 @@ class Pipeline:
         """Set when more is settled."""
 
     async def run(self) -> None:
-        """Work until `finish` is called."""
+        """Copy until `finish` is called."""
         async with trio.open_nursery() as nursery:
             for worker in range(WORKERS):
                 name = f"{self._subscription} {worker}"
@@ -86,13 +86,13 @@ class Pipeline:
         self._stopped.set()
 
     async def until_settled(self, values: Iterable[bytes]) -> None:
-        """Return when all messages of these values are in a piece that is known to be committed."""
+        """Wait until all messages with these values are in a piece that is known to be committed."""
         while values := self._copies.missing(values):
             self._more = trio.Event()
             await self._more.wait()
 
     async def finish(self) -> None:
-        """Let the workers end what they are doing, and return when they have."""
+        """Let the workers end their current work, and wait for them."""
         self._stopping.set()
         for scope in self._waits:
             scope.cancel()
@@ -117,7 +117,7 @@ class Pipeline:
                 self._complain_unless_passing(error, "consume")
 
     async def _go_on_with(self, consumer: StreamConsumer | QueueConsumer, random: Random, settled_before: int) -> None:
-        """Take messages by this consumer as long as it is known what it holds."""
+        """Take messages with this consumer as long as it is known what it holds."""
         is_known = True
         while is_known and not self._stopping.is_set():
             messages = await self._receive(consumer, random.randint(1, PIECE_MESSAGES_MAX))
@@ -141,7 +141,7 @@ class Pipeline:
             is_known = all(ends)
 
     async def _receive(self, consumer: StreamConsumer | QueueConsumer, count: int) -> list[Message]:
-        """Some messages, at least one unless it is stopped."""
+        """Return some messages, at least one unless it is stopped."""
         messages: list[Message] = []
         with trio.CancelScope() as waiting:
             self._waits.add(waiting)
@@ -162,7 +162,7 @@ class Pipeline:
     async def _copy(
         self, consumer: StreamConsumer | QueueConsumer, messages: Sequence[Message], random: Random
     ) -> bool:
-        """One transaction; whether it is known what became of the messages, for a consumer that goes on."""
+        """Copy in one transaction. Return whether the fate of the messages is known, so the consumer can continue."""
         fate = random.random()
         is_left = fate < 0.04
         try:

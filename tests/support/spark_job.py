@@ -20,14 +20,14 @@ PLACE: Final = "place"
 
 
 def copied(rows: DataFrame) -> DataFrame:
-    """What is put away of each row."""
+    """Select what is written for each row."""
     position = F.col("position")
     parts = ("segment", position.ledger, position.entry, F.coalesce(position.batch_index, F.lit(-1)))
     return rows.select("key", "value", F.concat_ws(" ", *parts).alias(PLACE))
 
 
 def as_messages(copies: DataFrame) -> DataFrame:
-    """The same, with the columns of messages."""
+    """Select the same, with the columns of messages."""
     return copies.select("key", "value", F.create_map(F.lit(PLACE), F.col(PLACE)).alias("properties"))
 
 

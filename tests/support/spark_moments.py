@@ -47,7 +47,7 @@ class Target(Enum):
 
 
 class Moment(NamedTuple):
-    """When to kill: a while after something has happened so many times, or at a write of the broker's own."""
+    """When to kill: some time after an event has happened this many times, or at a disk write of the broker."""
 
     target: Target
     event: str
@@ -72,7 +72,7 @@ class Moment(NamedTuple):
 
 
 def moments(random: Random, target: Target, count: int, *, has_sink: bool) -> Iterator[Moment]:
-    """So many of them."""
+    """Draw this many moments."""
     events = list(_events(target, has_sink=has_sink))
     deck: list[str | None] = []
     for _ in range(count):

@@ -162,7 +162,7 @@ def _besiege_and_kill(broker: RunningBroker, attack: Attack, seed: int, seconds:
 
 
 def _and_after_kill(broker: RunningBroker, verdict: Verdict, witnesses: list[AnyWitness]) -> Verdict:
-    """The verdict, and what is found when the broker was killed and started again."""
+    """Return the attack's verdict, with what is found after the broker was killed."""
     after = judge_after_kill(broker, witnesses)
     verdict.complaints += [f"after kill -9: {complaint}" for complaint in after.complaints]
     verdict.notes.append(f"and after kill -9 {after.did}")

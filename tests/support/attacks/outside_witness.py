@@ -32,7 +32,7 @@ class OutsideWitness:
     """See the module."""
 
     def __init__(self, service_url: str, name: str) -> None:
-        """A topic with `name` in its name must be free."""
+        """Set up. No topic with `name` in its name may exist."""
         self.topic = f"persistent://public/default/{name}-outside"
         self.complaints: list[str] = []
         self._service_url = service_url
@@ -45,16 +45,16 @@ class OutsideWitness:
 
     @property
     def steps(self) -> int:
-        """Messages that the broker owes it."""
+        """The number of messages that the broker owes it."""
         return len(self._owed)
 
     def restarted(self, service_url: str, _http_url: str) -> None:
-        """Ask the broker at these addresses from the next `at_work` or `judge` on."""
+        """Use the broker at these addresses from the next `at_work` or `judge` on."""
         self._service_url = service_url
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Work for the length of the block."""
+        """Work during the block."""
         async with self._client() as client:
             consumer, producer = await self._begin(client)
             async with trio.open_nursery() as nursery:
@@ -65,7 +65,7 @@ class OutsideWitness:
                 self._is_over = True
 
     async def judge(self) -> None:
-        """Read the topic from its beginning, and complain of what is not as it was promised."""
+        """Read the topic from its beginning, and complain if the broker broke a promise."""
         self._ends += 1
         end = b"%s-%d" % (END, self._ends)
         seen: Counter[bytes] = Counter()
@@ -148,10 +148,10 @@ class OutsideWitness:
 
 
 async def _call(call: Callable[[], T]) -> T:
-    """Call what blocks, in a thread; it goes on there when nobody waits for it any more.
+    """Run a blocking call in a thread. The thread continues after a cancellation.
 
     Raises:
-        Unanswered: it did not return within DEADLOCK_SECONDS.
+        Unanswered: the call did not return within DEADLOCK_SECONDS.
     """
     return await within(
         trio.to_thread.run_sync(call, abandon_on_cancel=True), "a call of the outside witness did not return"

@@ -1,4 +1,4 @@
-"""A broker under attack with a witness beside it, and the verdict on both."""
+"""Runs an attack and witnesses on a broker, and gives a verdict on both."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ class Attack(NamedTuple):
 
 
 def together(family: str, attacks: Sequence[Attack]) -> Attack:
-    """All of them at a time."""
+    """Make an attack that runs all of these at the same time."""
 
     async def run(attacker: Attacker) -> None:
         async with trio.open_nursery() as nursery:
@@ -69,7 +69,7 @@ def together(family: str, attacks: Sequence[Attack]) -> Attack:
 
 @dataclass
 class Verdict:
-    """What an attack came to."""
+    """The result of an attack."""
 
     name: str
     did: str = ""
@@ -80,7 +80,7 @@ class Verdict:
     """Measures; no verdict."""
 
     def line(self) -> str:
-        """All of it, for a person."""
+        """Return the result as text."""
         state = "FAILED" if self.complaints else "ok"
         said = "; ".join(filter(None, [self.did, *self.notes, *self.complaints]))
         return f"{self.name:28} {state:6} {self.seconds:6.1f} s  {said}"
@@ -89,7 +89,7 @@ class Verdict:
 async def besiege(
     broker: RunningBroker, attack: Attack, seed: int, seconds: float, witnesses: list[AnyWitness]
 ) -> Verdict:
-    """Attack for so long, with two witnesses, who are added to `witnesses`: a later broker owes them the same."""
+    """Attack for this time, with two witnesses. Add them to `witnesses`, because later brokers owe them the same."""
     verdict = Verdict(attack.name)
     start = trio.current_time()
     name = f"witness-{len(witnesses)}"
@@ -138,7 +138,7 @@ async def besiege(
 
 
 async def judge_unloading(broker: RunningBroker) -> Verdict:
-    """All clients have left: after a while no topic is loaded."""
+    """Check that no topic is loaded some time after all clients have left."""
     verdict = Verdict("all.left")
     start = trio.current_time()
     none = dict.fromkeys([*CLIENTS, *TOPICS], 0.0)
@@ -150,7 +150,7 @@ async def judge_unloading(broker: RunningBroker) -> Verdict:
 
 
 def judge_after_kill(broker: RunningBroker, witnesses: Sequence[AnyWitness], name: str = "all.after-kill-9") -> Verdict:
-    """Kill the broker (kill -9), start it again, and ask it for all that was promised to the witnesses; blocks."""
+    """Kill the broker (kill -9), restart it, and check all its promises to the witnesses; blocks."""
     broker.restart()
     return trio.run(_judge_again, broker, witnesses, Verdict(name))
 

@@ -41,7 +41,7 @@ NAMES: Final = (*SIEGES, *environment.ATTACKS, *files.DAMAGES)
 
 
 def run(folder: Path, names: Sequence[str], seed: int, seconds: float) -> Iterator[Verdict]:
-    """Run these attacks in an empty folder, for so long together; blocks, and must not run under Trio."""
+    """Run these attacks in an empty folder, for this time in total; blocks, and must not run under Trio."""
     share = seconds / len(names)
     sieges = [SIEGES[name] for name in names if name in SIEGES]
     if sieges:

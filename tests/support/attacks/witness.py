@@ -1,15 +1,15 @@
-"""A well-behaved client that goes on while others attack its broker, and then says what the broker owes it.
+"""A well-behaved client that works during an attack, and then checks what the broker owes it.
 
     witness = Witness(broker.service_url, broker.http_url, "w1", seed=7)
     async with witness.at_work(): ...     # the attack
     await witness.judge()                 # reads everything again; afterwards look at `complaints`
 
-On a regular topic it publishes and acknowledges. On a scalable one it publishes in transactions, some of them aborted;
-a worker copies each of these messages to a second topic, by transactions that acknowledge what they copy, some of them
-aborted, too. So every message that was acknowledged must be readable once, nothing that was aborted at all, and each
-message must have one copy.
+On a regular topic it publishes and acknowledges. On a scalable topic it publishes in transactions, and aborts some. A
+worker copies each of these messages to a second topic. Its transactions acknowledge what they copy, and it aborts some
+of them, too. So every acknowledged message must be readable exactly once and have one copy. No aborted message may be
+readable.
 
-It survives the broker's death: what was not answered may be there or not, all of a transaction or nothing of it.
+The witness continues after the broker's death. An unanswered transaction may be visible as a whole, or not at all.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ class Witness:
     """See the module."""
 
     def __init__(self, service_url: str, http_url: str, name: str, seed: int, segments: int = SEGMENTS) -> None:
-        """Topics with `name` in their names must be free; the scalable ones get so many segments."""
+        """Set up. No topic with `name` in its name may exist. Each scalable topic gets `segments` segments."""
         self._segments = segments
         self._service_url = service_url
         self._http_url = http_url
@@ -72,39 +72,39 @@ class Witness:
 
     @property
     def steps(self) -> int:
-        """Messages that the broker owes it."""
+        """The number of messages that the broker owes it."""
         return sum(map(len, self._owed.values()))
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All that it uses."""
+        """All topics that it uses."""
         return tuple(self._owed)
 
     def owed(self, topic: str) -> Set[bytes]:
-        """What was acknowledged there."""
+        """Return the values that were acknowledged on this topic."""
         return self._owed[topic]
 
     def forbidden(self, topic: str) -> Set[bytes]:
-        """What was aborted there."""
+        """Return the values that were aborted on this topic."""
         return self._forbidden[topic]
 
     def known(self, topic: str) -> Set[bytes]:
-        """All that it ever sent there, whatever became of it."""
+        """Return all values that were ever sent to this topic, with any outcome."""
         return self._sent[topic]
 
     def restarted(self, service_url: str, http_url: str) -> None:
-        """Ask the broker at these addresses from the next `at_work` or `judge` on."""
+        """Use the broker at these addresses from the next `at_work` or `judge` on."""
         self._service_url, self._http_url = service_url, http_url
 
     async def prepare(self) -> None:
-        """Make the scalable topics."""
+        """Create the scalable topics."""
         admin = Admin(self._http_url)
         for topic in (self.source, self.copies):
             await trio.to_thread.run_sync(admin.create, topic, self._segments)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Work for the length of the block, which begins when every task has been served once."""
+        """Work during the block. The block begins when the broker has served every task once."""
         started = _Growing()
         async with self._connect() as client, trio.open_nursery() as nursery:
             stop = _Stop()
@@ -118,7 +118,7 @@ class Witness:
             self.complaints.append(f"a call of the witness was not answered for {DEADLOCK_SECONDS} s")
 
     async def judge(self) -> None:
-        """Read all topics from their beginning, and complain of what is not as it was promised."""
+        """Read all topics from their beginning, and complain if the broker broke a promise."""
         try:
             await within(self._judge(), f"the topics of {self.source} could not be read to their ends")
         except Unanswered as hanging:
@@ -283,7 +283,7 @@ class Witness:
             stop.set()
 
     async def _read(self, client: Client, topic: str) -> set[bytes]:
-        """What can be read of a topic, without the marks of its end; complains of it."""
+        """Return what can be read of a topic, without the end marks; complain of wrong values."""
         seen = Counter[bytes]()
         async with client.producer(topic) as producer, client.reader(topic) as reader:
             # On each segment behind everything else: messages without a key go to one segment after the other.
@@ -307,10 +307,10 @@ class Unanswered(AssertionError):
 
 
 async def within(waiting: Awaitable[T], complaint: str) -> T:
-    """Await it for DEADLOCK_SECONDS.
+    """Await it for at most DEADLOCK_SECONDS.
 
     Raises:
-        Unanswered: in vain.
+        Unanswered: it took longer.
     """
     with trio.move_on_after(DEADLOCK_SECONDS):
         return await waiting
@@ -318,7 +318,7 @@ async def within(waiting: Awaitable[T], complaint: str) -> T:
 
 
 class _Growing:
-    """A set that can be waited for."""
+    """A set whose growth a task can wait for."""
 
     def __init__(self) -> None:
         self._values: set[bytes] = set()
@@ -330,13 +330,13 @@ class _Growing:
         self._more = trio.Event()
 
     async def until(self, values: set[bytes]) -> None:
-        """Return when it has all of them."""
+        """Wait until the set contains all of these."""
         while not values <= self._values:
             await self._more.wait()
 
 
 class _Stop:
-    """Ends several tasks, each at its next pause."""
+    """Stops several tasks, each at its next pause."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -348,7 +348,7 @@ class _Stop:
             scope.cancel()
 
     async def unless(self, waiting: Awaitable[T]) -> T | None:
-        """What is awaited, or None once it is stopped."""
+        """Return the result of the awaitable, or None if it was stopped."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             if self.is_set:
@@ -361,6 +361,6 @@ class _Stop:
 
 
 def some(values: Iterable[bytes]) -> str:
-    """How many, and the first of them."""
+    """Return how many there are, and the first of them."""
     listed = sorted(values)
     return f"{len(listed)}, such as {listed[:3]}"

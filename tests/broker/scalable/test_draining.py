@@ -115,9 +115,7 @@ _WRITER = Writer("folder", "two", 1, 7)
 async def test_a_segment_that_cannot_be_opened_is_opened_later_if_that_can_pass(
     error: Exception, is_drained: bool, autojump_clock: MockClock
 ) -> None:
-    """E11, E13: a full disk and a running writer are transient, so the children wait for a while; damage is
-    permanent.
-    """
+    """E11, E13: a full disk and a running writer are transient, so the children only wait; damage is permanent."""
     tellings: list[bool] = []
     async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})

@@ -1,4 +1,4 @@
-"""How decisions that take many steps are applied, and who waits for them."""
+"""How decisions with many steps are applied, and who waits for them."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ async def test_decisions_take_turns() -> None:
 
 
 async def test_nobody_waits_for_a_decision_that_is_not_applied_here() -> None:
-    """D1: the subscription ended in the middle. Its next owner applies the decision."""
+    """D1: the subscription ended in between. Its next owner applies the decision."""
     decisions = PendingDecisions()
     applied: list[PendingTransaction] = []
     decisions.begin(ONE, iter([None] * 1_000))

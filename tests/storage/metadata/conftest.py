@@ -1,4 +1,4 @@
-"""The stores that the conformance suite holds to the contract."""
+"""The stores that the conformance suite tests."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.etcd import etcd_store
 
 @pytest.fixture(params=["memory", "embedded", "etcd"])
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore]:
-    """An empty store of each kind."""
+    """Make an empty store of each kind."""
     if request.param == "memory":
         yield MemoryStore()
     elif request.param == "embedded":

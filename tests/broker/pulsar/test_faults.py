@@ -13,7 +13,7 @@ import storage
 import txn
 from broker.errors import SendInDoubt, StartError
 from broker.pulsar.faults import fault_of
-from storage.errors import DataFolderInUse, ExpectedError, LedgerNotFound, StorageError
+from storage.errors import DataFolderInUse, ExpectedError, LedgerNotFound, NoSpace, StorageError
 from storage.metadata.store import ChangeSetTooLarge, InvalidOperation
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
@@ -91,6 +91,11 @@ def test_a_lost_and_an_unanswered_owner_both_send_the_client_to_a_lookup(error: 
     fault = fault_of(error)
     assert fault.code == pb.ServiceNotReady
     assert "Look the topic up again" in fault.message
+
+
+def test_a_client_gets_whole_sentences() -> None:
+    """Storage writes clauses, because its messages also stand after a colon."""
+    assert fault_of(NoSpace("the disk is full")).message == "The disk is full."
 
 
 def test_an_error_of_no_room_has_no_code() -> None:

@@ -62,7 +62,9 @@ class Copies:
         """Record a received message. It must not be in a piece that was settled before the consumer connected."""
         settled = self.settled.get(name_of(value))
         if settled is not None and settled <= settled_before:
-            self.complaints.append(f"{name_of(value)!r} came again, to a consumer that came after its piece's commit")
+            self.complaints.append(
+                f"{name_of(value)!r} was redelivered to a consumer that connected after its piece's commit"
+            )
 
     def settle(self, piece: Piece) -> None:
         """Record that the piece's commit was acknowledged."""

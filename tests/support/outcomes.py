@@ -138,4 +138,4 @@ class Outcomes:
 
     def _complain_if_recent(self, ours: Running, error: TidewireError) -> None:
         if trio.current_time() - ours.begun < RETENTION_SECONDS:
-            self.complaints.append(f"the broker does not tell the outcome of {ours.record}: {error!r}")
+            self.complaints.append(f"the broker does not report the outcome of {ours.record}: {error!r}")

@@ -34,7 +34,7 @@ from tidewire.protocol.errors import TidewireError, is_retriable
 WORKERS: Final = 2
 
 PIECE_MESSAGES_MAX: Final = 40
-"""Taken by one transaction, or by two at a time."""
+"""Messages that one transaction takes, or two concurrent ones."""
 
 FETCHED_AHEAD: Final = 100
 """Messages that a worker may hold of each segment."""
@@ -99,7 +99,7 @@ class Pipeline:
         await self._stopped.wait()
 
     async def _work(self, name: str, random: Random) -> None:
-        # Under one name, so that what a lost connection leaves to it is its own again at once.
+        # The consumer keeps its name, so that it gets its segments back at once after a lost connection.
         while not self._stopping.is_set():
             settled_before = self._copies.settled_pieces
             try:
@@ -195,14 +195,14 @@ class Pipeline:
             return False
         if fate < 0.15:
             await self._outcomes.abort(ours)
-            # All of it was acknowledged in there, so all of it comes again.
+            # All messages were acknowledged in this transaction, so all are redelivered.
             return piece.fate is Fate.ABORTED
         await self._outcomes.commit(ours, random, asks_at_once=True)
         if piece.fate is not Fate.COMMITTED:
             return False
         self._copies.settle(piece)
         self._more.set()
-        # A new consumer gets nothing of what is settled.
+        # A new consumer gets no settled messages.
         return random.random() > 0.05
 
     def _complain_unless_passing(self, error: TidewireError, what: str) -> None:

@@ -262,7 +262,7 @@ class Peer:
                 await self.stream.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # The reading task ends the connection.
-        # Dropped, and all that was sent before has left.
+        # The connection was dropped, and everything sent before has left.
         scope.cancel()
 
     def drop(self) -> None:
@@ -565,7 +565,7 @@ class ScriptedBroker:
         request = frame.command.seek
         for topic in self.topics.values():
             if (peer, request.consumer_id) in topic.members:
-                # Of a stream consumer: to the beginning or the end of all segments.
+                # A stream consumer seeks to the beginning or the end of all segments.
                 to_end = position(request.message_id) > (0, 0)
                 for segment in topic.segments.values():
                     segment.cursors = dict.fromkeys(segment.cursors, len(segment.entries) if to_end else 0)

@@ -32,7 +32,7 @@ from tests.support.java import QUICK_JAVA
 
 ROOT: Final = Path(__file__).parent.parent.parent
 START_SECONDS_MAX: Final = 240.0
-"""A driver that has not started by then never will; an idle machine takes ten seconds."""
+"""A driver that has not started by then never will. An idle machine takes ten seconds."""
 LINES_KEPT_MAX: Final = 100
 
 STARTED: Final = "driver started"
@@ -105,7 +105,7 @@ class SparkDriver:
             "spark.driver.extraJavaOptions": options,
             "spark.executor.extraJavaOptions": options,
             "spark.executorEnv.PYTHONPATH": str(ROOT),
-            # Executors are killed more often than a cluster's master puts up with.
+            # Executors are killed more often than a cluster's master allows by default.
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.local.dir": str(self._folder / "local"),
             "spark.sql.session.timeZone": "UTC",
@@ -152,7 +152,7 @@ class SparkDriver:
                 nursery.start_soon(self._read_output, process.stdout, started)
                 nursery.start_soon(self._read_log, process.stderr)
                 self.status = await process.wait()
-                # What the killed one leaves behind may keep the pipes open.
+                # Processes that the killed one leaves behind may keep the pipes open.
                 nursery.cancel_scope.deadline = trio.current_time() + 1
         finally:
             process.kill()
@@ -260,7 +260,7 @@ def event_of(line: str) -> str | None:
 
 async def listen(steering: Path, happenings: Happenings, *, held: trio.MemorySendChannel[int]) -> None:
     """Note what steered data sources report, until cancelled. `held` gets the ids of paused processes."""
-    # Open for writing too, or the pipe would end with the first process that does.
+    # It is opened for writing, too; otherwise the pipe would end with its first writer.
     async with trio.lowlevel.FdStream(os.open(steering / spark_steering.PIPE, os.O_RDWR | os.O_NONBLOCK)) as stream:
         async for line in _lines(stream):
             event, _, pid = line.rpartition(" ")
@@ -283,7 +283,7 @@ def _parents() -> dict[int, int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
-                # The name before it, in parentheses, may have anything in it.
+                # The process's name before it, in parentheses, may contain any text.
                 found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
     return found
 

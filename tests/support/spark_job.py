@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 PLACE: Final = "place"
-"""The column of Parquet files, and the property of messages, that says where the original stands."""
+"""The column of Parquet files, and the property of messages, with the original's position."""
 
 
 def copied(rows: DataFrame) -> DataFrame:
@@ -70,7 +70,7 @@ def main() -> None:
         for query in queries:
             query.awaitTermination()
     else:
-        # A query that ends has failed, and then this raises its error.
+        # A query that ends has failed, and this raises its error.
         spark.streams.awaitAnyTermination()
 
 

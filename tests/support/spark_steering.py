@@ -85,7 +85,7 @@ def reached(folder: Path, event: str) -> None:
 
 
 def _say(folder: Path, text: str) -> None:
-    # Nobody listens when the story is over, and then nobody is to be held up.
+    # After the story nobody listens, and then no process may be held.
     with suppress(OSError):
         pipe = os.open(folder / PIPE, os.O_WRONLY | os.O_NONBLOCK)
         try:

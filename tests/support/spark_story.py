@@ -31,7 +31,7 @@ from tidewire.client.message import Message
 from tidewire.client.producer import Producer
 
 READ_SECONDS_MAX: Final = 300.0
-"""Everything is read by then, on a machine with much else to do."""
+"""Everything is read by then, even on a busy machine."""
 PAUSE_SECONDS_MAX: Final = 0.5
 
 
@@ -120,7 +120,7 @@ async def read_all(client: Client, changes: LayoutChanges, topic: str) -> list[M
         ends = set()
         for segment in await changes.segments(topic):
             if segment.is_active:
-                # Where it was read before there is an end already, so this one is told from that.
+                # An earlier read has left an end mark, so this one is distinct.
                 end = b"%s.%d.%s" % (END, segment.segment_id, uuid.uuid4().hex.encode())
                 ends.add(end)
                 await producer.send(end, key=segment.key())

@@ -126,7 +126,7 @@ class Load:
             if random.random() < 0.3:
                 await trio.sleep(random.uniform(0, 0.004))
         if is_left:
-            # Its sends go on their way all the same, and are answered or not.
+            # Its sends still leave, and may or may not be answered.
             self._outcomes.leave(ours.running)
             return None
         return ours

@@ -27,7 +27,7 @@ PREFIX: Final = "persistent://public/default/"
 ID_BYTES: Final = 24
 """The most bytes that an id takes here in an ACK."""
 ID_BYTES_MIN: Final = 4
-"""The least bytes that an id takes here in an ACK."""
+"""The fewest bytes that an id takes here in an ACK."""
 
 
 async def _ask(attacker: Attacker, client: AttackerClient, what: str, command: pb.BaseCommand, *served: int) -> None:

@@ -30,11 +30,11 @@ OWN: Final = "persistent://public/default/crowd"
 SCALABLE: Final = "topic://public/default/crowd-aborted"
 SEGMENT: Final = "segment://public/default/crowd-aborted/0000-ffff-0"
 AT_ONCE: Final = 100
-"""Commands that are sent before their answers are read."""
+"""The number of commands that are sent before their answers are read."""
 BATCH: Final = 1_000
-"""Messages of a batch."""
+"""The number of messages in a batch."""
 TOPICS: Final = 1_000
-"""New topics of one attack. How many there may be has no bound; each costs what docs/bounds.md says."""
+"""New topics of one attack. Their number has no bound; docs/bounds.md says what each costs."""
 SEEKERS: Final = 500
 
 
@@ -145,12 +145,12 @@ async def holes(attacker: Attacker) -> None:
                 stored = [(await client.receive()).send_receipt.message_id for _ in range(2 * AT_ONCE)]
                 attacker.counts["holes"] += AT_ONCE
                 if made > STORED_MAX + AT_ONCE:
-                    # Without an answer they are kept in memory, as far as there is room.
+                    # Acknowledgements without an answer are kept in memory as long as there is room.
                     await client.send(commands.ack(1, stored[1::2]))
                     continue
                 answer = (await client.ask(commands.ack(1, stored[1::2], request_id=2))).ack_response
                 if answer.HasField("error") != (made > STORED_MAX):
-                    attacker.complaints.append(f"{made:,} holes were answered by {answer.message or 'yes'}")
+                    attacker.complaints.append(f"{made:,} gaps were answered by {answer.message or 'success'}")
 
     await attacker.in_parallel(1, once)
 
@@ -203,7 +203,7 @@ def _judge(
     found = sum(answer.type == served for answer in answers)
     if found != due:
         refused = next((answer.error.message for answer in answers if answer.type != served), "")
-        attacker.complaints.append(f"of {what} {numbers} {found} were served, and {due} are due: {refused}")
+        attacker.complaints.append(f"of {what} {numbers}, {found} were served instead of {due}: {refused}")
 
 
 ATTACKS: Final = (

@@ -34,7 +34,7 @@ from tidewire.protocol.errors import TidewireError
 WORK_SECONDS: Final = 1.5
 """How long the witness works, each of three times."""
 TOLD_SECONDS_MAX: Final = 60
-"""A reader that gets nothing for this time was not told."""
+"""A reader that gets nothing for this long counts as not told."""
 FLAGS: Final = (
     *("--ledger-age-seconds-max", "0.5"),
     *("--journal-file-bytes-max", "1MiB"),
@@ -107,7 +107,7 @@ def stocked(folder: Path, seed: int) -> Stock:
     stock = Stock(data, older, witness, list(witness.complaints))
     for path in _files(data):
         if kind_of(path) is None:
-            stock.complaints.append(f"{path} is of a kind that is not in the table of kinds: add it")
+            stock.complaints.append(f"{path} has a kind that is missing in the table of kinds. Add it.")
     for kind in KINDS:
         if not stock.paths(kind):
             stock.complaints.append(f"the stocked folder has no {kind.name}")
@@ -134,7 +134,7 @@ class Done(NamedTuple):
 
 
 Damage = Callable[[Stock, Path, str, Random], Done | None]
-"""Damages a file of the copy, given the copy's folder and the path in it. None: that file cannot be so damaged."""
+"""Damages a file of the copy, given the copy's folder and the path in it. None: this damage does not apply."""
 
 
 def flip(_stock: Stock, copy: Path, path: str, chance: Random) -> Done | None:
@@ -272,7 +272,7 @@ def _refusal(said: str, data_dir: Path) -> _Outcome:
     if len(sentences) != 1 or "Traceback" in said:
         outcome.complaints.append(f"refused without a sentence: {said[-1000:]}")
     elif str(data_dir) not in sentences[0]:
-        # The file, or the folder: who compares two files that do not go together cannot tell which one is wrong.
+        # The file or the folder: if two files do not match, the broker cannot know which one is wrong.
         outcome.complaints.append(f"refused, and neither file nor folder is named: {sentences[0]}")
     return outcome
 

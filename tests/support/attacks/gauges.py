@@ -22,9 +22,9 @@ CLIENTS: Final = {
     "tidewire_client_memory_bytes received": "bytes received",
     "tidewire_client_memory_bytes unread": "bytes unread",
 }
-"""What goes with a client: `/metrics` and its name in a verdict."""
+"""Gauges that fall when a client leaves: the name in `/metrics`, and the name in a verdict."""
 TOPICS: Final = {"pulsar_broker_topics_count": "loaded topics"}
-"""What goes some time after the last client (IDLE_SECONDS_MAX)."""
+"""Gauges that fall some time after the last client has left (IDLE_SECONDS_MAX)."""
 _SECONDS_MAX: Final = 120.0
 _LOOK_SECONDS: Final = 0.2
 

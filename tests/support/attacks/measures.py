@@ -11,7 +11,7 @@ from tests.support.processes import RunningBroker
 SETTLED_SECONDS_MAX: Final = 120
 """Longer than the broker waits for any client that neither sends nor reads (BODY_SECONDS_MAX, 60 s)."""
 FILES_MORE_MAX: Final = 8
-"""Files of journal and metadata come and go."""
+"""Journal and metadata files are created and removed."""
 _LOOK_SECONDS: Final = 0.2
 _DEFECT: Final = re.compile(r"Traceback|\[(error|critical)\s*\]", re.IGNORECASE)
 """A log line that no client can cause: only a bug in the broker writes one."""
@@ -29,7 +29,7 @@ class Held:
 
     def begin(self) -> None:
         """Start counting here."""
-        # The kernel forgets the highest resident size so far.
+        # This resets the kernel's peak of the resident size.
         (self._process / "clear_refs").write_text("5")
         self._sockets_before = self.sockets()
         self._files_before = self._files()
@@ -59,7 +59,7 @@ class Held:
         return more if more > FILES_MORE_MAX else 0
 
     def _files(self) -> int:
-        # How many files of ledgers are open has a bound of its own (storage/open_files.py).
+        # Open ledger files have their own bound (storage/open_files.py).
         return sum(not name.startswith("socket:") and "/ledgers/" not in name for name in self._names())
 
     def log_lines(self) -> list[str]:

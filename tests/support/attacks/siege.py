@@ -22,11 +22,11 @@ CLIENT_MEMORY_MIB: Final = 64
 RESIDENT_MIB_MAX: Final = 200 + 3 * CLIENT_MEMORY_MIB + 100
 """An idle broker's memory, three times what clients may hold (it is copied when read and when encoded), and caches."""
 UNLOADED_SECONDS_MAX: Final = AutoScalePolicy().merge_window_seconds + 3 * IDLE_SECONDS_MAX
-"""After so long no topic is loaded that nobody uses. The autoscaler merges cold segments before, which loads them."""
+"""After this time no unused topic is loaded. Before, the autoscaler merges cold segments, which loads them."""
 LOG_LINES_PER_SECOND_MAX: Final = 60
 """`broker/log_limit.py` writes at most 50 lines of one event a second; an attack causes one or two kinds."""
 LOG_LINES_MAX: Final = 300
-"""On top of that, however short the attack is."""
+"""Additional lines for attacks of any length."""
 
 FLAGS: Final = (
     *("--client-memory-bytes-max", f"{CLIENT_MEMORY_MIB}MiB"),
@@ -34,16 +34,16 @@ FLAGS: Final = (
     *("--journal-file-bytes-max", "16MiB"),
     "--deduplication",
 )
-"""Small files, so that many of them come and go; what is sent again after a lost connection is stored once."""
+"""Small files, so that many are created and removed; deduplication, so that resends are stored once."""
 
 assert {"client_memory_bytes_max", "deduplication"} <= BrokerSettings.model_fields.keys()
 
 Siege = Callable[[Attacker], Awaitable[None]]
-"""An attack from outside; goes on until the attacker's time is over, and closes what it opened."""
+"""An attack from outside. It runs until the attacker's time is over, and closes everything that it opened."""
 
 
 AnyWitness = Witness | OutsideWitness
-"""Who is owed what it was promised."""
+"""A client to which the broker owes what it promised."""
 
 
 class Attack(NamedTuple):
@@ -114,11 +114,13 @@ async def besiege(
         if sockets:
             verdict.complaints.append(f"{sockets} sockets are still open")
         if files := held.more_files():
-            verdict.complaints.append(f"{files} more files are open, those of ledgers aside")
+            verdict.complaints.append(f"{files} more files are open, not counting ledgers")
         above = await settled(broker.http_url, before, CLIENTS)
-        verdict.complaints += [f"all clients have left, and {more:g} {what} are held" for what, more in above.items()]
+        verdict.complaints += [
+            f"all clients have left, but {more:g} {what} are still held" for what, more in above.items()
+        ]
         if (peak_mib := held.peak_mib()) > RESIDENT_MIB_MAX:
-            verdict.complaints.append(f"{peak_mib:.0f} MiB were resident; {RESIDENT_MIB_MAX} are the bound")
+            verdict.complaints.append(f"{peak_mib:.0f} MiB were resident; the bound is {RESIDENT_MIB_MAX}")
         verdict.notes.append(f"peak {peak_mib:.0f} MiB, {held.descriptors()} descriptors")
     else:
         verdict.complaints.append(f"the broker ended with status {broker.process.poll()}")
@@ -143,7 +145,7 @@ async def judge_unloading(broker: RunningBroker) -> Verdict:
     start = trio.current_time()
     none = dict.fromkeys([*CLIENTS, *TOPICS], 0.0)
     above = await settled(broker.http_url, none, CLIENTS | TOPICS, seconds_max=UNLOADED_SECONDS_MAX)
-    verdict.complaints += [f"nobody is connected, and there are {more:g} {what}" for what, more in above.items()]
+    verdict.complaints += [f"nobody is connected, but there are {more:g} {what}" for what, more in above.items()]
     verdict.seconds = trio.current_time() - start
     verdict.did = "topics are unloaded, and nothing is held for clients"
     return verdict

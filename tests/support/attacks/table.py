@@ -62,6 +62,6 @@ def _besiege(data_dir: Path, attacks: Sequence[Attack], seed: int, seconds: floa
         for attack in attacks:
             yield trio.run(partial(besiege, broker, attack, seed, seconds, witnesses))
         if seconds * len(attacks) >= IDLE_SECONDS_MAX:
-            # Shorter runs have no time to wait for it.
+            # Shorter runs have no time for that.
             yield trio.run(judge_unloading, broker)
         yield judge_after_kill(broker, witnesses)

@@ -173,7 +173,7 @@ async def storm(attacker: Attacker) -> None:
             if speaks and chance.random() < 0.3:
                 await stream.receive_some(READ_BYTES)
             if chance.random() < 0.3:
-                # Closed with a reset.
+                # Close the connection with a reset.
                 stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     await attacker.in_parallel(20, once)

@@ -31,12 +31,12 @@ from tidewire.protocol.errors import TidewireError, is_retriable
 
 SEGMENTS: Final = 2
 STEPS_PER_SECOND_MAX: Final = 20
-"""Of each of the witness's tasks: it is there to be served, and not to be a load."""
+"""The pause of each task, because the witness must be served and not be a load."""
 ABORTED: Final = 0.25
-"""How many of its transactions it aborts; half as many of those that copy."""
+"""The share of its transactions that it aborts; half of that for transactions that copy."""
 END: Final = b"end"
 DEADLOCK_SECONDS: Final = 120
-"""Whoever waits so long waits for good. No verdict is about less."""
+"""A wait of this length counts as endless. No verdict judges shorter waits."""
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ class Witness:
                     started.add(me)
                     while (message := await stop.unless(consumer.receive())) is not None:
                         if message.value in self._acknowledged:
-                            self.complaints.append(f"{message.value!r} came again after it was acknowledged")
+                            self.complaints.append(f"{message.value!r} was redelivered after it was acknowledged")
                         await self._timed(consumer.acknowledge(message, confirmed=True))
                         self._acknowledged.add(message.value)
             except TidewireError as error:
@@ -212,13 +212,13 @@ class Witness:
             self._owed[self.copies].add(message.value)
             self._copied.add(message.value)
         elif transaction.state is not TransactionState.ABORTED:
-            self.complaints.append(f"nobody tells whether {transaction!r} was committed")
+            self.complaints.append(f"the broker does not say whether {transaction!r} was committed")
 
     async def _end(self, transaction: Transaction, *, is_aborted: bool) -> None:
         try:
             await self._timed(transaction.abort() if is_aborted else transaction.commit())
         except TidewireError as error:
-            # Somebody else may end it: anybody who guesses its id. Then its state says how.
+            # Another client may guess its id and end it. Then its state says how it ended.
             self._complain_unless_passing(error)
 
     def _note(self, state: TransactionState, values: tuple[bytes, ...]) -> None:
@@ -264,9 +264,9 @@ class Witness:
         if missing := source - copies:
             self.complaints.append(f"acknowledged, but not copied by the same transaction: {some(missing)}")
         if strange := copies - source - self._marks:
-            self.complaints.append(f"copies of what is not there: {some(strange)}")
+            self.complaints.append(f"copied, but not in the source: {some(strange)}")
         if lost := self._acknowledged - plain:
-            self.complaints.append(f"consumed once, and not readable now: {some(lost)}")
+            self.complaints.append(f"consumed before, but no longer readable: {some(lost)}")
 
     async def _copy_the_rest(self, client: Client, source: Collection[bytes]) -> None:
         """Return when every message has its copy, as far as the copying transactions know."""
@@ -286,11 +286,11 @@ class Witness:
         """Return what can be read of a topic, without the end marks; complain of wrong values."""
         seen = Counter[bytes]()
         async with client.producer(topic) as producer, client.reader(topic) as reader:
-            # On each segment behind everything else: messages without a key go to one segment after the other.
+            # An end mark on each segment, after all other messages: messages without a key go to the segments in turn.
             ends = {self._next_value(END) for _ in range(2 * self._segments)}
             for end in ends:
                 await producer.send(end)
-            # What was acknowledged stands before the ends, so whatever is not seen by then is lost.
+            # Acknowledged messages precede the end marks, so a message that is not seen by then is lost.
             while ends - seen.keys():
                 seen[(await reader.receive()).value] += 1
         if missing := self._owed[topic] - seen.keys():

@@ -125,9 +125,9 @@ async def test_health_is_ok_while_the_broker_can_serve(server: Address) -> None:
 
 
 async def test_health_says_why_the_broker_cannot_serve(server: Address, monitor: FakeMonitor) -> None:
-    monitor.trouble = "The journal failed: No space left on device."
+    monitor.trouble = "the disk is full: 7.journal cannot be made. Free space"
     answer = await request(server, "GET", "/admin/v2/brokers/health")
-    assert (answer.status, answer.reason) == (503, monitor.trouble)
+    assert (answer.status, answer.reason) == (503, "The disk is full: 7.journal cannot be made. Free space.")
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/admin/v2/brokers/health"])

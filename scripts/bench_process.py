@@ -11,7 +11,6 @@ median of the repeats, followed by the lowest and highest.
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -26,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import orjson
 
 from scripts.bench_transactions import percentiles
+from scripts.measuring_programs import java_v5, measure
 from scripts.need import install, place
 from scripts.process_usage import cpu_seconds
 from scripts.reference_kafka import ARTIFACT as KAFKA
@@ -35,7 +35,6 @@ from scripts.reference_pulsar import running_pulsar
 from tests.support.processes import running_broker
 
 SCRIPTS: Final = Path(__file__).parent
-PROGRAM_SECONDS_MAX: Final = 1_200
 ROUNDS: Final = 400
 WARM_UP_SECONDS: Final = 8
 SECONDS: Final = 8
@@ -77,23 +76,13 @@ class Measured:
 
 def run(pid: int, command: Sequence[str], *arguments: object) -> Measured:
     """Run one phase. Its CPU time is counted between the lines `measuring` and `measured`."""
-    with subprocess.Popen(
-        [*command, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    ) as program:
-        assert program.stdout is not None
-        at = {}
-        last = ""
-        for line in program.stdout:
-            last = line.strip()
-            at[last] = cpu_seconds(pid)
-        program.wait(PROGRAM_SECONDS_MAX)
-    if program.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, arguments))} failed with status {program.returncode}")
-    return Measured(orjson.loads(last), at["measured"] - at["measuring"])
+    at = {}
+
+    def note(line: str) -> None:
+        at[line] = cpu_seconds(pid)
+
+    measured = measure(command, *arguments, heard=note)
+    return Measured(measured, at["measured"] - at["measuring"])
 
 
 def spread(values: Sequence[float], form: str) -> str:
@@ -235,8 +224,7 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {options.repeats} repeats", flush=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidewire-bench-")))
-        target = place("pulsar-java-client")
-        java = ("java", "-cp", f"{target}/classes:{target}/lib/*", "tidewire.interop.ProcessBench")
+        java = java_v5("ProcessBench")
         cpp = (sys.executable, str(SCRIPTS / "cpp_bench.py"))
         subjects = {}
         if "tidewire" in chosen:

@@ -59,7 +59,7 @@ def test_names_may_hold_what_addresses_do_not(tidewire: CommandLine) -> None:
 
 
 def test_what_the_broker_refuses_is_told_in_its_words(tidewire: CommandLine, topic: str) -> None:
-    refused = f"tidewire topics: {topic} already exists. Choose another name, or use that topic.\n"
+    refused = f"tidewire topics: {topic} already exists. Choose another name.\n"
     assert tidewire.complaint("topics", "create", topic) == refused
     missing = "topic://public/default/nowhere"
     for command in ("show", "delete"):

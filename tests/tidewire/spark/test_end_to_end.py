@@ -248,6 +248,6 @@ def test_a_broker_that_is_not_there_reaches_the_user_as_one_sentence(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = "{}:{}".format(*listener.getsockname())
     with pytest.raises(
-        AnalysisException, match=f"no broker can be reached at pulsar://{address}: .*refused; check that a broker"
+        AnalysisException, match=f"no broker can be reached at pulsar://{address}: .*refused; check option service_url"
     ):
         load(spark, broker, "topic://public/default/x", {"service_url": f"pulsar://{address}"}).count()

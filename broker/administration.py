@@ -217,4 +217,5 @@ class Monitor:
 
     def problem(self) -> str | None:
         """See `BrokerMonitor`. Only a full disk is reported: any other such problem ends the process."""
-        return self._ledgers.shortage
+        shortage = self._ledgers.shortage
+        return None if shortage is None else f"{shortage}. Free space"

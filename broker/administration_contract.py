@@ -196,4 +196,4 @@ class BrokerMonitor(Protocol):
         """Return the current counters."""
 
     def problem(self) -> str | None:
-        """Say in one sentence why this broker cannot serve; None while it can."""
+        """Say why this broker cannot serve, and what to do about it; None while it can serve."""

@@ -7,12 +7,12 @@ and do not know how it reads on the wire. Errors of names are in `broker.names`,
 from storage.errors import ExpectedError
 
 
-def sentences(error: Exception) -> str:
-    """Return an error's message as whole sentences, for the user.
+def sentences(message: object) -> str:
+    """Return a message, or an error's message, as whole sentences for the user.
 
     Lower rooms write clauses, because their messages also stand after a colon in other messages.
     """
-    text = str(error)
+    text = str(message)
     first_word = text.partition(" ")[0]
     if first_word.isalpha():
         text = text[0].upper() + text[1:]

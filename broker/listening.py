@@ -1,7 +1,7 @@
-"""Listening sockets, and the only code that knows that a client's stream is a socket.
+"""Listening sockets, and the only code that knows that an accepted client's stream is a socket.
 
 The sockets are opened before anything else, so an address in use is reported before any file is touched. A front end
-gets only a stream and two addresses for each connection. So TLS would be added here, and nowhere else.
+gets only a stream and two addresses for each connection. So TLS would wrap the stream here.
 """
 
 import errno

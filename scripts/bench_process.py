@@ -2,21 +2,23 @@
 
     .venv/bin/python scripts/bench_process.py [--repeats 3] [--only transactions,produce,fetch] [--json FILE]
 
-All three brokers run the whole time and take turns, phase by phase. Tidewire syncs its files before it answers. Kafka
-does not by default, and Pulsar is set not to. Each system has its own, warmed-up clients: Tidewire and Pulsar the Java
-v5 client and the C++ client, Kafka its Java client. CPU is that of the broker's process alone. Every figure is the
-median of the repeats, followed by the lowest and highest.
+All three brokers stay in memory and take turns, phase by phase. While one is measured, the others are stopped by
+SIGSTOP, because an idle JVM also uses the cores. Tidewire syncs its files before it answers. Kafka does not by default,
+and Pulsar is set not to. Each system has its own, warmed-up clients: Tidewire and Pulsar the Java v5 client and the C++
+client, Kafka its Java client. CPU is that of the broker's process alone. Every figure is the median of the repeats,
+followed by the lowest and highest.
 """
 
 import argparse
 import os
+import signal
 import statistics
-import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import orjson
 
 from scripts.bench_transactions import percentiles
+from scripts.measuring_programs import java_v5, measure
 from scripts.need import install, place
 from scripts.process_usage import cpu_seconds
 from scripts.reference_kafka import ARTIFACT as KAFKA
@@ -35,10 +38,14 @@ from scripts.reference_pulsar import running_pulsar
 from tests.support.processes import running_broker
 
 SCRIPTS: Final = Path(__file__).parent
-PROGRAM_SECONDS_MAX: Final = 1_200
-ROUNDS: Final = 400
-WARM_UP_SECONDS: Final = 8
-SECONDS: Final = 8
+ROUNDS: Final = {"tidewire": 400, "kafka": 400, "pulsar": 100}
+"""Whole transactions with each number of participants. A transaction of 64 takes Pulsar a third of a second."""
+
+WARM_UP_SECONDS: Final = 4
+SECONDS: Final = 4
+SETTLE_SECONDS: Final = 4
+"""How long a broker has to itself before it is measured. Kafka joins its own cluster again after a stop."""
+
 FETCHED_BYTES: Final = 200_000_000
 FETCHED_MESSAGES_MAX: Final = 200_000
 
@@ -55,6 +62,9 @@ class Subject:
     """The command of its Java client's program."""
     cpp: Sequence[str] | None
     """The command of its C++ client's program, if it is measured with one."""
+
+
+Turns = Callable[[str], Subject]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +87,37 @@ class Measured:
 
 def run(pid: int, command: Sequence[str], *arguments: object) -> Measured:
     """Run one phase. Its CPU time is counted between the lines `measuring` and `measured`."""
-    with subprocess.Popen(
-        [*command, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    ) as program:
-        assert program.stdout is not None
-        at = {}
-        last = ""
-        for line in program.stdout:
-            last = line.strip()
-            at[last] = cpu_seconds(pid)
-        program.wait(PROGRAM_SECONDS_MAX)
-    if program.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, arguments))} failed with status {program.returncode}")
-    return Measured(orjson.loads(last), at["measured"] - at["measuring"])
+    at = {}
+
+    def note(line: str) -> None:
+        at[line] = cpu_seconds(pid)
+
+    measured = measure(command, *arguments, heard=note)
+    return Measured(measured, at["measured"] - at["measuring"])
+
+
+@contextmanager
+def alone(subjects: Mapping[str, Subject]) -> Iterator[Turns]:
+    """Yield a function that gives one system the machine: the others' brokers stop until it is called again."""
+    stopped: list[int] = []
+
+    def resume() -> None:
+        while stopped:
+            os.kill(stopped.pop(), signal.SIGCONT)
+
+    def turn_of(system: str) -> Subject:
+        resume()
+        for name, subject in subjects.items():
+            if name != system:
+                os.kill(subject.pid, signal.SIGSTOP)
+                stopped.append(subject.pid)
+        time.sleep(SETTLE_SECONDS)  # noqa: TID251 - the other systems report nothing to wait for
+        return subjects[system]
+
+    try:
+        yield turn_of
+    finally:
+        resume()
 
 
 def spread(values: Sequence[float], form: str) -> str:
@@ -123,20 +147,21 @@ class Report:
 
     def print(self) -> None:
         """Print one line for each row."""
-        print(f"\n{'':44}" + "".join(f"{system:>24}" for system in SYSTEMS))
+        print(f"\n{'':44}" + "".join(f"{system:>30}" for system in SYSTEMS))
         for row, by_system in self._rows.items():
             cells = (spread(by_system[s], self._forms[row]) if by_system[s] else "-" for s in SYSTEMS)
-            print(f"{row:44}" + "".join(f"{cell:>24}" for cell in cells))
+            print(f"{row:44}" + "".join(f"{cell:>30}" for cell in cells))
 
     def figures(self) -> Mapping[str, Mapping[str, Sequence[float]]]:
         """Return all figures."""
         return {row: dict(by_system) for row, by_system in self._rows.items()}
 
 
-def transactions(subjects: Mapping[str, Subject], report: Report) -> None:
+def transactions(turn_of: Turns, systems: Sequence[str], report: Report) -> None:
     """Measure whole transactions one after another, and many at once on one segment."""
-    for system, subject in subjects.items():
-        measured = run(subject.pid, subject.java, "whole", ROUNDS)
+    for system in systems:
+        subject = turn_of(system)
+        measured = run(subject.pid, subject.java, "whole", ROUNDS[system])
         for participants in PARTICIPANTS:
             for what in ("whole", "commit"):
                 name = "begin..commit" if what == "whole" else "commit call"
@@ -146,23 +171,26 @@ def transactions(subjects: Mapping[str, Subject], report: Report) -> None:
                 report.add(f"{name}, {participants} segments, p99 ms", system, p99, ".1f")
                 report.add(f"{name}, {participants} segments, max ms", system, max(taken), ".0f")
         print(f"  {system}: whole transactions", flush=True)
-    for system, subject in subjects.items():
-        measured = run(subject.pid, subject.java, "in-flight", WARM_UP_SECONDS, 2 * SECONDS)
+    for system in systems:
+        subject = turn_of(system)
+        measured = run(subject.pid, subject.java, "in-flight", 2 * WARM_UP_SECONDS, 2 * SECONDS)
         report.add("one segment, 64 in flight, transactions/s", system, measured.rate, ".0f")
         report.add("one segment, 64 in flight, CPU of one, ms", system, measured.cpu_each * 1e3, ".2f")
         print(f"  {system}: 64 in flight", flush=True)
 
 
-def produce(subjects: Mapping[str, Subject], report: Report) -> None:
+def produce(turn_of: Turns, systems: Sequence[str], report: Report) -> None:
     """Measure sends of several sizes to one segment."""
     for size in (100, 1_024, 10_240, 102_400):
-        for system, subject in subjects.items():
+        for system in systems:
+            subject = turn_of(system)
             measured = run(subject.pid, subject.java, "produce", size, WARM_UP_SECONDS, SECONDS)
             report.add(f"Java produce {size:,} B, messages/s", system, measured.rate, ",.0f")
             report.add(f"Java produce {size:,} B, CPU of one, us", system, measured.cpu_each * 1e6, ".1f")
             print(f"  {system}: Java produce {size:,} B", flush=True)
     for size, batched in ((100, 1), (1_024, 1), (10_240, 1), (102_400, 1), (1_024, 0)):
-        for system, subject in subjects.items():
+        for system in systems:
+            subject = turn_of(system)
             if subject.cpp is not None:
                 measured = run(subject.pid, subject.cpp, "produce", size, batched, WARM_UP_SECONDS, SECONDS)
                 what = f"C++ produce {size:,} B{'' if batched else ' unbatched'}"
@@ -171,18 +199,19 @@ def produce(subjects: Mapping[str, Subject], report: Report) -> None:
                 print(f"  {system}: {what}", flush=True)
 
 
-def fetch(subjects: Mapping[str, Subject], report: Report) -> None:
+def fetch(turn_of: Turns, systems: Sequence[str], report: Report) -> None:
     """Measure reads of messages that one segment already holds."""
     for size in (100, 1_024, 10_240):
         messages = min(FETCHED_MESSAGES_MAX, FETCHED_BYTES // size)
-        for system, subject in subjects.items():
+        for system in systems:
+            subject = turn_of(system)
             measured = run(subject.pid, subject.cpp or subject.java, "fetch", size, messages)
             report.add(f"fetch {size:,} B, messages/s", system, measured.rate, ",.0f")
             report.add(f"fetch {size:,} B, CPU of one, us", system, measured.cpu_each * 1e6, ".1f")
             print(f"  {system}: fetch {size:,} B", flush=True)
 
 
-PARTS: Final[Mapping[str, Callable[[Mapping[str, Subject], Report], None]]] = {
+PARTS: Final[Mapping[str, Callable[[Turns, Sequence[str], Report], None]]] = {
     "transactions": transactions,
     "produce": produce,
     "fetch": fetch,
@@ -235,8 +264,7 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {options.repeats} repeats", flush=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidewire-bench-")))
-        target = place("pulsar-java-client")
-        java = ("java", "-cp", f"{target}/classes:{target}/lib/*", "tidewire.interop.ProcessBench")
+        java = java_v5("ProcessBench")
         cpp = (sys.executable, str(SCRIPTS / "cpp_bench.py"))
         subjects = {}
         if "tidewire" in chosen:
@@ -250,11 +278,12 @@ def main(arguments: Sequence[str]) -> None:
             pulsar = stack.enter_context(running_pulsar(folder / "pulsar", fsync=False))
             command = (*java, pulsar.service_url, pulsar.http_url)
             subjects["pulsar"] = Subject(pulsar.pid, command, (*cpp, pulsar.service_url))
+        turn_of = stack.enter_context(alone(subjects))
         for repeat in range(options.repeats):
             print(f"repeat {repeat + 1}", flush=True)
             for part in options.only.split(","):
-                PARTS[part](subjects, report)
-    report.print()
+                PARTS[part](turn_of, list(subjects), report)
+            report.print()
     judge(report)
     print(f"\nload at the end {os.getloadavg()[0]:.1f}")
     if options.json is not None:

@@ -11,7 +11,6 @@ on Tidewire.
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,18 +21,17 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import orjson
 import trio
 
 import tidewire
-from scripts.need import install, place
+from scripts.measuring_programs import PROGRAM_SECONDS_MAX, java_v5, measure, start
+from scripts.need import install
 from scripts.process_usage import cpu_seconds, resident_mib
 from scripts.reference_pulsar import ARTIFACT, RunningPulsar, running_pulsar
 from tests.support.processes import RunningBroker, running_broker
 
 Subject = RunningBroker | RunningPulsar
 
-PROGRAM_SECONDS_MAX: Final = 1_800
 IDLE_SECONDS: Final = 20
 SETTLE_SECONDS: Final = 3
 RATE_WINDOW_SECONDS: Final = 10
@@ -46,35 +44,20 @@ FORGET_SECONDS: Final = 90
 """Time until headers of ended transactions are removed. Otherwise the broker would remove them during a measurement."""
 
 
-def java(subject: Subject, *arguments: object) -> "subprocess.Popen[str]":
-    """Start the Java program."""
-    target = place("pulsar-java-client")
-    return subprocess.Popen(
-        [
-            *("java", "-cp", f"{target}/classes:{target}/lib/*", "tidewire.interop.TransactionBench"),
-            *(subject.service_url, subject.http_url, *map(str, arguments)),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
+def _command(subject: Subject) -> Sequence[str]:
+    return (*java_v5("TransactionBench"), subject.service_url, subject.http_url)
 
 
 def phase(subject: Subject, *arguments: object) -> Any:  # noqa: ANN401 - each phase has a shape of its own
     """Run one phase and return what it measured."""
-    with java(subject, *arguments) as program:
-        output, _ = program.communicate(timeout=PROGRAM_SECONDS_MAX)
-    if program.returncode != 0:
-        raise SystemExit(f"the phase {arguments[0]} failed with status {program.returncode}")
-    return orjson.loads(output.splitlines()[-1])
+    return measure(_command(subject), *arguments)
 
 
 class Parked:
     """Within the block, this many consumers wait and this many transactions are open."""
 
     def __init__(self, subject: Subject, consumers: int, transactions: int) -> None:
-        self._program = java(subject, "park", consumers, transactions)
+        self._program = start(_command(subject), "park", consumers, transactions)
 
     def __enter__(self) -> None:
         output = self._program.stdout

@@ -1,7 +1,7 @@
 """A `LedgerStore` in a directory, for one machine. Several brokers may share the folder.
 
     <data>/ledgers/                          see `ledger_folder`
-    <data>/brokers/<broker id>/lock          held while the broker runs: for a good error message, not for safety
+    <data>/brokers/<broker id>/lock          held while the broker runs; a free one proves that it has ended
     <data>/brokers/<broker id>/journal/      see `journal_files` and `fence`
 
 There is one durability policy, `fsync`: an entry is confirmed after a sync of the journal. A policy that leaves the

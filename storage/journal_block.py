@@ -1,14 +1,17 @@
 """A journal block: the batches of many ledgers, written and synced as one.
 
     block     = [header, 40 bytes][directory][body]
+    header    = [u32 magic][u64 stream][u64 sequence][u32 directory size][u32 body size][u32 crc of the body before]
+                [u32 crc of the body][u32 crc of this header]
     directory = [u32 crc][u32 parts][u32 runs][part: i64 ledger, i64 offset in the ledger file, u32 bytes]*[run]*
     body      = ([i64 offset in the ledger file][batch])*[u32 end mark]
 
 A part of 0 bytes at offset -1 says that the ledger was deleted. It has nothing in the body.
 
-Header, directory and every batch have a crc of their own, and the offsets are stored twice. So one damaged spot leaves
-enough to find and check everything else in the block. The body's crc continues that of the block before it. Every
-header names the stream, a random number of one writer's life. No client sees the stream, so no payload can forge it.
+Every crc is a CRC-32C. Header, directory and every batch have one of their own, and the offsets are stored twice. So
+one damaged spot leaves enough to find and check everything else in the block. The body's crc continues that of the
+block before it. Every header names the stream, a random number of one writer's life. No client sees the stream, so no
+payload can forge it.
 
 The first sector of a journal file is its label, the file's own name (`sector.py`). Blocks begin behind it. So a file
 without blocks still shows which file it is, and another file in its place is found (E3).
@@ -47,7 +50,7 @@ _EMPTY: Final = bytes(SECTOR)
 _HALF_EMPTY: Final = bytes(SECTOR // 2)
 _DELETED: Final = -1
 _STRAY_BITS_MAX: Final = 8
-"""The magic alone has 14 set bits. So fewer than this many set bits are damage to empty space, not the rest of a
+"""The magic alone has 14 set bits. So at most this many set bits are damage to empty space, not the rest of a
 header."""
 
 

@@ -1,8 +1,9 @@
-"""Hypothesis profiles for every test, the broker that the client's suite meets, and the etcd that some tests need.
+"""Hypothesis profiles for every test, the broker of the client's suite, and the etcd that some tests need.
 
-`check` (the default) is the same on each run, so that a red test is always the change's doing; `thorough` looks at new
-and many more examples each time and prints how to reproduce what it found. Deadlines are off: the machine's speed is
-no property of the code.
+`check` (the default) is the same on each run, so a failing test is always the change's fault. `thorough` draws new and
+many
+more examples each time, and prints how to reproduce a failure. Deadlines are off, because they depend on the machine's
+speed.
 """
 
 import gc
@@ -54,7 +55,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[EtcdProcess]":
-    """One etcd for the whole run, started by the first test that asks for it; who uses it takes a root of its own."""
+    """Run one etcd for the whole run, started by the first test that needs it. Each user takes a separate root."""
     # Imported here, since most runs of a few tests need neither etcd nor gRPC.
     from tests.support.etcd import running_etcd
 

@@ -17,7 +17,7 @@ An acknowledgement outside transactions takes effect at once, even for a reserve
 that the work is done.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import trio
@@ -36,7 +36,6 @@ from storage.metadata.store import (
 )
 from storage.position import Position
 from storage.ranges import EntryAck
-from storage.signal import Signal
 from txn.counters import OpCounters, OutstandingOps
 from txn.errors import (
     AcknowledgementTooLarge,
@@ -49,6 +48,7 @@ from txn.header_watch import HeaderWatch
 from txn.open_header import OP_PUT_SECONDS_MAX, fresh_headers, put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.pending_book import PendingBook
+from txn.pending_decisions import PendingDecisions
 from txn.pending_settlement import PendingSettlement
 from txn.pending_steps import PendingSteps, pause_after
 from txn.pending_transaction import AckTarget, Command, CommandId, PendingTransaction
@@ -94,15 +94,11 @@ class PendingAcks:
         self._subscription: AckTarget | None = None
         self._book = PendingBook()
         self._steps: PendingSteps | None = None
-        self._applying: dict[PendingTransaction, Iterator[None]] = {}
-        """Decisions that take more than one step, with their remaining steps."""
-        self._apply_wake = Signal()
-        self._has_ended = False
-        """Whether nothing more is applied here."""
+        self._decisions = PendingDecisions()
         self._tenure = Tenure(segment)
         self._settlement = PendingSettlement(segment, cursor, self._tenure, metadata, self._claim)
         self._landed = trio.Event()
-        """Set and replaced when the outcome of a write is known, or a decision is applied."""
+        """Set and replaced when the outcome of a write is known."""
         self._era = 0
         """Counts how often the cursor was moved or removed, or goes back. A change voids what was read before it."""
 
@@ -133,7 +129,7 @@ class PendingAcks:
             CursorError: the subscription has ended.
         """
         era = self._era
-        await self._until_applied()
+        await self._decisions.wait_applied()
         while True:
             await require_open_anywhere(self._metadata, txn)
             if self._cursor.is_moving or era != self._era:
@@ -197,17 +193,11 @@ class PendingAcks:
             await self._headers.catch_up(waiting, *self._claim)
         except Conflict as conflict:
             raise self._tenure.end(OwnershipLost(self._segment)) from conflict
-        await self._until_applied()
+        await self._decisions.wait_applied()
 
     async def apply(self) -> None:
         """Apply decisions that take more than one step, until cancelled."""
-        try:
-            while True:
-                await self._apply_wake.wait()
-                await self._apply_rest()
-        finally:
-            self._has_ended = True
-            self._tell_landed()
+        await self._decisions.run(self._applied)
 
     async def recover(self, subscription: AckTarget) -> None:
         """Take over what earlier owners left pending. Call it once, before anything is sent to consumers.
@@ -243,7 +233,7 @@ class PendingAcks:
                         read = await pause_after(read + len(command.acks))
             for pending in self._book:
                 self._land(pending, len(pending.commands))
-            await self._apply_rest()
+            await self._decisions.finish(self._applied)
         except BaseException:
             self._leave()
             raise
@@ -351,7 +341,8 @@ class PendingAcks:
 
     def _land(self, pending: PendingTransaction, count: int = 1) -> None:
         """The outcome of this many writes is known, or will never be."""
-        self._tell_landed()
+        landed, self._landed = self._landed, trio.Event()
+        landed.set()
         pending.in_flight -= count
         if pending.in_flight or pending.is_discarded or self._tenure.has_ended:
             # After a loss, it is unknown which commands the transaction has. The next owner finds out.
@@ -360,10 +351,6 @@ class PendingAcks:
             self._forget(pending)
         elif pending.decided is not None and not pending.is_applied:
             self._apply(pending)
-
-    def _tell_landed(self) -> None:
-        landed, self._landed = self._landed, trio.Event()
-        landed.set()
 
     async def _withdraw(self, pending: PendingTransaction, command: Command) -> None:
         """A command's op record does not exist, so its messages are free again."""
@@ -384,32 +371,14 @@ class PendingAcks:
         """Apply the decision in memory, or begin to. `run` removes the records later."""
         assert self._steps is not None, "set in recover"
         pending.is_applied = True
-        self._applying[pending] = self._steps.apply(pending)
-        self._apply_step(pending)
-        if pending in self._applying:
-            self._apply_wake.set()
+        if self._decisions.begin(pending, self._steps.apply(pending)):
+            self._applied(pending)
 
-    def _apply_step(self, pending: PendingTransaction) -> None:
-        for _pause in self._applying[pending]:
-            return
-        del self._applying[pending]
+    def _applied(self, pending: PendingTransaction) -> None:
         if not pending.is_discarded:
             if pending.decided is not TxnState.COMMITTED:
                 self._note_given_back(pending.commands)
             self._settlement.add(pending)
-        self._tell_landed()
-
-    async def _apply_rest(self) -> None:
-        while self._applying:
-            for pending in tuple(self._applying):
-                self._apply_step(pending)
-                await trio.lowlevel.checkpoint()
-
-    async def _until_applied(self) -> None:
-        """Return once the decisions that are being applied now are applied."""
-        for pending in tuple(self._applying):
-            while pending in self._applying and not self._has_ended:
-                await self._landed.wait()
 
     def _forget(self, pending: PendingTransaction) -> None:
         """The transaction has nothing left here."""

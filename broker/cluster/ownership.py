@@ -1,8 +1,8 @@
 """Claims: which broker owns a segment or a `persistent://` topic, and which one controls a scalable topic.
 
-A claim is an ephemeral record, so the end of the session releases it. Its version identifies the owner: every metadata
-write of an owner is conditioned on it. So a stale owner, which has not noticed that it was replaced, writes nothing
-(D4).
+A claim is an ephemeral record, so the end of the session releases it. Its version identifies the owner: every change of
+an owner to a lasting record is conditioned on it. So a stale owner, which has not noticed that it was replaced, changes
+none (D4).
 """
 
 from typing import Final

@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from broker.administration_contract import BrokerMonitor, TopicService
+from broker.errors import sentences
 from broker.http import metadata, metrics, retention, scalable, segments
 from broker.http.credentials import NoCredentials
 from broker.http.origin import KnownHostsOnly, SameOriginOnly
@@ -24,7 +25,7 @@ def build_application(
 
     async def health(_request: Request) -> Response:
         problem = monitor.problem()
-        return PlainTextResponse("ok") if problem is None else refusal(503, problem)
+        return PlainTextResponse("ok") if problem is None else refusal(503, sentences(problem))
 
     application = Starlette(
         routes=[

@@ -66,7 +66,7 @@ class Layouts:
         except Conflict as conflict:
             if conflict.key != put.key:
                 raise
-            raise TopicExists(f"{topic} already exists. Choose another name, or use that topic.") from conflict
+            raise TopicExists(f"{topic} already exists. Choose another name.") from conflict
 
     async def is_made(self, name: TopicName) -> bool:
         """Return whether the regular topic or segment of this name exists. It exists once it was first loaded."""

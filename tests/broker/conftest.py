@@ -1,4 +1,4 @@
-"""A broker over a store that a test can stop, for each test."""
+"""Runs a broker over a store that a test can stop, for each test."""
 
 from collections.abc import AsyncIterator
 

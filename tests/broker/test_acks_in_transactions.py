@@ -1,4 +1,4 @@
-"""Acknowledge in transactions, decide, move and crash, in any order of the tasks, against a model of the rules."""
+"""Acknowledge in transactions, decide, move and crash, in any order of the tasks, compared with a model."""
 
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -51,7 +51,7 @@ STEPS = st.lists(
 
 
 def entry_ack(stage: AckedSegment, entry: int, remaining: int) -> EntryAck:
-    """Of a single message, or of a part of a batch."""
+    """Make an acknowledgement of a single message, or of part of a batch."""
     size = SIZES[entry]
     return EntryAck(stage.history.positions[entry], remaining & 0b111 if size == 3 and remaining != 7 else 0, size)
 
@@ -81,7 +81,7 @@ async def play(stage: AckedSegment, step: Step) -> None:
 
 
 async def end_all(stage: AckedSegment) -> None:
-    """Commit whatever is open, and learn what became of what was asked for without an answer."""
+    """Commit all open transactions, and learn the outcome of unanswered requests."""
     for record in await stage.broker.metadata.scan(*starting_with(HEADERS)):
         state = Header.from_value(record.value).state
         txn = txn_of_key(record.key)
@@ -99,7 +99,7 @@ async def end_all(stage: AckedSegment) -> None:
 async def test_the_cursor_follows_from_the_decisions(
     steps: list[Step], moves: int | None, seeks: int | None, to: int
 ) -> None:
-    """T22, T23, T24, T25, T26, D12, E5: all of a committed transaction is applied and none of another, in any order."""
+    """T22, T23, T24, T25, T26, D12, E5: in any order, exactly the committed acknowledgements are applied."""
     history = History()
     async with rooms(MemoryStore(), SimulatedFiles(seed=3)) as broker:
         stage = await AckedSegment.prepare(broker, history)
@@ -141,7 +141,7 @@ STORY: list[Step] = [
 
 
 async def story(stage: AckedSegment) -> None:
-    """Something of everything, one after another."""
+    """Do some of everything, one thing after another."""
     at = stage.history.positions
     stage.join(SubscriptionType.SHARED)
     await stage.acknowledge(0, [EntryAck(at[0]), EntryAck(at[2], 0b101, 3)])
@@ -161,7 +161,7 @@ async def story(stage: AckedSegment) -> None:
 
 
 async def until_stopped(metadata: SteeredStore, files: SimulatedFiles, history: History, steps: int | None) -> bool:
-    """Whether the story was cut off at that change set."""
+    """Return whether the story was stopped at that change set."""
     was_stopped = False
     try:
         async with rooms(metadata, files) as broker:
@@ -176,7 +176,7 @@ async def until_stopped(metadata: SteeredStore, files: SimulatedFiles, history: 
 
 
 async def test_a_crash_at_each_change_set() -> None:
-    """T23, T26, D3: the broker dies before any one of them; the next applies all that was committed, and no more."""
+    """T23, T26, D3: the broker dies before a change set; the next one applies exactly what was committed."""
     number = 0
     was_stopped = True
     while was_stopped:
@@ -192,7 +192,7 @@ async def test_a_crash_at_each_change_set() -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 async def test_no_answer_to_any_one_change_set(made: bool) -> None:
-    """M22, T23, T26: it was made or it was not; the segment is loaded anew if it has to be, and the broker goes on."""
+    """M22, T23, T26: it was made or not; the segment is loaded again if necessary, and the broker continues."""
     number, was_met = 0, True
     while was_met:
         number += 1
@@ -215,7 +215,7 @@ async def test_no_answer_to_any_one_change_set(made: bool) -> None:
 
 
 async def test_a_crash_at_each_change_set_of_the_takeover() -> None:
-    """T25, T26: the owner after that takes over all the same."""
+    """T25, T26: the owner after that takes over correctly."""
     for number in range(1, 12):
         metadata, files, history = SteeredStore(), SimulatedFiles(seed=number), History()
         await until_stopped(metadata, files, history, 8)
@@ -235,7 +235,7 @@ async def test_a_crash_at_each_change_set_of_the_takeover() -> None:
 
 
 async def on_a_broker(files: SimulatedFiles, act: Callable[[Rooms, MetadataStore], Awaitable[None]]) -> bool:
-    """Run on the simulated disk; whether the power went."""
+    """Run on the simulated disk. Return whether the power was lost."""
     broke = False
     try:
         async with EmbeddedStore.open(files, DATA) as metadata, rooms(metadata, files) as broker:
@@ -251,9 +251,9 @@ async def on_a_broker(files: SimulatedFiles, act: Callable[[Rooms, MetadataStore
 async def test_no_loss_of_power_loses_a_committed_acknowledgement(
     steps: list[Step], seeks: bool, seed: int, lose_unsynced: bool
 ) -> None:
-    """D3, T22, T26: at any operation of the disk; what was answered as acknowledged is applied if it was committed.
+    """D3, T22, T26: at any disk operation, an answered acknowledgement of a committed transaction is applied.
 
-    If the subscription was being moved it stands there, or where it stood before.
+    If the subscription was being moved, it is at the new position or at the old one.
     """
     files = SimulatedFiles(seed=seed)
     history = History()

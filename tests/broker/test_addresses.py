@@ -1,4 +1,4 @@
-"""Addresses: one way to write each kind, and what clients are told."""
+"""Addresses: one spelling for each kind, and the addresses that clients get."""
 
 import pytest
 from hypothesis import given

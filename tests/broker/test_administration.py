@@ -1,4 +1,4 @@
-"""Administration over the broker's own rooms: what the HTTP API asks for happens, and bad requests change nothing."""
+"""Administration of the broker's rooms: HTTP requests take effect, and bad requests change nothing."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ STREAM, QUEUE = SubscriptionKind.STREAM, SubscriptionKind.QUEUE
 
 @asynccontextmanager
 async def administrated() -> AsyncIterator[tuple[Rooms, Administration]]:
-    """A broker with topic `orders` of two segments and its subscription `s`."""
+    """Run a broker with topic `orders` of two segments and its subscription `s`."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
         admin = broker.administration
         await admin.create_topic(TOPIC, segments=2, properties={"team": "x"})
@@ -91,7 +91,7 @@ async def test_a_subscription_is_moved_on_the_topic_or_on_one_segment(made: tupl
 async def test_statistics_pass_over_a_segment_that_is_pruned_meanwhile(
     made: tuple[Rooms, Administration], nursery: trio.Nursery
 ) -> None:
-    """The topic is there, so it is no answer that something of it is not."""
+    """The topic exists, so a missing part of it must not fail the request."""
     broker, admin = made
     await broker.controller.split(TOPIC, 0)
     read = broker.layouts.get
@@ -114,7 +114,7 @@ class Member:
     name = "reader"
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
-        """Reads them all."""
+        """Return all assigned segments."""
 
 
 async def test_an_ordered_consumer_counts_once_however_many_segments_it_reads(
@@ -198,7 +198,7 @@ REQUESTS = st.one_of(RANDOM, NEARLY_RIGHT, NEARLY_RIGHT)
 
 
 async def records(broker: Rooms) -> list[tuple[str, bytes]]:
-    """Everything durable that a request could change."""
+    """Return everything durable that a request could change."""
     return [(record.key, record.value) for record in await broker.metadata.scan("/", "\U0010ffff")]
 
 
@@ -207,7 +207,7 @@ async def records(broker: Rooms) -> list[tuple[str, bytes]]:
 def test_a_refused_request_changes_nothing_and_is_never_a_fault_of_ours(
     requests: list[tuple[str, str, str, bytes]],
 ) -> None:
-    """Invariant 7 (docs/design.md#invariants), for every path, parameter and body of these rooms."""
+    """Invariant 7 (docs/design.md#invariants), for every path, parameter and body."""
 
     async def play() -> None:
         async with administrated() as (broker, admin), trio.open_nursery() as nursery:

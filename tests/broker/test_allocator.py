@@ -1,4 +1,4 @@
-"""The allocator's heaps, in a process of its own, since the choice is for good."""
+"""The allocator's heaps, in a separate process, because the choice is permanent."""
 
 import subprocess
 import sys
@@ -34,6 +34,6 @@ libc.fflush(stream)
 
 @pytest.mark.parametrize(("word", "is_one"), [("together", True), ("apart", False)])
 def test_threads_share_one_heap(word: str, is_one: bool) -> None:
-    """E9, E16: what one thread frees another one uses."""
+    """E9, E16: memory that one thread frees is reused by another."""
     told = subprocess.run([sys.executable, "-c", PROGRAM, word], capture_output=True, text=True, check=True)
     assert (told.stdout.count("<heap nr=") == 1) is is_one

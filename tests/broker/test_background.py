@@ -1,4 +1,4 @@
-"""What goes on when something fails: background work, and a broker whose metadata store fails at every n-th call."""
+"""What continues after a failure: background work, and a broker whose metadata store fails at every n-th call."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ REFUSALS = (BrokerError, OwnedElsewhere, MetadataError, StorageError, CursorErro
 
 
 async def test_background_work_begins_anew_after_any_error(autojump_clock: MockClock) -> None:
-    """E11: what one round met ends that round, and the next one comes after a pause."""
+    """E11: an error ends one round, and the next round follows after a pause."""
     begun: list[float] = []
 
     async def work() -> None:
@@ -87,7 +87,7 @@ async def whole_broker(metadata: MetadataStore) -> AsyncIterator[Whole]:
 
 
 def load(whole: Whole, number: int) -> list[Callable[[], Awaitable[object]]]:
-    """What clients and administrators do, each step by itself."""
+    """Do what clients and administrators do, one step at a time."""
     topic = TopicName.parse(f"topic://public/default/t{number % 3}")
     plain = TopicName.parse(f"persistent://public/default/p{number % 3}")
 
@@ -128,7 +128,7 @@ def load(whole: Whole, number: int) -> list[Callable[[], Awaitable[object]]]:
 
 @pytest.mark.parametrize("every", [2, 3, 5, 7, 11, 17])
 async def test_no_answer_of_the_metadata_store_ends_the_broker(every: int, autojump_clock: MockClock) -> None:
-    """E11: unavailable, unknown or too large at every n-th call: clients are told, and later all is served."""
+    """E11: it is unavailable, unknown or too large at every n-th call: clients are told, and later all is served."""
     metadata = FailingStore(seed=every)
     async with whole_broker(metadata) as whole:
         await wait_all_tasks_blocked()

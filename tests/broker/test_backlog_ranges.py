@@ -1,4 +1,4 @@
-"""What stands behind a place, against a count of every entry."""
+"""The range behind a position, compared with a count of every entry."""
 
 import pytest
 import trio
@@ -102,7 +102,7 @@ async def _story(counts: list[int], asked: list[tuple[int, int, int]]) -> None:
     st.lists(st.tuples(st.integers(-1, 120), st.integers(1, 200), st.integers(1, 900_000)), min_size=1, max_size=5),
 )
 def test_a_stretch_is_what_a_count_of_every_entry_says(counts: list[int], asked: list[tuple[int, int, int]]) -> None:
-    """Messages exactly, bytes to within a chunk, over ledgers that follow each other."""
+    """Messages are exact, bytes are exact to a chunk, over several ledgers."""
     trio.run(_story, counts, asked)
 
 
@@ -128,7 +128,7 @@ async def test_a_place_behind_everything_has_the_next_index(ledgers_on: int) -> 
 
 
 async def test_what_is_not_confirmed_yet_has_no_part_in_it() -> None:
-    """The index behind a place is that of the next message to be read, also while one is on its way to the disk."""
+    """The index behind a position is the next readable message's, even if an entry is on its way to the disk."""
     async with ledger_store(SimulatedFiles(seed=3)) as store:
         ledger = await open_managed_ledger(
             "x", metadata=MemoryStore(), ledgers=store, claim=None, config=CONFIG, now_ms=lambda: 1_000

@@ -1,4 +1,4 @@
-"""The broker put together: building it does nothing, starting it does everything, and one foundation serves many."""
+"""The whole broker: building it does nothing, starting it does everything, and one foundation serves several."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -63,16 +63,16 @@ async def test_settings_reach_the_part_that_they_are_about(autojump_clock: MockC
 
 
 class Member:
-    """A consumer of a group, which keeps its segments over a lost connection."""
+    """A consumer of a group, which keeps its segments after a lost connection."""
 
     name = "a"
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
-        """What it is told does not matter here."""
+        """Do nothing."""
 
 
 async def test_the_next_broker_goes_on_upon_the_same_foundation(autojump_clock: MockClock) -> None:
-    """What happened under the first ends under the second: a split, a transaction's retention, a consumer's grace."""
+    """Work of the first ends under the second: a split, a transaction's retention, a consumer's grace period."""
     metadata = MemoryStore()
     async with founded(metadata, SimulatedFiles(seed=1)) as foundation:
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""What clients may make the broker hold: the pure books, and a flood over real connections."""
+"""What clients may make the broker hold: the pure bookkeeping, and a flood over real connections."""
 
 import pytest
 import trio
@@ -12,7 +12,7 @@ LARGE = 10 * SHARE_BYTES
 
 
 class Taking:
-    """Who takes what, in the order of being granted."""
+    """Records who is granted how much, in order."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.granted: list[str] = []
@@ -28,7 +28,7 @@ class Taking:
 
 
 async def test_at_the_bound_those_who_hold_much_wait_in_order_and_others_go_on(nursery: trio.Nursery) -> None:
-    """E9: back-pressure for the flood, not for the others."""
+    """E9: the flood gets back-pressure, the others do not."""
     budget = ReceiveBudget(2 * LARGE)
     flood, other, quiet = budget.share(), budget.share(), budget.share()
     taking = Taking(nursery)
@@ -50,7 +50,7 @@ async def test_at_the_bound_those_who_hold_much_wait_in_order_and_others_go_on(n
 
 
 async def test_many_who_hold_little_starve_no_large_frame(nursery: trio.Nursery) -> None:
-    """E9: together they always hold more than the budget, each for a moment, and more come than go."""
+    """E9: together they always hold more than the budget, each for a moment, and more arrive than leave."""
     budget = ReceiveBudget(2 * LARGE)
     taking = Taking(nursery)
     many = [budget.share() for _ in range(100)]
@@ -83,7 +83,7 @@ async def test_what_is_larger_than_the_budget_goes_alone() -> None:
 async def test_a_client_that_stops_in_its_frame_is_disconnected_when_others_wait(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """E9: parts of frames that never end do not keep the broker's memory."""
+    """E9: parts of frames that never end must not occupy the broker's memory."""
     budget = ReceiveBudget(2 * LARGE)
     stopped = [budget.share(), budget.share()]
     for share in stopped:
@@ -138,7 +138,7 @@ async def test_a_reservation_holds_for_one_frame() -> None:
 
 
 async def test_who_gives_up_waiting_holds_nothing_and_keeps_nobody_waiting() -> None:
-    """E9: cancelled at every step."""
+    """E9: it is cancelled at every step."""
     budget = ReceiveBudget(LARGE)
     share, other = budget.share(), budget.share()
 
@@ -162,7 +162,7 @@ async def test_who_gives_up_waiting_holds_nothing_and_keeps_nobody_waiting() -> 
 
 
 async def test_who_is_granted_while_it_gives_up_gives_it_back(nursery: trio.Nursery) -> None:
-    """E9: the room came in the step after the cancellation, before the task went on."""
+    """E9: the grant comes in the step after the cancellation, before the task continues."""
     budget = ReceiveBudget(LARGE)
     share, other = budget.share(), budget.share()
     await share.take(LARGE)
@@ -181,7 +181,7 @@ async def test_who_is_granted_while_it_gives_up_gives_it_back(nursery: trio.Nurs
 
 
 async def test_who_gives_up_lets_those_behind_it_go_on(nursery: trio.Nursery) -> None:
-    """E9: nobody passes the first one who waits, and when that one leaves, the next may fit."""
+    """E9: nobody overtakes the first in the queue, but when it leaves, the next one may fit."""
     budget = ReceiveBudget(LARGE)
     held, first, second = budget.share(), budget.share(), budget.share()
     taking = Taking(nursery)
@@ -202,7 +202,7 @@ async def test_who_gives_up_lets_those_behind_it_go_on(nursery: trio.Nursery) ->
 
 
 def test_while_the_budget_is_short_an_outbox_takes_its_share_only() -> None:
-    """E9: clients that do not read cannot take all memory; one that reads goes on."""
+    """E9: clients that do not read cannot take all memory; a client that reads continues."""
     budget = SendBudget(2 * BYTES_HIGH)
     slow = [Outbox(budget) for _ in range(3)]
     for outbox in slow:

@@ -1,4 +1,4 @@
-"""Settings: which way of giving one wins, and one clear sentence for each mistake."""
+"""Settings: which source wins, and one clear sentence for each mistake."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def problems(flags: dict[str, object] | None = None, config_file: Path | None = None) -> tuple[str, ...]:
-    """The sentences an operator reads."""
+    """Return the sentences that an operator reads."""
     with pytest.raises(ConfigurationError) as caught:
         load_settings(flags or {}, config_file)
     for sentence in caught.value.problems:

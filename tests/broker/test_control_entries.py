@@ -1,6 +1,6 @@
-"""Entries that a broker writes for brokers: they stand in the log, and whoever reads messages never meets one.
+"""Entries that a broker writes for brokers. They are in the log, but no consumer gets them.
 
-No room writes any yet. Here the ledger is written to directly, as a buffer that ends transactions by markers will.
+No room writes any yet. These tests write to the ledger directly, as a buffer with markers will do.
 """
 
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ KINDS = [SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED]
 async def served(
     metadata: MemoryStore, files: SimulatedFiles, *, segment: bool = False, retention_minutes: int = -1
 ) -> AsyncIterator[Topic]:
-    """A regular topic, or a segment."""
+    """Run a regular topic, or a segment."""
     async with rooms(
         metadata, files, deduplication=True, retention_minutes=retention_minutes, retention_megabytes=retention_minutes
     ) as broker:
@@ -57,7 +57,7 @@ async def mark(topic: Topic) -> Position:
 
 
 async def write(topic: Topic, story: str) -> list[Position]:
-    """A letter is a message, `.` a control entry."""
+    """Write entries: a letter is a message, `.` a control entry."""
     written = []
     for letter in story:
         if letter == ".":
@@ -98,7 +98,7 @@ async def test_consumers_get_the_messages_and_the_cursor_passes_all(topic: Topic
 
 
 async def test_a_backlog_does_not_count_them(topic: Topic) -> None:
-    """K35: not those nobody has passed yet, nor those that were, above the mark-delete."""
+    """K35: this includes those that nobody has passed yet, and those that were passed above the mark-delete."""
     subscription = await topic.subscribe("s", EARLIEST)
     positions = await write(topic, "a.b.c..")
     assert subscription.backlog_entries == subscription.statistics().backlog_entries == 3
@@ -117,7 +117,7 @@ async def test_a_backlog_does_not_count_them(topic: Topic) -> None:
 
 
 async def test_what_is_acknowledged_is_the_same_with_and_without_them(topic: Topic) -> None:
-    """A cumulative acknowledgement passes them; one of a control entry itself changes nothing for messages."""
+    """A cumulative acknowledgement passes them. An acknowledgement of a control entry changes no message."""
     subscription = await topic.subscribe("s", EARLIEST)
     positions = await write(topic, "a.b.c")
     subscription.acknowledge([Acknowledgement(positions[2])], cumulative=True)
@@ -147,7 +147,7 @@ async def test_a_place_in_time_is_found_among_them(topic: Topic) -> None:
 
 @pytest.mark.parametrize(("story", "last"), [("a.b..", b"b"), ("...", None), ("", None), ("a" + "." * 600, b"a")])
 async def test_the_last_message_is_not_one_of_them(topic: Topic, story: str, last: bytes | None) -> None:
-    """K35: for committed and for uncommitted readers."""
+    """K35: this holds for committed and uncommitted readers."""
     await write(topic, story)
     for shown in (topic, ReadUncommitted(topic)):
         entry = await shown.last_visible()
@@ -164,7 +164,7 @@ async def test_a_reader_of_what_is_uncommitted_is_sent_none(topic: Topic) -> Non
 
 
 async def test_indexes_go_on_behind_them_and_they_are_no_traffic(topic: Topic) -> None:
-    """K9: a marker takes an index, as in Kafka, so offsets of messages have gaps; nobody sent or gets it."""
+    """K9: as in Kafka, a marker takes an index, so offsets of messages have gaps; it counts as no traffic."""
     await write(topic, "a.b")
     entries = await visible(topic)
     assert [entry.first_index for entry in entries] == [0, 2]
@@ -204,7 +204,7 @@ async def test_ledgers_that_hold_only_control_entries_behind_the_mark_delete_are
 
 @pytest.mark.parametrize("segment", [False, True])
 async def test_a_new_owner_hides_them_and_remembers_no_send_of_them(segment: bool) -> None:
-    """K35, E6: after a crash, in the order of the log; a marker's payload is nobody's send."""
+    """K35, E6: it reads the log in order after a crash, and a marker's payload is no producer's send."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=1)
     async with served(metadata, files, segment=segment) as topic:
         await topic.subscribe("s", EARLIEST)
@@ -222,7 +222,7 @@ async def test_a_new_owner_hides_them_and_remembers_no_send_of_them(segment: boo
 
 
 async def test_a_clients_entry_is_never_one(topic: Topic) -> None:
-    """A client cannot ask for the flag: what is published is a message."""
+    """A client cannot set the flag: what it publishes is a message."""
     position = await topic.publish(b"a", message_count=1, txn=None, entry_format=EntryFormat.PULSAR)
     await topic.readable.wait_for(position)
     assert [entry.is_control for entry in await visible(topic)] == [False]

@@ -1,4 +1,4 @@
-"""What an administrator can do with a topic that nobody can load, because something that it needs is damaged."""
+"""What an administrator can do with a topic that cannot be loaded because of damage."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ def _damage(make: Callable[[SimulatedFiles], None]) -> Callable[[SimulatedFiles]
 
 
 def lose_journal(files: SimulatedFiles) -> None:
-    """Let nothing be replayed, as after a checkpoint."""
+    """Remove the journal's entries, as a checkpoint does."""
     for name in files.names(journal_dir()):
         if name.endswith(".journal"):
             files.cut(journal_dir() / name, 0)
@@ -56,7 +56,7 @@ def flipped(files: SimulatedFiles) -> None:
 
 @asynccontextmanager
 async def damaged_broker(damage: Callable[[SimulatedFiles], None]) -> AsyncIterator[tuple[Rooms, SimulatedFiles]]:
-    """A broker whose scalable topic has one segment, which cannot be loaded, and an open transaction."""
+    """Run a broker whose scalable topic has one segment, which cannot be loaded, and an open transaction."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=5)
     async with rooms(metadata, files) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -78,7 +78,7 @@ async def damaged_broker(damage: Callable[[SimulatedFiles], None]) -> AsyncItera
 
 
 async def left(broker: Rooms) -> list[str]:
-    """What the metadata store has of the topic, but for claims."""
+    """Return the topic's records in the metadata store, without claims."""
     records = await broker.metadata.scan("", "~")
     return [record.key for record in records if "orders" in record.key and not record.key.startswith("/owners/")]
 
@@ -89,7 +89,7 @@ async def op_records(broker: Rooms) -> list[str]:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_a_topic_that_cannot_be_loaded_can_be_deleted(damage: str) -> None:
-    """E3, E10: with its records and files; it is the way out that its user has. The name is free afterwards."""
+    """E3, E10: its records and files are removed, and the name is free; users have no other way out."""
     async with damaged_broker(DAMAGES[damage]) as (broker, files):
         await broker.controller.delete_topic(TOPIC, force=False)
         assert await left(broker) == []
@@ -104,7 +104,7 @@ async def test_a_topic_that_cannot_be_loaded_can_be_deleted(damage: str) -> None
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_a_subscription_of_a_topic_that_cannot_be_loaded_can_be_deleted(damage: str) -> None:
-    """E3, E10: with its cursor and what its open transactions acknowledged. The data stays as it is."""
+    """E3, E10: its cursor and its acknowledgements in open transactions are removed; the data stays."""
     async with damaged_broker(DAMAGES[damage]) as (broker, files):
         there = files.names(LEDGERS)
         await broker.controller.subscriptions.delete(TOPIC, "s")
@@ -115,7 +115,7 @@ async def test_a_subscription_of_a_topic_that_cannot_be_loaded_can_be_deleted(da
 
 
 async def test_a_topic_whose_cursor_is_damaged_can_be_deleted() -> None:
-    """E10: it is not served, since nobody knows where the subscription stood."""
+    """E10: it is not served, because the subscription's position is unknown."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=6)
     async with rooms(metadata, files) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -130,7 +130,7 @@ async def test_a_topic_whose_cursor_is_damaged_can_be_deleted() -> None:
 
 
 async def test_a_migrated_topic_that_cannot_be_loaded_can_be_deleted() -> None:
-    """E10: its first segment keeps the name of the regular topic."""
+    """E10: its first segment has the regular topic's name."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=7)
     async with rooms(metadata, files) as broker:
         regular = await broker.topics.get(TOPIC.as_regular)
@@ -145,7 +145,7 @@ async def test_a_migrated_topic_that_cannot_be_loaded_can_be_deleted() -> None:
 
 
 async def test_a_pruned_segment_whose_files_are_damaged_is_removed(autojump_clock: MockClock) -> None:
-    """E10: a sealed segment of which nothing is needed any more."""
+    """E10: nothing of the sealed segment is needed any more."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=8)
     async with rooms(metadata, files) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -169,7 +169,7 @@ async def test_a_pruned_segment_whose_files_are_damaged_is_removed(autojump_cloc
 
 
 async def test_an_unsubscribe_of_a_segment_that_is_being_deleted_is_refused() -> None:
-    """D16: whoever deletes the segment removes its cursors."""
+    """D16: the deletion of the segment removes its cursors."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=9)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
         name = await broker.segment(TOPIC, 0)

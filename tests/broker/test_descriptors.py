@@ -1,4 +1,4 @@
-"""Who may open how many files."""
+"""How many files each part of the broker may open."""
 
 import resource
 
@@ -30,7 +30,7 @@ def test_the_limit_is_raised_and_clients_get_what_is_not_reserved(
 
 
 def test_a_broker_that_may_hardly_open_files_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """E9: it says what to do instead of failing later."""
+    """E9: the error says what to do, instead of a later failure."""
     limit = RESERVED + CONNECTIONS_MIN - 1
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     with pytest.raises(TooFewDescriptors, match=f"may open {limit} files .*ulimit -n"):

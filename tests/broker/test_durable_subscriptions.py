@@ -35,7 +35,7 @@ def _no_collections() -> Iterator[None]:
 
 
 async def used(broker: Rooms) -> tuple[TopicName, Topic, Subscription]:
-    """A subscription with a consumer. Pending acknowledgements were recovered, and decided either way; one is open."""
+    """Prepare a subscription with a consumer. Recovered acknowledgements were decided; one transaction is open."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = await broker.segment(TOPIC, 0)
     topic = await broker.topics.get(name)
@@ -77,7 +77,7 @@ async def remove(broker: Rooms, name: TopicName) -> None:
 
 
 async def lose(broker: Rooms, name: TopicName) -> None:
-    """Another broker has the segment, which this one finds out as it writes."""
+    """Give the segment to another broker, which this one learns as it writes."""
     topic = await broker.topics.get(name)
     await broker.metadata.put(claim_key(str(name)), b"another")
     topic.subscriptions["s"].acknowledge([Acknowledgement(topic.ledger.last_position)])
@@ -86,7 +86,7 @@ async def lose(broker: Rooms, name: TopicName) -> None:
 
 
 async def ask_late(topic: Topic, subscription: Subscription, txn: TxnId, cause: type[CursorError]) -> None:
-    """Ask the subscription for things after it has ended."""
+    """Use the subscription after it has ended."""
     acks = [EntryAck(topic.ledger.last_position)]
     with pytest.raises(SubscriptionClosed):
         subscription.require_acknowledgeable(acks, cumulative=False)
@@ -112,7 +112,7 @@ Ending = Callable[[Rooms, TopicName], Awaitable[None]]
 
 @pytest.mark.parametrize("end", [delete, remove, unload])
 async def test_a_subscription_that_has_ended_is_freed_at_once(end: Ending, autojump_clock: MockClock) -> None:
-    """E16: nothing of it waits for the garbage collector, which visits what is old only rarely."""
+    """E16: no part of it waits for the garbage collector, which rarely visits old objects."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         name, topic, subscription = await used(broker)
         freed: list[weakref.ref[Any]] = [weakref.ref(subscription), weakref.ref(topic._durable._pending[subscription])]
@@ -131,7 +131,7 @@ async def test_a_subscription_that_has_ended_is_freed_at_once(end: Ending, autoj
 async def test_who_comes_late_is_told_why_and_holds_nothing(
     end: Ending, cause: type[CursorError], autojump_clock: MockClock
 ) -> None:
-    """E16: a session may hold a subscription that has ended; what it is told does not outlive it."""
+    """E16: a session may hold an ended subscription; the errors that it gets are not kept."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         name, topic, subscription = await used(broker)
         txn = await broker.coordinator.new_transaction(0, 60_000)

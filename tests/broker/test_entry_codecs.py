@@ -1,4 +1,4 @@
-"""What a topic knows of its entries, by the codec of each one's format."""
+"""What a topic reads from its entries, with the codec of each one's format."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ OTHER = EntryFormat.KAFKA
 
 
 class Machine:
-    """One segment, over losses of power."""
+    """One segment, through power losses."""
 
     def __init__(self, codecs: EntryCodecs = BOTH) -> None:
         self.codecs = codecs
@@ -54,7 +54,7 @@ def pulsar(producer: str, sequence: int) -> bytes:
 
 
 async def test_a_new_owner_learns_the_sends_of_every_format_from_the_log() -> None:
-    """E6: each by its own codec, and a repeat is stored once."""
+    """E6: each format has its codec, and a repeated send is stored once."""
     machine = Machine()
     async with machine.topic() as topic:
         await send(topic, "p", SendId(7, 7), plain("p", 7))
@@ -67,7 +67,7 @@ async def test_a_new_owner_learns_the_sends_of_every_format_from_the_log() -> No
 
 
 async def test_a_format_without_a_codec_is_kept_as_it_is() -> None:
-    """E3: nobody can tell who sent it, so nothing is remembered; the entry stays, and the topic is served."""
+    """E3: the sender is unknown, so nothing is remembered; the entry stays, and the topic is served."""
     machine = Machine()
     async with machine.topic() as topic:
         await send(topic, "p", SendId(7, 7), plain("p", 7, key=b"k"))

@@ -1,4 +1,4 @@
-"""A broker whose disk is full, on a simulated one: what its clients are told, and what goes on."""
+"""A broker whose simulated disk is full: what clients are told, and what continues."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -51,7 +51,7 @@ async def connected(ready: Ready) -> AsyncIterator[WireClient]:
 async def test_producers_are_held_back_and_everybody_else_goes_on(
     autojump_clock: MockClock, disk: SimulatedFiles
 ) -> None:
-    """E13: what was taken is answered, what was not is the client's to send again, consumers on it notice nothing."""
+    """E13: accepted sends are answered, the client resends the others, and consumers notice nothing."""
     sent = 0
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
@@ -80,7 +80,7 @@ async def test_producers_are_held_back_and_everybody_else_goes_on(
             assert refused.error.error == pb.ProducerBlockedQuotaExceededError
             assert "disk is full" in refused.error.message
             health = await request(ready.http, "GET", "/admin/v2/brokers/health")
-            assert (health.status, "disk is full" in health.reason) == (503, True)
+            assert (health.status, health.reason.endswith(". Free space.")) == (503, True)
             # Reading and acknowledging go on, on the same connection.
             await client.send(commands.flow(1, 1000))
             got = [await client.receive() for _ in receipts]
@@ -100,7 +100,7 @@ async def test_producers_are_held_back_and_everybody_else_goes_on(
 
 
 class OneSession(MemoryStore):
-    """A metadata store elsewhere, whose newest session a test may end."""
+    """A remote metadata store whose newest session a test may end."""
 
     newest: Session | None = None
 
@@ -113,7 +113,7 @@ class OneSession(MemoryStore):
 async def test_a_broker_that_loses_its_session_serves_reads_while_its_disk_is_full(
     autojump_clock: MockClock, disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch, free_bytes: int
 ) -> None:
-    """E13, E14: ledgers that cannot be closed for want of space hold back no claim, and lose nothing."""
+    """E13, E14: ledgers that cannot be closed for lack of space keep no claim, and lose nothing."""
     store = OneSession()
 
     @asynccontextmanager
@@ -154,7 +154,7 @@ async def test_a_broker_that_loses_its_session_serves_reads_while_its_disk_is_fu
 
 
 async def test_a_start_without_space_is_one_sentence(disk: SimulatedFiles) -> None:
-    """E13: nobody is told that it is ready, and the operator reads what to do."""
+    """E13: the ready line is not printed, and the operator reads what to do."""
     disk.set_capacity(100_000)
     with pytest.raises(DiskFull) as caught:
         await serve(SETTINGS, "test", trio.Event())

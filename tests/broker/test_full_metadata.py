@@ -1,4 +1,4 @@
-"""Topics while the metadata store's disk is full: they stay loaded and readable, and go on when there is space."""
+"""Topics while the metadata store's disk is full: they stay loaded and readable, and continue when there is space."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ PLAIN = TopicName.parse("persistent://public/default/plain")
 
 
 class FillingStore(SteeredStore):
-    """Refuses every change set once it is full; `fill_behind` makes that so behind the next one of this key."""
+    """Refuses every change set once it is full. `fill_behind` fills it after the next change set with this key."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class FillingStore(SteeredStore):
 
 @asynccontextmanager
 async def filling() -> AsyncIterator[tuple[FillingStore, Rooms]]:
-    """A broker whose ledgers take one or two messages."""
+    """Run a broker whose ledgers take one or two messages."""
     metadata = FillingStore()
     async with rooms(metadata, SimulatedFiles(seed=1), clock=moving_clock()) as broker:
         broker.services = replace(broker.services, ledger_config=ManagedLedgerConfig(ledger_bytes_max=60))
@@ -68,7 +68,7 @@ async def records(metadata: FillingStore) -> int:
 
 
 async def test_a_trim_waits(autojump_clock: MockClock) -> None:
-    """E13, E18: a topic that cannot be trimmed is read on."""
+    """E13, E18: a topic that cannot be trimmed stays readable."""
     async with filling() as (metadata, broker):
         topic = await broker.topics.get(PLAIN)
         for number in range(8):
@@ -88,7 +88,7 @@ async def test_a_trim_waits(autojump_clock: MockClock) -> None:
 async def test_records_of_a_decided_transaction_stay_until_there_is_space(
     autojump_clock: MockClock, action: EndAction
 ) -> None:
-    """E13: the decision counts at once, for what was written and for what was acknowledged."""
+    """E13: the decision counts at once, for writes and for acknowledgements."""
     async with filling() as (metadata, broker), topic_held(broker) as topic:
         subscription = await topic.subscribe("s", EARLIEST)
         await publish(topic, b"first")
@@ -111,7 +111,7 @@ async def test_records_of_a_decided_transaction_stay_until_there_is_space(
 
 
 async def test_what_a_transaction_asks_is_refused_alone(autojump_clock: MockClock) -> None:
-    """E13: nothing was written, so the topic goes on, and the same is taken when there is space."""
+    """E13: nothing was written, so the topic continues, and the same request is accepted when there is space."""
     async with filling() as (metadata, broker), topic_held(broker) as topic:
         subscription = await topic.subscribe("s", EARLIEST)
         await publish(topic, b"first")

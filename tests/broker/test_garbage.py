@@ -1,4 +1,4 @@
-"""The garbage collector: what is garbage goes in the end, and nothing looks at everything at a bad moment."""
+"""The garbage collector: garbage is freed eventually, and no full collection runs at a bad moment."""
 
 import gc
 import weakref
@@ -13,7 +13,7 @@ from broker.garbage import NEVER, YOUNG_LOOKS, YOUNG_MAX, GarbageCollector
 
 
 class Cycle:
-    """Garbage that only a collector finds, once nobody holds it."""
+    """Garbage that only a collector finds, once nothing refers to it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -40,7 +40,7 @@ async def collector() -> AsyncIterator[GarbageCollector]:
 
 
 async def test_no_full_collection_comes_by_itself(collector: GarbageCollector) -> None:
-    """E7: and the process's own settings come back (see the fixture)."""
+    """E7: the process's own settings are restored (see the fixture)."""
     assert gc.get_threshold() == (YOUNG_MAX, YOUNG_LOOKS, NEVER)
     before = gc.get_stats()[2]["collections"]
     kept = [[number] for number in range(300_000)]
@@ -58,7 +58,7 @@ async def test_young_garbage_goes(collector: GarbageCollector) -> None:
 
 
 async def test_what_survived_is_not_visited_again(collector: GarbageCollector) -> None:
-    """E7: a look's time does not depend on what the process holds."""
+    """E7: a collection's time does not depend on the process's live objects."""
     kept = [Cycle() for _ in range(20 * YOUNG_MAX)]
     still_visited = {id(found) for found in gc.get_objects()}
     assert sum(id(cycle) in still_visited for cycle in kept) <= 3 * YOUNG_MAX
@@ -67,7 +67,7 @@ async def test_what_survived_is_not_visited_again(collector: GarbageCollector) -
 async def test_what_was_set_aside_goes_once_as_much_has_come_as_was_alive(
     monkeypatch: pytest.MonkeyPatch, collector: GarbageCollector
 ) -> None:
-    """E16: memory is bounded by what is live, and looks at everything are rare."""
+    """E16: memory is bounded by the live objects, and full collections are rare."""
     monkeypatch.setattr(garbage, "LOOK_AT_ALL_MIN", 100_000)
     looks: list[int] = []
     look = collector.look_at_all
@@ -94,7 +94,7 @@ async def test_what_was_set_aside_goes_once_as_much_has_come_as_was_alive(
 async def test_a_collection_in_another_thread_wakes_the_duty(
     monkeypatch: pytest.MonkeyPatch, collector: GarbageCollector
 ) -> None:
-    """E16: Python collects in whatever thread makes objects, and the disk's threads do."""
+    """E16: Python collects in any thread that makes objects, including the disk's threads."""
     looked = trio.Event()
     monkeypatch.setattr(garbage, "LOOK_AT_ALL_MIN", 1)
     monkeypatch.setattr(collector, "look_at_all", looked.set)

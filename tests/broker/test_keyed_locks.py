@@ -1,4 +1,4 @@
-"""Locks by key: first come, first served, and nothing left behind."""
+"""Locks by key: first come, first served, and no lock is left behind."""
 
 import trio
 from trio.testing import wait_all_tasks_blocked

@@ -1,4 +1,4 @@
-"""What a front end gets of a connection: a stream that the kernel watches, and two addresses."""
+"""What a front end gets for a connection: a stream with keep-alive, and two addresses."""
 
 import socket
 import struct
@@ -19,7 +19,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 
 async def test_clients_are_served_by_a_stream_that_finds_dead_peers(nursery: trio.Nursery) -> None:
-    """The kernel asks whether silent clients are there, so no timer of the broker has to."""
+    """The kernel probes silent clients, so the broker needs no timer."""
     listener = await open_listener(LOOPBACK)
     served = trio.Event()
 
@@ -41,7 +41,7 @@ async def test_clients_are_served_by_a_stream_that_finds_dead_peers(nursery: tri
 
 
 async def test_a_client_that_has_left_is_not_served(nursery: trio.Nursery) -> None:
-    """It gave up while the broker was busy, and its socket has no peer any more."""
+    """The client left while the broker was busy, so its socket has no peer any more."""
     listener = await open_listener(LOOPBACK)
     served: list[Accepted] = []
 

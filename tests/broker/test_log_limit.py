@@ -23,7 +23,7 @@ from tests.support.idle import TaskSteps
 
 
 class Rig:
-    """A limit, a clock to move, and the lines that were written."""
+    """A limit, a clock that a test moves, and the written lines."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -34,12 +34,12 @@ class Rig:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """Those that are no counts."""
+        """Return the lines that are not counts."""
         return [dict(line) for line in self.captured.entries if line["event"] != SUPPRESSED]
 
     @property
     def counts(self) -> list[tuple[str, int]]:
-        """What was said of those left out, in order."""
+        """Return the counts of omitted lines, in order."""
         return [(line["like"], line["count"]) for line in self.captured.entries if line["event"] == SUPPRESSED]
 
 
@@ -54,7 +54,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 
 def test_the_first_lines_of_a_second_are_written_and_the_others_counted(rig: Rig) -> None:
-    """E12: each second anew, and each line is either written or counted."""
+    """E12: each second starts anew, and each line is either written or counted."""
     for _ in range(3):
         for _ in range(1_000):
             rig.log.info("refused", topic="a")
@@ -113,7 +113,7 @@ def test_long_texts_are_not_kept(rig: Rig) -> None:
 
 
 async def test_counts_are_written_while_a_flood_lasts_and_after_its_end(rig: Rig, autojump_clock: MockClock) -> None:
-    """E12: and waiting for a flood costs nothing."""
+    """E12: waiting for a flood costs nothing."""
     start = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rig.limit.run)

@@ -1,4 +1,4 @@
-"""The instrument that measures steps: what it counts, what it names, and how little it keeps."""
+"""The monitor of the event loop's steps: what it counts, what it names, and how little it keeps."""
 
 import time
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from broker.loop_monitor import BOUNDS_SECONDS, WARN_INTERVAL_SECONDS, WORST_MAX
 
 
 class Clocks:
-    """Stands in for the module `time`: a step takes what the test says."""
+    """Replaces the module `time`: a step takes as long as the test says."""
 
     def __init__(self) -> None:
         # Numbers whose sums are exact.
@@ -46,7 +46,7 @@ async def monitor(clocks: Clocks) -> AsyncIterator[LoopMonitor]:
 
 
 async def step(clocks: Clocks, seconds: float) -> None:
-    """Compute in a task of its own, so that no other step has a share."""
+    """Compute in a separate task, so that no other step has a share."""
 
     async def computing() -> None:
         clocks.compute(seconds)
@@ -56,7 +56,7 @@ async def step(clocks: Clocks, seconds: float) -> None:
 
 
 async def test_the_longest_step_is_named(clocks: Clocks, monitor: LoopMonitor) -> None:
-    """E7: and where it paused, so that a stall can be found."""
+    """E7: its pause is named, too, so that a stall can be found."""
 
     async def pausing() -> None:
         clocks.compute(0.3)
@@ -72,7 +72,7 @@ async def test_the_longest_step_is_named(clocks: Clocks, monitor: LoopMonitor) -
 
 
 async def test_a_step_that_waits_counts_by_the_clock_alone(clocks: Clocks, monitor: LoopMonitor) -> None:
-    """E7: CPU time does not depend on the machine's load; the wall clock shows who blocks."""
+    """E7: CPU time does not depend on the machine's load; the wall clock shows blocking calls."""
 
     async def blocking() -> None:
         clocks.wall += 2
@@ -94,7 +94,7 @@ async def test_steps_are_counted_by_their_length(clocks: Clocks, monitor: LoopMo
 
 
 async def test_what_is_kept_is_bounded(clocks: Clocks, monitor: LoopMonitor) -> None:
-    """E7, E16: names are as many as there are functions; the longest stay."""
+    """E7, E16: there are as many names as functions; the longest steps stay."""
     for number in range(WORST_MAX + 5):
         await step(clocks, (number + 2) / 1000)
     kept = [round(found.cpu_seconds * 1000) for found in monitor.statistics().worst]
@@ -118,7 +118,7 @@ async def test_waiting_is_no_step(monitor: LoopMonitor, clocks: Clocks) -> None:
 
 
 async def test_long_steps_are_logged_at_a_bounded_rate(clocks: Clocks, monitor: LoopMonitor) -> None:
-    """E7, E12: one line in ten seconds, which says how many there were besides."""
+    """E7, E12: each ten seconds have one line, which says how many other long steps there were."""
     with capture_logs() as lines:
         await step(clocks, 0.02)
         for _ in range(3):
@@ -132,7 +132,7 @@ async def test_long_steps_are_logged_at_a_bounded_rate(clocks: Clocks, monitor: 
 
 
 async def test_real_work_is_measured() -> None:
-    """E7: by the thread's own CPU clock."""
+    """E7: it uses the thread's own CPU clock."""
     monitor = LoopMonitor()
 
     async def burning() -> None:

@@ -1,4 +1,4 @@
-"""The broker put together, on a simulated disk: it waits for nothing, and ends when it cannot serve."""
+"""The whole broker on a simulated disk: it waits for nothing, and ends when it cannot serve."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,7 +45,7 @@ async def connected(ready: Ready) -> AsyncIterator[WireClient]:
 
 
 class Ended:
-    """Runs a broker and keeps what it ended with."""
+    """Runs a broker and records how it ended."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -60,7 +60,7 @@ class Ended:
 
 
 async def open_topic(client: WireClient) -> None:
-    """A producer and a parked consumer on one topic."""
+    """Open a producer and a parked consumer on one topic."""
     assert (await client.ask(commands.producer(PLAIN, 1, 5))).type == Type.PRODUCER_SUCCESS
     assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 6))).type == Type.SUCCESS
     await client.send(commands.flow(1, 1000))
@@ -70,7 +70,7 @@ async def open_topic(client: WireClient) -> None:
 async def test_a_disk_that_fails_ends_the_broker_with_one_sentence(
     files: SimulatedFiles, settings: BrokerSettings, kind: str
 ) -> None:
-    """Invariant 1: it promises nothing more, and says what to do instead of staying up in silence."""
+    """Invariant 1: it promises nothing more, and says what to do instead of running silently."""
     stop = trio.Event()
     ended = Ended()
     with trio.fail_after(60):
@@ -94,7 +94,7 @@ async def test_a_disk_that_fails_ends_the_broker_with_one_sentence(
 async def test_stopping_writes_what_cursors_hold_and_ends_cleanly(
     files: SimulatedFiles, settings: BrokerSettings
 ) -> None:
-    """Invariant 1: and the next broker on the same data goes on from there."""
+    """Invariant 1: the next broker on the same data continues from there."""
     for turn in range(2):
         stop = trio.Event()
         ended = Ended()
@@ -119,7 +119,7 @@ async def test_stopping_writes_what_cursors_hold_and_ends_cleanly(
 async def test_an_idle_broker_is_never_scheduled(
     files: SimulatedFiles, settings: BrokerSettings, autojump_clock: MockClock
 ) -> None:
-    """Invariant 8: with parked consumers, producers, layout sessions and an open transaction."""
+    """Invariant 8: there are parked consumers, producers, layout sessions and an open transaction."""
     stop = trio.Event()
     ended = Ended()
     topic = "topic://public/default/orders"

@@ -1,4 +1,4 @@
-"""A broker with its metadata in etcd: what it starts with, goes on through, and ends by."""
+"""A broker with its metadata in etcd: how it starts, continues and ends."""
 
 import subprocess
 import sys
@@ -30,13 +30,13 @@ ORDERS = "public/default/orders"
 
 
 def settings_with(data_dir: Path, server: str, **flags: str) -> BrokerSettings:
-    """Each folder is a cluster of its own."""
+    """Make settings; each folder is a separate cluster."""
     own = {"data_dir": str(data_dir), "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0", "cluster": data_dir.parent.name}
     return load_settings(own | {"metadata": f"etcd://{server}"} | flags, None)
 
 
 async def produce(ready: Ready) -> None:
-    """Load a topic by a producer on it."""
+    """Load a topic by opening a producer."""
     async with await trio.open_tcp_stream(*ready.pulsar) as stream:
         client = WireClient(stream)
         assert (await client.ask(commands.connect("test"))).type == Type.CONNECTED
@@ -44,7 +44,7 @@ async def produce(ready: Ready) -> None:
 
 
 async def test_a_broker_goes_on_when_etcd_was_away_for_a_moment(etcd_server: EtcdProcess, tmp_path: Path) -> None:
-    """M15: and a broker killed and started again owns at once what it owned, though its session has not ended."""
+    """M15: a broker that was killed and restarted has its claims at once, although its old session has not ended."""
     async with open_proxy(etcd_server.endpoint) as proxy:
         settings = settings_with(tmp_path / "data", proxy.endpoint)
         for _ in range(2):
@@ -65,9 +65,9 @@ async def test_a_broker_goes_on_when_etcd_was_away_for_a_moment(etcd_server: Etc
 async def test_a_broker_without_its_session_goes_on_with_a_new_one(
     etcd_server: EtcdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E14, C12, M19, D4: it serves nothing without its claims, tells so, and claims anew in the same process.
+    """E14, C12, M19, D4: without claims it serves nothing and says so; then it claims again in the same process.
 
-    Clients see a closed connection and come back. The journal is the same: nobody fenced it.
+    Clients see a closed connection and reconnect. The journal is the same, because nobody fenced it.
     """
     monkeypatch.setattr(broker.main, "SESSION_TIMEOUT_SECONDS", 2.0)
     data_dir = tmp_path / "data"
@@ -113,7 +113,7 @@ async def test_a_broker_without_its_session_goes_on_with_a_new_one(
 async def test_a_broker_that_waits_for_a_session_can_be_stopped(
     etcd_server: EtcdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E14: SIGTERM between two sessions ends it in good order."""
+    """E14: SIGTERM between two sessions ends it properly."""
     monkeypatch.setattr(broker.main, "SESSION_TIMEOUT_SECONDS", 2.0)
     async with open_proxy(etcd_server.endpoint) as proxy, trio.open_nursery() as nursery:
         stop = trio.Event()
@@ -135,7 +135,7 @@ async def test_etcd_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> No
 
 
 async def test_a_folder_with_metadata_of_its_own_is_not_used_with_etcd(tmp_path: Path) -> None:
-    """What its ledgers hold is known to that metadata alone."""
+    """Only that metadata knows what its ledgers hold."""
     (tmp_path / "data" / "metadata").mkdir(parents=True)
     settings = settings_with(tmp_path / "data", "127.0.0.1:1")
     with pytest.raises(MetadataPlaceError, match="its own embedded metadata") as caught:
@@ -158,7 +158,7 @@ def test_each_cluster_has_a_root() -> None:
 
 
 def test_a_broker_without_etcd_does_not_import_it() -> None:
-    """Neither start nor memory of the default pays for gRPC, and it need not be installed."""
+    """The default broker does not pay for gRPC in time or memory, and gRPC need not be installed."""
     look = "import broker.main, sys; print([name for name in sys.modules if 'grpc' in name or 'etcd' in name])"
     told = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True)
     assert told.stdout == "[]\n"

@@ -1,6 +1,6 @@
-"""What ends the serving under a session, and what follows, on the memory store.
+"""What ends the serving under a session, and what follows, with the memory store.
 
-tests/broker/test_metadata_place.py has etcd itself.
+tests/broker/test_metadata_place.py uses a real etcd.
 """
 
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ class Steered(MemoryStore):
 
 
 class Served:
-    """Records what happens in which order."""
+    """Records the order of events."""
 
     def __init__(self) -> None:
         self.store = Steered()
@@ -53,7 +53,7 @@ class Served:
 
 
 async def test_a_lost_session_is_followed_by_another(autojump_clock: MockClock) -> None:
-    """E14: clients are turned away for as long as there is no session, however long; then all begins anew."""
+    """E14: clients are refused while there is no session, however long; then everything starts again."""
     served = Served()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(served.run)
@@ -71,7 +71,7 @@ async def test_a_lost_session_is_followed_by_another(autojump_clock: MockClock) 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("no answer"), SessionLost("a write found it lost")])
 async def test_a_task_without_an_answer_ends_the_session_alone(autojump_clock: MockClock, error: Exception) -> None:
-    """E14, E11: it goes on by a new session, behind a pause; its old claims are given up at once."""
+    """E14, E11: it continues with a new session after a pause, and gives up its old claims at once."""
     served = Served()
     began: list[float] = []
 
@@ -91,7 +91,7 @@ async def test_a_task_without_an_answer_ends_the_session_alone(autojump_clock: M
 
 
 async def test_a_store_that_has_ended_ends_the_broker(autojump_clock: MockClock) -> None:
-    """E14, E11: this process cannot open it again; asking on would be up and serve nothing."""
+    """E14, E11: this process cannot open the store again; if it continued, it would run and serve nothing."""
     served = Served()
 
     async def ends(session: Session) -> None:
@@ -114,7 +114,7 @@ async def test_what_is_no_matter_of_the_session_comes_out(autojump_clock: MockCl
 
 @pytest.mark.parametrize("when", ["serving", "between"])
 async def test_it_stops_when_told(autojump_clock: MockClock, when: str) -> None:
-    """E14: also while there is no session to be had."""
+    """E14: this includes the time without a session."""
     served = Served()
     with trio.fail_after(100):
         async with trio.open_nursery() as nursery:
@@ -128,7 +128,7 @@ async def test_it_stops_when_told(autojump_clock: MockClock, when: str) -> None:
 
 
 async def test_a_session_that_is_lost_while_it_stops_is_the_last_one(autojump_clock: MockClock) -> None:
-    """E14: no other session begins, and nobody is turned away by a broker that is going."""
+    """E14: no other session begins, and a stopping broker refuses no clients."""
     served = Served()
 
     async def stops(session: Session) -> None:

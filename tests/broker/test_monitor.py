@@ -1,4 +1,4 @@
-"""What `/metrics` shows of transactions, counted by those who do the work."""
+"""What `/metrics` shows of transactions. The parts that do the work also count it."""
 
 from collections.abc import AsyncIterator
 
@@ -66,7 +66,7 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
 
 
 async def test_memory_that_is_held_for_clients_is_told(broker: Rooms) -> None:
-    """E9: of each direction, so that what is never let go of is seen from outside."""
+    """E9: each direction has its own metric, so that a leak is visible from outside."""
     monitor, budgets = broker.monitor, broker.foundation.budgets
     share, outbox = budgets.receiving.share(), Outbox(budgets.sending)
     await share.take(3)

@@ -1,4 +1,4 @@
-"""A topic that ends in a living broker, however that comes, can be taken over by another broker of the same folder."""
+"""If a topic ends in a living broker, for any reason, another broker of the same folder can take it over."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ async def alive(_writer: Writer) -> bool:
 
 @asynccontextmanager
 async def two_brokers(store: SteeredStore, files: SimulatedFiles) -> AsyncIterator[tuple[Rooms, Rooms]]:
-    """Two that live, and so do not fence each other."""
+    """Run two living brokers, which do not fence each other."""
     async with (
         rooms(store, files, broker_id="one", is_alive=alive) as one,
         rooms(store, files.process(), broker_id="two", is_alive=alive) as two,
@@ -44,7 +44,7 @@ async def two_brokers(store: SteeredStore, files: SimulatedFiles) -> AsyncIterat
 
 
 def fail(topic: Topic, error: Exception | None = None) -> None:
-    """Let one of the topic's tasks raise this."""
+    """Let one of the topic's tasks raise this error."""
 
     async def task() -> None:
         await trio.lowlevel.checkpoint()
@@ -56,7 +56,7 @@ def fail(topic: Topic, error: Exception | None = None) -> None:
 
 @pytest.mark.parametrize("error", [KeyError("defect"), StoreUnavailable("no answer"), OwnershipLost("no answer")])
 async def test_a_topic_that_failed_in_a_living_broker_is_taken_over(error: Exception) -> None:
-    """E4, E11: what the first one confirmed is there, and its other topics go on."""
+    """E4, E11: the first broker's confirmed entries are there, and its other topics continue."""
     files = SimulatedFiles(seed=1)
     async with two_brokers(SteeredStore(), files) as (one, two):
         topic, other = await one.topics.get(PLAIN), await one.topics.get(OTHER)
@@ -74,7 +74,7 @@ async def test_a_topic_that_failed_in_a_living_broker_is_taken_over(error: Excep
 
 
 async def test_a_topic_that_failed_while_it_was_opened_is_taken_over() -> None:
-    """E4: its new ledger is on record already."""
+    """E4: its new ledger is already on record."""
     files = SimulatedFiles(seed=2)
     async with two_brokers(SteeredStore(), files) as (one, two):
         real = one.topics._open_topic
@@ -90,7 +90,7 @@ async def test_a_topic_that_failed_while_it_was_opened_is_taken_over() -> None:
 
 
 async def test_a_topic_whose_deletion_failed_is_taken_over() -> None:
-    """E4: at each change set that a deletion makes; or the first broker keeps it, and can finish the deletion."""
+    """E4: at each change set of a deletion; otherwise the first broker keeps it and can finish the deletion."""
     for step in range(1, 20):
         files, store = SimulatedFiles(seed=step), SteeredStore()
         async with two_brokers(store, files) as (one, two):
@@ -117,7 +117,7 @@ async def test_a_topic_whose_deletion_failed_is_taken_over() -> None:
 async def test_a_topic_whose_end_cannot_be_recorded_stays_with_its_broker(
     autojump_clock: MockClock, is_refused: bool
 ) -> None:
-    """E4, E14: another one could not take it over, so it is not offered; this one loads it again."""
+    """E4, E14: no other broker could take it over, so it is not released; this broker loads it again."""
     files, store = SimulatedFiles(seed=4), SteeredStore()
     async with two_brokers(store, files) as (one, two):
         topic = await one.topics.get(PLAIN)
@@ -141,7 +141,7 @@ async def test_a_topic_whose_end_cannot_be_recorded_stays_with_its_broker(
 
 
 async def test_a_topic_that_fails_on_a_full_disk_stays_with_its_broker(autojump_clock: MockClock) -> None:
-    """E13: its ledger cannot be completed, so no other broker can read it. This one can."""
+    """E13: its ledger cannot be completed, so no other broker can read it, but this one can."""
     files = SimulatedFiles(seed=5)
     async with two_brokers(SteeredStore(), files) as (one, two):
         topic = await one.topics.get(PLAIN)

@@ -1,4 +1,4 @@
-"""Names: one spelling each, and a reason for whatever is refused."""
+"""Names: one spelling for each, and a reason for each refusal."""
 
 import pytest
 from hypothesis import given

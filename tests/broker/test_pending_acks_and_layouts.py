@@ -1,4 +1,4 @@
-"""Pending acknowledgements while the topic under them is split, moved, emptied or removed."""
+"""Pending acknowledgements while their topic is split, moved, emptied or removed."""
 
 import contextlib
 
@@ -40,7 +40,7 @@ async def segment(broker: Rooms, number: int) -> Topic:
 
 
 async def filled(broker: Rooms, entries: int = 3, segments: int = 1) -> list[tuple[Topic, Subscription]]:
-    """A new topic's segments, each with its entries and the subscription."""
+    """Create a topic's segments, each with its entries and the subscription."""
     await broker.controller.create_topic(TOPIC, segments, {})
     made = []
     for number in range(segments):
@@ -71,7 +71,7 @@ async def op_records(broker: Rooms) -> int:
 
 
 async def test_a_split_under_pending_acknowledgements() -> None:
-    """T20, D11: the sealed parent takes acknowledgements, and is drained only at the commit; else it is read again."""
+    """T20, D11: the sealed parent accepts acknowledgements, and is drained only at the commit, or else read again."""
     for action in EndAction:
         async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
             ((parent, subscription),) = await filled(broker)
@@ -101,7 +101,7 @@ async def test_a_split_under_pending_acknowledgements() -> None:
 
 
 async def test_all_segments_or_none() -> None:
-    """T33: writes and acknowledgements on several segments are decided by one compare-and-set."""
+    """T33: one compare-and-set decides writes and acknowledgements on several segments."""
     for action in EndAction:
         async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
             made = await filled(broker, segments=4)
@@ -124,7 +124,7 @@ async def test_all_segments_or_none() -> None:
 
 
 async def test_every_message_comes_again_after_an_abort_the_last_one_too() -> None:
-    """T23: to a consumer that stays, of whichever kind; nothing has to come behind them."""
+    """T23: any kind of connected consumer gets them; no later message is needed."""
     for kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED):
         async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
             ((topic, subscription),) = await filled(broker)
@@ -140,7 +140,7 @@ async def test_every_message_comes_again_after_an_abort_the_last_one_too() -> No
 
 
 async def test_a_batch_that_is_wholly_spoken_for_keeps_nothing_back() -> None:
-    """T24, T16: half of it in a transaction, half outside, and its consumer gone: what comes behind it is sent."""
+    """T24, T16: half of it is in a transaction, half is not, and its consumer left: the messages behind it are sent."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
         topic = await segment(broker, 0)
@@ -165,7 +165,7 @@ async def test_a_batch_that_is_wholly_spoken_for_keeps_nothing_back() -> None:
 
 
 async def test_a_removed_subscription_takes_its_records_with_it() -> None:
-    """D16: one of the same name is another; the old transaction's commit leaves it alone."""
+    """D16: a later subscription of the name is another one; the old transaction's commit does not touch it."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         ((topic, subscription),) = await filled(broker)
         txn = await begin(broker)
@@ -181,7 +181,7 @@ async def test_a_removed_subscription_takes_its_records_with_it() -> None:
 
 
 async def test_a_seek_forgets_what_is_pending() -> None:
-    """D16: what was acknowledged before it is not applied behind it."""
+    """D16: acknowledgements before the seek are not applied after it."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         ((topic, subscription),) = await filled(broker)
         open_one, committed = await begin(broker), await begin(broker)
@@ -204,7 +204,7 @@ async def test_a_seek_forgets_what_is_pending() -> None:
 
 
 async def test_a_seek_that_is_cut_off_has_happened_or_has_not() -> None:
-    """T23, T26: no acknowledgement of a transaction that is committed after the crash, or was before, is lost half."""
+    """T23, T26: a transaction that commits before or after the crash has all its acknowledgements, or none."""
     for is_committed in (True, False):
         was_stopped, number = True, 0
         while was_stopped:
@@ -243,7 +243,7 @@ async def test_a_seek_that_is_cut_off_has_happened_or_has_not() -> None:
 
 
 async def test_a_removal_that_is_cut_off_has_happened_or_has_not() -> None:
-    """T23, D16: a subscription that is still there after the crash gets what the transaction acknowledged."""
+    """T23, D16: a subscription that exists after the crash gets the transaction's acknowledgements."""
     was_stopped, number, outcomes = True, 0, set()
     while was_stopped:
         number += 1
@@ -269,7 +269,7 @@ async def test_a_removal_that_is_cut_off_has_happened_or_has_not() -> None:
 
 
 async def test_a_removal_that_is_given_up_leaves_no_records() -> None:
-    """T28, D16: at whichever step; the subscription goes all the same, and one of the same name begins anew."""
+    """T28, D16: at any step, the subscription is removed anyway, and a later one of the name starts anew."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         ((topic, _),) = await filled(broker)
 
@@ -294,7 +294,7 @@ async def acknowledge_all_but_first(topic: Topic, subscription: Subscription, tx
 
 
 async def test_a_deleted_topic_leaves_no_records() -> None:
-    """T28: with its segments; the transaction is committed all the same."""
+    """T28: its segments' records are gone, too; the transaction is committed anyway."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         made = await filled(broker, segments=2)
         txn = await begin(broker)
@@ -308,9 +308,9 @@ async def test_a_deleted_topic_leaves_no_records() -> None:
 
 
 async def test_a_deletion_that_is_given_up_is_finished_by_the_next() -> None:
-    """T28, D16: at whichever step, of the topic's making too; then no record of it is left, in any room.
+    """T28, D16: at any step, also of the topic's creation, no record of it is left in any room.
 
-    But that this broker would control it, which goes with the broker's session.
+    The only exception is this broker's claim as its controller, which ends with the broker's session.
     """
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         controls = claim_key(str(TOPIC))
@@ -336,7 +336,7 @@ async def test_a_deletion_that_is_given_up_is_finished_by_the_next() -> None:
 
 
 async def test_a_subscription_whose_creator_gave_up_can_be_removed() -> None:
-    """D16: whether it was open already or not; the segment's next owner does not find it."""
+    """D16: it may have been open already or not; the segment's next owner does not find it."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         ((topic, _),) = await filled(broker)
 
@@ -354,7 +354,7 @@ async def test_a_subscription_whose_creator_gave_up_can_be_removed() -> None:
 
 
 async def test_idle_while_transactions_are_open(autojump_clock: MockClock) -> None:
-    """T16: with acknowledgements pending no task of the segment is scheduled until there is something to do."""
+    """T16: with pending acknowledgements, no task of the segment runs until there is work."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         ((topic, subscription),) = await filled(broker)
         consume(subscription)

@@ -1,4 +1,4 @@
-"""Where moved readers go on when they come back."""
+"""Where readers continue after a seek and a reconnect."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def left(positions: ReaderPositions, reader: ReaderId = READER, now: float = 0) 
 
 
 def test_the_place_holds_until_the_client_names_another_start() -> None:
-    """E21: a reader that has read nothing since the seek comes back to the place, however often."""
+    """E21: a reader that has read nothing since the seek returns to that position, however often."""
     positions = ReaderPositions()
     seek_position = left(positions)
     for now in (1, 2):

@@ -1,4 +1,4 @@
-"""Send, send again, decide, move and lose power, in any order of the tasks, against the rules of deduplication."""
+"""Send, resend, decide, move and lose power, in any order of the tasks, compared with the rules of deduplication."""
 
 from collections import Counter
 from contextlib import suppress
@@ -56,7 +56,7 @@ def payload(number: int) -> bytes:
 
 @dataclass
 class Attempt:
-    """One send; its producer has one under way at a time."""
+    """One send. Its producer has one in progress at a time."""
 
     number: int
     txn: TxnId | None
@@ -69,7 +69,7 @@ class Attempt:
 
 @dataclass
 class History:
-    """What clients know."""
+    """What the clients know."""
 
     txns: list[TxnId] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
@@ -126,7 +126,7 @@ class Stage:
         self.history.decided.add(txn)
 
     async def check(self) -> None:
-        """Every transaction has ended: each message is there once, or not at all."""
+        """Check, after all transactions ended, that each message is there once, or not at all."""
         committed: set[TxnId | None] = {None}
         for txn in self.history.txns:
             record = await self.broker.metadata.get(header_key(txn))
@@ -165,7 +165,7 @@ class Stage:
 async def test_a_message_is_stored_once_whatever_became_of_its_transactions(
     steps: list[Step], between: str, snapshot_entries: int, seed: int
 ) -> None:
-    """E6: what was answered in a committed transaction or in none is there, and there is no second copy."""
+    """E6: answered messages of committed transactions, and of none, are there; there is no second copy."""
     metadata, files, history = MemoryStore(), SimulatedFiles(seed=seed), History()
     half = len(steps) // 2
     with patch.object(deduplication, "SNAPSHOT_ENTRIES", snapshot_entries):
@@ -191,7 +191,7 @@ async def test_a_message_is_stored_once_whatever_became_of_its_transactions(
 
 
 async def play_all(stage: Stage, steps: list[Step]) -> None:
-    """At once; only a producer's sends follow one another."""
+    """Play all at once. Only the sends of one producer follow each other."""
     async with trio.open_nursery() as nursery:
         for step in steps:
             nursery.start_soon(stage.play, step)
@@ -202,7 +202,7 @@ async def play_all(stage: Stage, steps: list[Step]) -> None:
 async def test_a_send_is_known_when_its_entry_was_trimmed(
     autojump_clock: MockClock, end: EndAction | None, snapshot_entries: int
 ) -> None:
-    """E6, E18: a new owner learns neither of the send nor of its transaction's fate from an entry that is gone."""
+    """E6, E18: a trimmed entry tells a new owner neither of the send nor of its transaction's fate."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=1)
     send = SendId(0, 0)
     with patch.object(deduplication, "SNAPSHOT_ENTRIES", snapshot_entries):

@@ -1,4 +1,4 @@
-"""Retention: what a policy lets go, and topics that trim themselves by it."""
+"""Retention: what a policy releases, and topics that trim themselves by it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ NOTHING = Retention(0, 0)
 
 
 def ledger(number: int, *, mib: int = 1) -> LedgerInfo:
-    """Ten entries, the last of them taken at minute `number`."""
+    """Make ten entries, the last one stored at minute `number`."""
     return LedgerInfo(number, number * 10, 10, 10, mib * MIB, number * 60_000, closed=True)
 
 
@@ -57,19 +57,19 @@ ALL, TWO = Position(4, 9), Position(2, 9)
     ],
 )
 def test_what_a_policy_lets_go(policy: Retention, done: Position, minute: int, expected: Removable) -> None:
-    """E18: by time and by size, the oldest first, and never what is not acknowledged."""
+    """E18: by time and size, the oldest entries first, and never unacknowledged ones."""
     assert removable(LEDGERS_1_TO_4, MIB, done, policy, minute * 60_000) == expected
 
 
 @pytest.mark.parametrize("minutes", [-2, 2**31, 1.5, "1", True, None])
 def test_a_policy_that_says_nothing_sensible_is_refused(minutes: object) -> None:
-    """E18: whole numbers of -1 or more, and both of them."""
+    """E18: both values must be whole numbers of at least -1."""
     with pytest.raises(RetentionInvalid, match="retentionTimeInMinutes"):
         retention_of({"retentionTimeInMinutes": minutes, "retentionSizeInMB": 1})
 
 
 def test_half_a_policy_of_nothing_is_refused() -> None:
-    """E18: as Pulsar refuses it."""
+    """E18: Pulsar refuses it, too."""
     for minutes, megabytes in ((0, 5), (-1, 0)):
         with pytest.raises(RetentionInvalid, match="both"):
             retention_of({"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes})
@@ -78,7 +78,7 @@ def test_half_a_policy_of_nothing_is_refused() -> None:
 
 @asynccontextmanager
 async def short_ledgers(metadata: MemoryStore, files: SimulatedFiles) -> AsyncIterator[Rooms]:
-    """A broker whose ledgers take one or two messages."""
+    """Run a broker whose ledgers take one or two messages."""
     async with rooms(metadata, files, clock=moving_clock()) as broker:
         broker.services = replace(broker.services, ledger_config=ManagedLedgerConfig(ledger_bytes_max=60))
         yield broker
@@ -96,7 +96,7 @@ async def kept(topic: Topic) -> list[bytes]:
 
 
 async def test_by_default_everything_is_kept(autojump_clock: MockClock) -> None:
-    """E18: batch reads and checkpoints rely on messages that no subscription asks for."""
+    """E18: batch reads and checkpoints rely on messages that no subscription needs."""
     async with short_ledgers(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         topic = await broker.topics.get(PLAIN)
         await fill(topic)
@@ -107,7 +107,7 @@ async def test_by_default_everything_is_kept(autojump_clock: MockClock) -> None:
 
 
 async def test_what_is_acknowledged_goes_and_nothing_else(autojump_clock: MockClock) -> None:
-    """E18: with the slowest of the subscriptions; files too, and positions and indexes never go back."""
+    """E18: the slowest subscription decides; files go, too, and positions and indexes never go back."""
     files = SimulatedFiles(seed=1)
     async with short_ledgers(MemoryStore(), files) as broker:
         topic = await broker.topics.get(PLAIN)
@@ -134,7 +134,7 @@ async def test_what_is_acknowledged_goes_and_nothing_else(autojump_clock: MockCl
 
 
 async def test_a_topic_that_closes_gives_up_no_backlog(autojump_clock: MockClock) -> None:
-    """E18: subscriptions that are closed with their topic still keep what they lack."""
+    """E18: subscriptions that are closed with their topic still keep their backlog."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=1)
     async with short_ledgers(metadata, files) as broker:
         topic = await broker.topics.get(PLAIN)
@@ -150,7 +150,7 @@ async def test_a_topic_that_closes_gives_up_no_backlog(autojump_clock: MockClock
 
 
 async def test_closed_subscriptions_keep_what_they_lack(autojump_clock: MockClock) -> None:
-    """E18: between the end of the subscriptions and the end of their topic nothing is taken for unwanted."""
+    """E18: between the end of the subscriptions and the end of their topic, nothing counts as unneeded."""
     async with short_ledgers(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         topic = await broker.topics.get(PLAIN)
         await topic.subscribe("s", EARLIEST)
@@ -164,7 +164,7 @@ async def test_closed_subscriptions_keep_what_they_lack(autojump_clock: MockCloc
 
 
 async def test_a_seek_beyond_an_open_transaction_does_not_remove_it(autojump_clock: MockClock) -> None:
-    """E18: what nobody could read yet is not acknowledged by whoever skips it."""
+    """E18: skipping a message that nobody could read yet does not acknowledge it."""
     async with short_ledgers(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
         await broker.retention.store(topic_key(TOPIC), NOTHING)
@@ -180,7 +180,7 @@ async def test_a_seek_beyond_an_open_transaction_does_not_remove_it(autojump_clo
 
 
 async def test_without_subscriptions_messages_go_when_their_time_is_over(autojump_clock: MockClock) -> None:
-    """E18: at the policy's own deadline, and not before."""
+    """E18: this happens at the policy's deadline, not before."""
     async with short_ledgers(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         await broker.retention.store(topic_key(PLAIN), Retention(1, -1))
         topic = await broker.topics.get(PLAIN)
@@ -196,7 +196,7 @@ async def test_without_subscriptions_messages_go_when_their_time_is_over(autojum
 
 
 async def test_an_open_transaction_keeps_what_stands_behind_it(autojump_clock: MockClock) -> None:
-    """E18: of a segment too nothing goes that nobody could read yet."""
+    """E18: on a segment, too, nothing is removed that nobody could read yet."""
     async with short_ledgers(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
         await broker.retention.store(topic_key(TOPIC), NOTHING)
@@ -212,7 +212,7 @@ async def test_an_open_transaction_keeps_what_stands_behind_it(autojump_clock: M
 
 
 async def test_a_seek_back_keeps_what_it_went_back_to(autojump_clock: MockClock) -> None:
-    """E18: the subscription's new place counts, and its later acknowledgements."""
+    """E18: the subscription's new position counts, and its later acknowledgements."""
     async with short_ledgers(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         topic = await broker.topics.get(PLAIN)
         subscription = await topic.subscribe("s", EARLIEST)
@@ -228,7 +228,7 @@ async def test_a_seek_back_keeps_what_it_went_back_to(autojump_clock: MockClock)
 
 
 async def test_a_damaged_policy_keeps_everything(autojump_clock: MockClock) -> None:
-    """E18, E11: too much kept can be mended, too little cannot."""
+    """E18, E11: too much retention can be corrected later, too little cannot."""
     metadata = MemoryStore()
     async with short_ledgers(metadata, SimulatedFiles(seed=1)) as broker:
         await broker.retention.store(namespace_key("public", "default"), NOTHING)

@@ -1,4 +1,4 @@
-"""Which topics and segments are there to be loaded."""
+"""Which topics and segments can be loaded."""
 
 import pytest
 
@@ -18,7 +18,7 @@ async def claims(broker: Rooms) -> list[str]:
 
 
 async def test_names_that_are_no_loadable_topic_are_refused(broker: Rooms) -> None:
-    """A segment must be in its topic's layout; nothing is claimed or made for one that is not."""
+    """A segment must be in its topic's layout; otherwise nothing is claimed or created."""
     await broker.controller.create_topic(TOPIC, 2, {})
     with pytest.raises(NotSupported):
         await broker.topics.get(TOPIC)
@@ -31,7 +31,7 @@ async def test_names_that_are_no_loadable_topic_are_refused(broker: Rooms) -> No
 
 
 async def test_a_segment_is_gone_once_its_topics_deletion_is_decided(broker: Rooms) -> None:
-    """T29: and not while somebody has only begun to try; what transactions left on it is nobody's then."""
+    """T29: the mere attempt of a deletion is not enough; then nobody owns what transactions left there."""
     await broker.controller.create_topic(TOPIC, 1, {})
     segment = await broker.segment(TOPIC, 0)
     with broker.topics.deleting([segment]):
@@ -43,7 +43,7 @@ async def test_a_segment_is_gone_once_its_topics_deletion_is_decided(broker: Roo
 
 @pytest.mark.parametrize("name", ["a name", "persistent://public/default/a", "topic://public/default/a", "segment://a"])
 async def test_no_topic_is_loaded_for_an_op_record_that_names_no_segment(name: str) -> None:
-    """E11: the sweep that found it tells of it, and makes no regular topic by asking for it."""
+    """E11: the sweep that found it reports it, and creates no regular topic."""
     async with rooms(SteeredStore(), SimulatedFiles(seed=1)) as broker:
         with pytest.raises(RecordUnreadable):
             await broker.topics.redrive(name)

@@ -1,4 +1,4 @@
-"""Deleting topics and subscriptions, also when that is interrupted."""
+"""Deleting topics and subscriptions, also after interruptions."""
 
 import gc
 import weakref
@@ -22,7 +22,7 @@ PLAIN = TopicName.parse("persistent://public/default/plain")
 
 
 async def test_deleting_removes_every_record_and_all_data(broker: Rooms) -> None:
-    """D16: a topic made again under the name is empty, with no subscription of before."""
+    """D16: a later topic of the name is empty, without the old subscriptions."""
     topic = await broker.topics.get(PLAIN)
     await publish(topic, b"a")
     await topic.subscribe("s", EARLIEST)
@@ -37,7 +37,7 @@ async def test_deleting_removes_every_record_and_all_data(broker: Rooms) -> None
 
 
 async def test_a_deletion_that_was_interrupted_can_be_repeated(broker: Rooms, store: SteeredStore) -> None:
-    """D10: at every change set that it makes."""
+    """D10: this holds at each of its change sets."""
     for step in range(1, 20):
         topic = await broker.topics.get(PLAIN)
         await publish(topic, b"a")
@@ -66,7 +66,7 @@ async def test_a_deletion_that_was_interrupted_can_be_repeated(broker: Rooms, st
 
 
 async def test_nothing_stays_of_a_subscription_that_was_deleted(broker: Rooms) -> None:
-    """E16: its cursor goes as well, on a topic whose policy is to keep everything."""
+    """E16: its cursor is removed, too, on a topic whose policy keeps everything."""
     topic = await broker.topics.get(PLAIN)
     subscription = await topic.subscribe("passing", EARLIEST)
     cursor = weakref.ref(subscription.cursor)

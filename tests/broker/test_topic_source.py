@@ -1,4 +1,4 @@
-"""What a topic shows when what it must know to judge its entries is lost."""
+"""What a topic shows when the data to judge its entries is lost."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from txn.states import EndAction
 
 @asynccontextmanager
 async def without_aborted_index() -> AsyncIterator[Topic]:
-    """A sealed segment [plain, plain, aborted, plain], taken over after its aborted-transaction index was removed."""
+    """Take over a sealed segment [plain, plain, aborted, plain] without its aborted-transaction index."""
     files, metadata = SimulatedFiles(), MemoryStore()
     async with rooms(metadata, files) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -41,7 +41,7 @@ async def without_aborted_index() -> AsyncIterator[Topic]:
 
 
 async def test_without_its_aborted_index_a_ledger_shows_its_plain_part_and_then_says_what_is_missing() -> None:
-    """E3, E10: what stands before the first entry that nobody can judge is shown, and nothing aborted ever is."""
+    """E3, E10: entries before the first one of unknown fate are shown, and no aborted entry is ever shown."""
     async with without_aborted_index() as topic:
         assert [entry.payload for entry in await topic.read(EARLIEST, entries_max=10, bytes_max=10_000)] == [
             b"one",

@@ -1,4 +1,4 @@
-"""Loading, unloading and deleting topics; what goes wrong with one stays with it."""
+"""Loading, unloading and deleting topics. A failure of one topic affects no other."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ OTHER = TopicName.parse("persistent://public/default/other")
 
 
 class Client:
-    """A producer or consumer that writes down what it is told."""
+    """A producer or consumer that records what it is told."""
 
     follows_layout = True
 
@@ -56,7 +56,7 @@ async def claims(broker: Rooms) -> list[str]:
 
 @every_schedule()
 async def test_callers_at_once_get_the_one_topic_that_is_loaded() -> None:
-    """Claimed and taken over once, however the callers are scheduled."""
+    """The topic is claimed and taken over once, however the callers are scheduled."""
     async with rooms(SteeredStore(), SimulatedFiles(seed=5)) as broker:
         got: list[Topic] = []
 
@@ -72,7 +72,7 @@ async def test_callers_at_once_get_the_one_topic_that_is_loaded() -> None:
 
 
 async def test_each_of_those_who_wait_for_a_topic_is_told_by_an_error_of_its_own(broker: Rooms) -> None:
-    """E16: one that is raised several times would keep the frames of all who met it."""
+    """E16: one shared error object would keep the frames of all tasks that raised it."""
     missing = TopicName.parse("segment://public/default/none/0000-ffff-0")
     told: list[TopicNotFound] = []
 
@@ -90,7 +90,7 @@ async def test_each_of_those_who_wait_for_a_topic_is_told_by_an_error_of_its_own
 
 
 async def test_a_topic_that_is_lost_to_another_owner_closes_alone(broker: Rooms, store: SteeredStore) -> None:
-    """D4: its clients are sent away and the broker goes on with the others."""
+    """D4: its clients are disconnected, and the broker continues with the other topics."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = await broker.segment(TOPIC, 0)
     topic = await broker.topics.get(name)
@@ -124,7 +124,7 @@ async def test_a_topic_that_is_lost_to_another_owner_closes_alone(broker: Rooms,
     ids=["lost", "no-space", "too-large", "defect", "defects"],
 )
 async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: Exception, retriable: bool) -> None:
-    """E11, E13: whoever asked is told why; its claim is given up; others are served, and so is it once it can be."""
+    """E11, E13: the caller learns why; the claim is released; others are served, and so is this topic later."""
     real = broker.topics._open_topic
 
     async def broken(name: TopicName, claim: Check) -> Topic:
@@ -154,7 +154,7 @@ async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: E
 async def test_whoever_asks_for_a_damaged_topic_is_told_and_need_not_ask_again(
     broker: Rooms, damage: StorageError
 ) -> None:
-    """E10: until somebody mends it, it would be refused again and again."""
+    """E10: until it is repaired, the broker would refuse it again and again."""
     real = broker.topics._open_topic
 
     async def broken(name: TopicName, claim: Check) -> Topic:
@@ -171,7 +171,7 @@ async def test_whoever_asks_for_a_damaged_topic_is_told_and_need_not_ask_again(
 
 
 async def test_what_finished_transactions_left_is_another_brokers_to_apply(broker: Rooms) -> None:
-    """T28, T29: the sweep that asks for it goes on, and keeps the header; of a segment that is gone it is told so."""
+    """T28, T29: the sweep continues and keeps the header; it learns if a segment is gone."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = await broker.segment(TOPIC, 0)
     await broker.topics.unload(name)
@@ -204,7 +204,7 @@ async def test_a_topic_whose_task_fails_closes_alone(broker: Rooms, store: Steer
 async def test_a_topic_for_which_the_metadata_store_does_not_answer_closes_alone(
     broker: Rooms, store: SteeredStore, what: str
 ) -> None:
-    """M22, T26: the outcome is unknown, so whoever loads it next finds out; the others are served meanwhile."""
+    """M22, T26: the outcome is unknown, so the next load finds out; other topics are served meanwhile."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = await broker.segment(TOPIC, 0)
     other = await broker.topics.get(OTHER)
@@ -241,7 +241,7 @@ async def test_producer_names_are_never_given_twice(broker: Rooms) -> None:
 
 
 async def test_the_last_visible_entry_is_found_behind_aborted_ones(broker: Rooms) -> None:
-    """T14, T17: and what a transaction decided before the call counts."""
+    """T14, T17: transactions that were decided before the call count."""
     await broker.controller.create_topic(TOPIC, 1, {})
     topic = await broker.topics.get(await broker.segment(TOPIC, 0))
     assert await topic.last_visible() is None
@@ -264,7 +264,7 @@ async def test_the_last_visible_entry_is_found_behind_aborted_ones(broker: Rooms
 async def test_many_aborted_entries_at_the_end_are_looked_at_in_few_reads(
     broker: Rooms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T17: asking for the last message is cheap whatever was aborted behind it, and keeps nobody else waiting."""
+    """T17: a request for the last message is cheap with any number of aborted entries, and delays nobody else."""
     await broker.controller.create_topic(TOPIC, 1, {})
     topic = await broker.topics.get(await broker.segment(TOPIC, 0))
     await publish(topic, b"seen")
@@ -288,7 +288,7 @@ async def test_many_aborted_entries_at_the_end_are_looked_at_in_few_reads(
 
 
 async def test_a_sealed_segment_keeps_no_abort_records(broker: Rooms) -> None:
-    """T19, T20: its last ledger is closed too; a topic that is split often leaves nothing in the metadata store."""
+    """T19, T20: its last ledger is closed, too; a topic that is split often leaves nothing in the metadata store."""
     await broker.controller.create_topic(TOPIC, 1, {})
     parent = await broker.topics.get(await broker.segment(TOPIC, 0))
     await publish(parent, b"seen")

@@ -1,4 +1,4 @@
-"""Which transaction buffer a topic gets, and that the topic then goes by it."""
+"""Which transaction buffer a topic gets and uses."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ ELSEWHERE = TopicName.parse("topic://public/elsewhere/orders")
 
 
 async def test_segments_take_v5_transactions_and_regular_topics_take_none() -> None:
-    """T35, D6: by the domain, as the composition says."""
+    """T35, D6: the kind of topic decides, as configured in the composition."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
         segment = await broker.topics.get(await broker.segment(TOPIC, 0))
@@ -38,7 +38,7 @@ async def test_segments_take_v5_transactions_and_regular_topics_take_none() -> N
 
 
 async def test_a_namespace_may_have_a_buffer_of_its_own() -> None:
-    """T35: its segments go by that one, to write and to acknowledge, and those of other namespaces do not."""
+    """T35: its segments use that buffer to write and acknowledge; segments of other namespaces do not."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         composed = broker.services.buffers
 

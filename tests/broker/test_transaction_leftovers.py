@@ -1,4 +1,4 @@
-"""What transactions leave in a segment's ledgers, and what the sweep of headers makes of what a crash left behind."""
+"""What transactions leave in a segment's ledgers, and how the sweep of headers treats the remains of a crash."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ async def the_segment(broker: Rooms) -> Topic:
 
 
 async def everything(topic: Topic) -> list[Entry]:
-    """All that the ledgers hold, visible or not."""
+    """Return everything in the ledgers, visible or not."""
     found: list[Entry] = []
     at = EARLIEST
     while entries := await topic.ledger.read(
@@ -94,9 +94,10 @@ async def acknowledge(topic: Topic, subscription: Subscription, position: Positi
 
 
 async def test_what_aborted_transactions_left_behind_goes_and_stays_aborted(autojump_clock: MockClock) -> None:
-    """T30, T19: nobody serves the segment; its records go at the sweep, and what was aborted stays out of sight.
+    """T30, T19: nobody serves the segment; the sweep removes its records, and aborted entries stay hidden.
 
-    One has an entry, one has none because its broker died in between, one acknowledged what then comes again.
+    One transaction has an entry. One has none, because its broker died. One acknowledged a message, which is
+    redelivered.
     """
     store, files = SteeredStore(), SimulatedFiles(seed=1)
     clock = moving_clock()
@@ -133,7 +134,7 @@ async def test_what_aborted_transactions_left_behind_goes_and_stays_aborted(auto
 
 
 async def test_a_deletion_that_fails_leaves_the_segments_op_records(autojump_clock: MockClock) -> None:
-    """T29: nobody may load the segment while it is tried, but it is not gone, and what was aborted stays hidden."""
+    """T29: the segment cannot be loaded meanwhile, but it still exists, and aborted entries stay hidden."""
     store, files = SteeredStore(), SimulatedFiles(seed=1)
     clock = moving_clock()
     async with rooms(store, files, clock=clock) as broker:

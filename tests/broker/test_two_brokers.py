@@ -1,4 +1,4 @@
-"""Two brokers on one metadata store: exactly one of them controls a topic, and the other takes over when it dies."""
+"""Two brokers on one metadata store: one of them controls a topic, and the other takes over when it dies."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ GROUP = GroupId(TOPIC, "s")
 
 @asynccontextmanager
 async def broker_named(store: MemoryStore, broker_id: str) -> AsyncIterator[Rooms]:
-    """A broker with data of its own: what it does here needs no ledger of another's."""
+    """Run a broker with its own data. These tests need no ledger of the other broker."""
     async with rooms(store, SimulatedFiles(seed=5), broker_id=broker_id) as made:
         await made.controller.recover()
         yield made
@@ -49,7 +49,7 @@ async def register(client: WireClient, name: str) -> pb.CommandScalableTopicSubs
 
 
 async def controller_url(client: WireClient) -> str | None:
-    """What the next update says."""
+    """Return the controller's URL in the next update."""
     update = await client.receive()
     assert update.type == Type.SCALABLE_TOPIC_UPDATE
     dag = update.scalable_topic_update.dag
@@ -57,7 +57,7 @@ async def controller_url(client: WireClient) -> str | None:
 
 
 async def test_clients_are_told_who_controls_the_topic() -> None:
-    """Nobody at first; then the broker that the first consumer asked, from either; and its death."""
+    """At first nobody; then the broker that the first consumer asked; then its death. Both brokers tell."""
     store = MemoryStore()
     async with broker_named(store, "two") as two, listening(two) as at_two, connected(at_two) as watching:
         async with broker_named(store, "one") as one, listening(one) as at_one, connected(at_one) as client:
@@ -80,7 +80,7 @@ async def test_clients_are_told_who_controls_the_topic() -> None:
 
 
 async def test_the_next_controller_waits_for_the_consumers_of_the_last(autojump_clock: MockClock) -> None:
-    """D10: their registrations are read when it is elected, and count from then on."""
+    """D10: it reads their registrations when it is elected, and they count from then on."""
     store = MemoryStore()
     async with broker_named(store, "two") as two:
         async with broker_named(store, "one") as one:
@@ -103,7 +103,7 @@ async def test_the_next_controller_waits_for_the_consumers_of_the_last(autojump_
 
 
 async def test_only_the_controller_changes_the_layout() -> None:
-    """A request to another is refused for now; so is what the controller of before still writes."""
+    """Other brokers refuse requests for now, and late writes of the former controller are refused."""
     store = MemoryStore()
     async with broker_named(store, "two") as two:
         async with broker_named(store, "one") as one:
@@ -128,7 +128,7 @@ async def test_only_the_controller_changes_the_layout() -> None:
 
 
 async def test_what_is_refused_elects_nobody() -> None:
-    """Another broker may be asked for what is possible."""
+    """A possible request may be sent to another broker."""
     store = MemoryStore()
     async with broker_named(store, "one") as one:
         await one.controller.create_topic(TOPIC, 2, {})
@@ -144,7 +144,7 @@ async def test_what_is_refused_elects_nobody() -> None:
 
 
 async def test_an_open_mark_elects_who_is_left(autojump_clock: MockClock) -> None:
-    """D10: a split that the dead controller has begun is finished without anybody asking."""
+    """D10: a split that the dead controller began is finished without a request."""
     store = MemoryStore()
     async with broker_named(store, "two") as two:
         async with broker_named(store, "one") as one:
@@ -164,7 +164,7 @@ async def test_an_open_mark_elects_who_is_left(autojump_clock: MockClock) -> Non
 
 
 async def test_what_a_topic_had_goes_with_it() -> None:
-    """D16: the claim too; made again, its first consumer elects anew."""
+    """D16: its claim is removed, too; the first consumer of a new topic of the name elects a controller."""
     store = MemoryStore()
     async with broker_named(store, "two") as two, broker_named(store, "one") as one:
         await one.controller.create_topic(TOPIC, 1, {})
@@ -179,7 +179,7 @@ async def test_what_a_topic_had_goes_with_it() -> None:
 
 
 async def test_only_the_controller_scales_by_itself(autojump_clock: MockClock) -> None:
-    """Who takes over goes on with what he knows already."""
+    """The new controller continues with what it already knows."""
     store = MemoryStore()
     async with broker_named(store, "two") as two, trio.open_nursery() as nursery:
         nursery.start_soon(two.auto_scaler.run)

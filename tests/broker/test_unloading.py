@@ -1,4 +1,4 @@
-"""Topics that are unloaded: by hand, when nobody uses them, and when the broker stops."""
+"""Topics that are unloaded: by request, when unused, and when the broker stops."""
 
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -33,7 +33,7 @@ OTHER = TopicName.parse("persistent://public/default/other")
 
 
 class Client:
-    """A producer or consumer that writes down what it is told."""
+    """A producer or consumer that records what it is told."""
 
     follows_layout = True
 
@@ -81,7 +81,7 @@ async def test_unloading_sends_clients_away_writes_cursors_and_gives_the_claim_u
 
 
 async def test_unloading_a_topic_whose_cursor_has_ended_still_unloads_it(broker: Rooms, store: SteeredStore) -> None:
-    """D4: that the last acknowledgements cannot be written is no reason to keep the rest."""
+    """D4: if the last acknowledgements cannot be written, the topic is still unloaded."""
     topic = await broker.topics.get(PLAIN)
     await publish(topic, b"a")
     subscription = await topic.subscribe("s", EARLIEST)
@@ -97,7 +97,7 @@ async def test_unloading_a_topic_whose_cursor_has_ended_still_unloads_it(broker:
 async def test_a_claim_that_could_not_be_given_up_keeps_nobody_out(
     broker: Rooms, store: SteeredStore, autojump_clock: MockClock
 ) -> None:
-    """D4: the metadata store does not answer while a topic is unloaded; when it does again the topic is served."""
+    """D4: the metadata store does not answer during the unload; when it answers again, the topic is served."""
 
     async def hang(ops: Sequence[Op]) -> None:
         if any(isinstance(op, Delete) and op.key.startswith(OWNERS) for op in ops):
@@ -114,7 +114,7 @@ async def test_a_claim_that_could_not_be_given_up_keeps_nobody_out(
 async def test_closing_writes_all_cursors_at_once_and_leaves_the_claims_to_the_session(
     broker: Rooms, store: SteeredStore, autojump_clock: MockClock
 ) -> None:
-    """E17: two rounds of writes, cursors and then ledgers' ends, whatever is loaded. Each takes a second here."""
+    """E17: there are two rounds of writes, cursors and then ledgers' ends, for any number of topics. Each takes 1 s."""
     held = []
     for number in range(10):
         topic = await broker.topics.get(TopicName.parse(f"persistent://public/default/many-{number}"))
@@ -138,7 +138,7 @@ async def test_closing_writes_all_cursors_at_once_and_leaves_the_claims_to_the_s
 
 
 async def test_closing_one_topic_in_vain_lets_the_others_write(broker: Rooms, store: SteeredStore) -> None:
-    """E11, E17: a record that the store refuses is one topic's, and the cursors of the others are written."""
+    """E11, E17: the store refuses one topic's record, and the other topics' cursors are written."""
     for name in (PLAIN, OTHER):
         topic = await broker.topics.get(name)
         await publish(topic, b"a")
@@ -157,7 +157,7 @@ async def test_closing_one_topic_in_vain_lets_the_others_write(broker: Rooms, st
 
 
 async def test_asking_while_it_is_unloaded(broker: Rooms, store: SteeredStore) -> None:
-    """The caller is told to look again, or gets the topic that is loaded next; never one that is ending."""
+    """The caller is told to look again, or gets the next object of the topic, never an ending one."""
     topic = await broker.topics.get(PLAIN)
     await topic.subscribe("s", EARLIEST)
     held = trio.Event()
@@ -178,7 +178,7 @@ async def test_asking_while_it_is_unloaded(broker: Rooms, store: SteeredStore) -
 
 
 async def test_a_topic_that_fails_while_it_is_unloaded_ends_alone(broker: Rooms, store: SteeredStore) -> None:
-    """D4: failure and cancellation at the same moment."""
+    """D4: a failure and a cancellation happen at the same moment."""
     topic = await broker.topics.get(PLAIN)
     other = await broker.topics.get(OTHER)
     broker.topics._slots[PLAIN].scope.cancel()
@@ -198,7 +198,7 @@ async def test_a_topic_that_fails_while_it_is_unloaded_ends_alone(broker: Rooms,
 
 
 async def test_a_topic_that_nobody_uses_is_unloaded_after_a_while(broker: Rooms, autojump_clock: MockClock) -> None:
-    """E16: memory is bounded by the topics in use, not by those that ever were."""
+    """E16: memory is bounded by the topics in use, not by all topics ever used."""
     topic = await broker.topics.get(PLAIN)
     producer = Client()
     topic.add_producer(producer)
@@ -221,7 +221,7 @@ async def test_a_topic_that_nobody_uses_is_unloaded_after_a_while(broker: Rooms,
 
 
 async def test_an_idle_topic_is_read_while_the_disk_is_full(autojump_clock: MockClock) -> None:
-    """E13: unloading waits until its ledger can be made complete, and meanwhile everybody would wait for the topic."""
+    """E13: unloading waits until the ledger can be completed; otherwise everybody would wait for the topic."""
     files = SimulatedFiles(seed=5)
     async with rooms(SteeredStore(), files) as broker:
         topic = await broker.topics.get(PLAIN)
@@ -243,7 +243,7 @@ async def test_an_idle_topic_is_read_while_the_disk_is_full(autojump_clock: Mock
 async def test_unloading_does_not_pile_up_ledgers(
     monkeypatch: pytest.MonkeyPatch, broker: Rooms, autojump_clock: MockClock
 ) -> None:
-    """E16, E18: each time leaves a ledger behind; a topic with many stays loaded, so its record stays writable."""
+    """E16, E18: each unload leaves a ledger behind; a topic with many stays loaded, so its record stays writable."""
     monkeypatch.setattr("broker.topic.IDLE_LEDGERS_MAX", 3)
     for number in range(20):
         topic = await broker.topics.get(PLAIN)
@@ -257,7 +257,7 @@ async def test_unloading_does_not_pile_up_ledgers(
 async def test_whoever_asks_while_an_idle_topic_goes_gets_it_anew(
     broker: Rooms, store: SteeredStore, autojump_clock: MockClock
 ) -> None:
-    """E16: unloading an idle topic is no error to anybody."""
+    """E16: nobody gets an error because an idle topic is unloaded."""
     topic = await broker.topics.get(PLAIN)
     await publish(topic, b"a")
     got: list[Topic] = []
@@ -283,7 +283,7 @@ async def test_whoever_asks_while_an_idle_topic_goes_gets_it_anew(
 
 
 async def test_a_transaction_open_on_an_unloaded_segment_is_applied(broker: Rooms, autojump_clock: MockClock) -> None:
-    """E16: what open transactions left stands in the metadata store, whether the segment is loaded or not."""
+    """E16: what open transactions left is in the metadata store, whether the segment is loaded or not."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = TopicName.parse("segment://public/default/orders/0000-ffff-0")
     topic = await broker.topics.get(name)

@@ -1,4 +1,4 @@
-"""Any story of messages in chunks, under any task order: every consumer is sent chunks as it can put them together."""
+"""Arbitrary stories of chunked messages, under any task order: every consumer can assemble its chunks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -44,7 +44,7 @@ STEPS = st.lists(
 
 
 class Client(RecordingOutlet):
-    """Puts together what it is sent, as every client does: a chunk for which it is not ready is a message lost."""
+    """Assembles what it is sent, as every client does: an unexpected chunk loses the message."""
 
     def __init__(self, parts: dict[Position, Part]) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Story:
             self.subscription.remove_consumer(consumer)
 
     async def finish(self) -> None:
-        """Everybody takes everything: each message that was ended comes whole, and was acknowledged once."""
+        """Let all consumers take everything; each complete message arrives whole and is acknowledged once."""
         if not self.clients:
             self.join(0)
         for consumer, client in self.clients:

@@ -1,4 +1,4 @@
-"""Chunks of one message go to one consumer of a shared subscription, whatever becomes of consumers meanwhile."""
+"""The chunks of a message go to one consumer of a shared subscription, even if consumers leave."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from tests.support.stream import MemoryStream
 
 
 def add(stream: MemoryStream, story: str, *, aborted: bool = False) -> list[Position]:
-    """Entries: a small letter is a chunk of the message of that name, a capital its last one, a dot no chunk."""
+    """Append entries: a small letter is a chunk of the message of that name, a capital its last one, a dot no chunk."""
     return [
         stream.append(aborted=aborted, chunk=None if sign == "." else Chunk(ord(sign.lower()), sign.isupper()))
         for sign in story
@@ -23,7 +23,7 @@ def add(stream: MemoryStream, story: str, *, aborted: bool = False) -> list[Posi
 
 
 def names(stream: MemoryStream, outlet: RecordingOutlet) -> str:
-    """What came to the outlet, in the letters of `add`."""
+    """Return what the outlet got, in the letters of `add`."""
     story = ""
     for delivery in outlet.deliveries:
         chunk = stream.chunk_of(delivery.entry)
@@ -45,7 +45,7 @@ def test_a_message_is_begun_until_its_last_chunk() -> None:
 
 
 def test_begun_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that went on longest ago is forgotten."""
+    """The one whose last chunk is oldest is forgotten."""
     monkeypatch.setattr(chunks, "BEGUN_MAX", 3)
     begun: PartialMessages[str] = PartialMessages()
     for message in (1, 2, 3, 1, 4):
@@ -75,7 +75,7 @@ async def test_an_exclusive_subscription_does_not_ask() -> None:
 
 
 async def test_chunks_wait_for_permits_and_hold_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then they come in order, before those behind them, and with nothing to do the dispatcher sleeps."""
+    """Then they arrive in order, before later entries. With nothing to send the dispatcher sleeps."""
     stream = MemoryStream()
     add(stream, "a")
     async with running(stream, SHARED) as rig:
@@ -107,7 +107,7 @@ async def test_chunks_wait_for_permits_and_hold_up_nobody_else(monkeypatch: pyte
 
 
 async def test_permits_that_come_during_a_read_do_not_reverse_the_order() -> None:
-    """What is read is thrown away, since chunks that stand before it may be sent now."""
+    """The entries read are discarded, because earlier chunks may be sent now."""
     stream = MemoryStream()
     add(stream, "a")
     async with running(stream, SHARED) as rig:
@@ -127,7 +127,7 @@ async def test_permits_that_come_during_a_read_do_not_reverse_the_order() -> Non
 
 
 async def test_kept_chunks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the bound nobody is sent anything new, until the consumer they wait for makes room."""
+    """At the bound nothing new is sent until the consumer that the chunks wait for makes room."""
     monkeypatch.setattr(dispatcher, "KEPT_MAX", 3)
     monkeypatch.setattr(dispatcher, "CHUNK_ENTRIES_MAX", 1)
     stream = MemoryStream()
@@ -148,7 +148,7 @@ async def test_kept_chunks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_when_a_consumer_goes_its_chunks_come_to_one_other() -> None:
-    """All of them, those that waited for it too, and those that follow."""
+    """The other consumer gets all of them, including those that waited for it, and those that follow."""
     stream = MemoryStream()
     add(stream, "a")
     async with running(stream, SHARED) as rig:
@@ -171,7 +171,7 @@ async def test_when_a_consumer_goes_its_chunks_come_to_one_other() -> None:
 
 @pytest.mark.parametrize("how", ["leaves", "gives all back"])
 async def test_a_consumer_that_goes_during_a_read_takes_no_order_with_it(how: str) -> None:
-    """The last chunk was being read when the first ones came to be sent again; it comes behind them, or is lost."""
+    """The last chunk is being read when the first ones are to be sent again. It must follow them."""
     stream = MemoryStream()
     add(stream, "aa")
     async with running(stream, SHARED) as rig:
@@ -213,7 +213,7 @@ async def test_a_consumer_that_gives_all_back_gets_it_before_what_waited_for_it(
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0,), (1, 2), (0, 2)])
 async def test_chunks_that_are_given_back_go_together(order: Sequence[int]) -> None:
-    """Whatever else the consumers are sent, and in however many requests they are given back."""
+    """They stay together, whatever else the consumers get, and in however many requests they are returned."""
     stream = MemoryStream()
     positions = add(stream, "aaA")
     async with running(stream, SHARED) as rig:
@@ -246,7 +246,7 @@ async def test_chunks_of_an_aborted_transaction_begin_nothing() -> None:
 
 
 async def test_acknowledged_chunks_are_not_waited_for() -> None:
-    """Whoever acknowledges them: they come no more, and take no room."""
+    """Any consumer may acknowledge them. They are not sent again, and take no room."""
     stream = MemoryStream()
     add(stream, "a")
     async with running(stream, SHARED) as rig:

@@ -1,4 +1,4 @@
-"""A subscription whose next entries cannot be read: who is told, who goes on, and what it costs."""
+"""A subscription whose next entries cannot be read: who gets the error, who continues, and what it costs."""
 
 import pytest
 import trio
@@ -15,7 +15,7 @@ from tests.support.idle import TaskSteps
 async def test_a_consumer_is_told_of_damage_once_and_stays(
     kind: SubscriptionType, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """E10: it gets all that stands before, is told once, and nothing is tried again while nothing happens."""
+    """E10: it gets everything before the damage and one error, and nothing is retried while nothing happens."""
     stream = stream_of(5)
     stream.damaged.add(stream.positions[2])
     async with running(stream, kind) as rig:
@@ -36,7 +36,7 @@ async def test_a_consumer_is_told_of_damage_once_and_stays(
 
 
 async def test_each_consumer_that_comes_is_told() -> None:
-    """E10: also one that comes later, which reads the damage again in case it was mended."""
+    """E10: this includes a later consumer, which reads again in case the damage was repaired."""
     stream = stream_of(3)
     stream.damaged.add(stream.positions[0])
     async with running(stream, SHARED) as rig:
@@ -48,7 +48,7 @@ async def test_each_consumer_that_comes_is_told() -> None:
 
 
 async def test_a_seek_goes_past_the_damage() -> None:
-    """E10: that is the operator's way on."""
+    """E10: this is how an operator continues."""
     stream = stream_of(5)
     stream.damaged.add(stream.positions[2])
     async with running(stream, EXCLUSIVE) as rig:
@@ -62,7 +62,7 @@ async def test_a_seek_goes_past_the_damage() -> None:
 
 
 async def test_an_acknowledgement_goes_past_the_damage() -> None:
-    """E10: whoever acknowledges the damaged entry says that it is not wanted."""
+    """E10: an acknowledgement of the damaged entry says that nobody needs it."""
     stream = stream_of(5)
     stream.damaged.add(stream.positions[2])
     async with running(stream, EXCLUSIVE) as rig:
@@ -75,7 +75,7 @@ async def test_an_acknowledgement_goes_past_the_damage() -> None:
 
 
 async def test_what_a_shared_consumer_held_and_is_damaged_since_keeps_nothing_else_back() -> None:
-    """E10: an entry that cannot be sent again is told of, stays unacknowledged, and the others are sent again."""
+    """E10: an entry that cannot be resent is reported and stays unacknowledged, and the others are resent."""
     stream = stream_of(4)
     async with running(stream, SHARED) as rig:
         first, _outlet = rig.join()
@@ -92,7 +92,7 @@ async def test_what_a_shared_consumer_held_and_is_damaged_since_keeps_nothing_el
 
 
 async def test_a_sealed_source_with_a_damaged_front_waits_for_a_consumer() -> None:
-    """E10: looking for what nobody may see does not end the subscription."""
+    """E10: reading entries that nobody may see does not end the subscription."""
     stream = stream_of(2)
     stream.damaged.add(stream.positions[0])
     stream.seal()

@@ -1,4 +1,4 @@
-"""Any story of publishers and consumers, under any task order: what every consumer was sent is held against a model."""
+"""Arbitrary stories of publishers and consumers, under any task order, compared with a model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -54,7 +54,7 @@ class LazyStream(MemoryStream):
 
 
 class Model:
-    """What may be sent to whom, by the simplest bookkeeping there is."""
+    """What may be sent to whom, computed as simply as possible."""
 
     def __init__(self, stream: MemoryStream, kind: SubscriptionType) -> None:
         self.stream = stream
@@ -106,7 +106,7 @@ class Model:
 
 
 class CheckedOutlet(RecordingOutlet):
-    """Holds every delivery against the model at the moment it is made."""
+    """Compares every delivery with the model when it is made."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class Story:
             self.subscription.remove_consumer(consumer)
 
     async def finish(self) -> None:
-        """Seal, let everybody take everything and acknowledge it: nothing is missing, and all are told of the end."""
+        """Seal, let all consumers acknowledge everything, and check that nothing is missing and all learn it."""
         if self.stream.positions:
             self.stream.show()
         self.stream.seal()
@@ -252,7 +252,7 @@ class Story:
 
 @every_schedule(examples_max=120, steps=STEPS, kind=st.sampled_from(SubscriptionType), permits=st.integers(1, 9))
 async def test_any_story_keeps_the_promises(steps: list[Step], kind: SubscriptionType, permits: int) -> None:
-    """D11, D12, T16: at least once, none acknowledged is sent, order and gaps, nothing hidden or aborted, one end."""
+    """D11, D12, T16: at least once, in order, one end; nothing acknowledged, hidden or aborted is sent."""
     stream = LazyStream()
     cursor = await Cursor.open("s", ledger=stream, metadata=MemoryStore(), claim=None, start=EARLIEST)
     subscription = Subscription("s", source=stream, cursor=cursor, kind=kind)

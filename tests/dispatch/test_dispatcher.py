@@ -26,7 +26,7 @@ WRITER = "Cursor.run"
 
 
 async def test_an_idle_dispatcher_is_never_scheduled(autojump_clock: trio.testing.MockClock) -> None:
-    """T16: parked with consumers and permits, with an idle source and an hour passing, it wakes zero times."""
+    """T16: it is parked with consumers, permits and an idle source, and does not wake in an hour."""
     async with running(stream_of(3)) as rig:
         _, outlet = rig.join()
         await settled()
@@ -47,7 +47,7 @@ async def test_an_idle_dispatcher_is_never_scheduled(autojump_clock: trio.testin
 
 
 async def test_nothing_to_send_for_is_idle_too(autojump_clock: trio.testing.MockClock) -> None:
-    """T16: without permits, or with an outlet that takes nothing, a backlog costs nothing."""
+    """T16: without permits, or with a blocked outlet, a backlog costs nothing."""
     async with running(stream_of(5), SHARED) as rig:
         _, closed = rig.join(permits=10)
         closed.writable = False
@@ -64,7 +64,7 @@ async def test_nothing_to_send_for_is_idle_too(autojump_clock: trio.testing.Mock
 
 
 async def test_never_above_the_readable_position() -> None:
-    """T16: entries of an open transaction are sent when the watermark passes them, at once and without being asked."""
+    """T16: entries of an open transaction are sent at once when the watermark passes them."""
     stream = stream_of(2)
     for _ in range(3):
         stream.append(readable=False)
@@ -112,7 +112,7 @@ async def test_aborted_entries_take_no_permits() -> None:
 
 
 async def test_permits_bound_what_is_sent() -> None:
-    """Never more messages than permits, apart from the entry that uses the last one."""
+    """There are never more messages than permits, apart from the entry that uses the last permit."""
     async with running(stream_of(10, messages=3)) as rig:
         consumer, outlet = rig.join(permits=4)
         await settled()
@@ -148,7 +148,7 @@ async def test_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_batches_are_not_read_over_and_over() -> None:
-    """The number of messages per entry is learnt, so permits for a few batches do not read hundreds of entries."""
+    """The dispatcher learns the number of messages per entry, so permits for a few batches read few entries."""
     stream = stream_of(300, messages=100)
     async with running(stream) as rig:
         consumer, outlet = rig.join(permits=100)
@@ -162,7 +162,7 @@ async def test_batches_are_not_read_over_and_over() -> None:
 
 
 async def test_a_slow_consumer_blocks_nobody() -> None:
-    """Its outlet is not writable, so the policy passes over it, and what it would have got goes to others."""
+    """Its outlet is not writable, so the policy skips it, and other consumers get its share."""
     async with running(stream_of(0), SHARED) as rig:
         _, slow = rig.join("slow")
         _, fast = rig.join("fast")
@@ -188,7 +188,7 @@ async def test_priorities_among_shared_consumers() -> None:
 
 
 async def test_unacknowledged_messages_are_bounded_per_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever acknowledges nothing gets no more at some point, and acknowledging lets it go on."""
+    """A consumer that acknowledges nothing eventually gets no more; an acknowledgement lets it continue."""
     monkeypatch.setattr(dispatcher_module, "UNACKED_MESSAGES_PER_CONSUMER_MAX", 3)
     async with running(stream_of(9), SHARED) as rig:
         _, idler = rig.join("idler")
@@ -206,7 +206,7 @@ async def test_unacknowledged_messages_are_bounded_per_consumer(monkeypatch: pyt
 
 
 async def test_unacknowledged_messages_are_bounded_per_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound of the subscription is passed by one entry at most, however many consumers there are."""
+    """The subscription's bound is exceeded by at most one entry, with any number of consumers."""
     monkeypatch.setattr(dispatcher_module, "UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX", 10)
     async with running(stream_of(9, messages=4), SHARED) as rig:
         outlets = [rig.join(str(number))[1] for number in range(5)]
@@ -220,7 +220,7 @@ async def test_unacknowledged_messages_are_bounded_per_subscription(monkeypatch:
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
 async def test_a_full_cursor_gets_holes_filled_first(monkeypatch: pytest.MonkeyPatch, kind: SubscriptionType) -> None:
-    """When no more can be remembered out of order, new entries wait; old ones that come back are sent."""
+    """When no more ranges can be remembered, new entries wait, and redelivered ones are sent."""
     monkeypatch.setattr(base_cursor, "STORED_MAX", 3)
     async with running(stream_of(7), kind) as rig:
         consumer, outlet = rig.join()
@@ -240,7 +240,7 @@ async def test_a_full_cursor_gets_holes_filled_first(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
 async def test_a_new_read_during_which_everything_went_back_is_thrown_away(kind: SubscriptionType) -> None:
-    """What is read while the subscription goes back to an earlier place is read again in its turn."""
+    """Entries that are read while the subscription goes back are read again in their turn."""
     stream = stream_of(3)
     async with running(stream, kind) as rig:
         first, _ = rig.join()
@@ -278,7 +278,7 @@ async def test_a_read_of_old_entries_is_thrown_away_as_well() -> None:
 
 
 async def test_turns_go_on_from_chunk_to_chunk() -> None:
-    """Entries that come one at a time are shared as evenly as those that come together."""
+    """Entries that arrive one at a time are shared as evenly as entries that arrive together."""
     stream = MemoryStream()
     async with running(stream, SHARED) as rig:
         outlets = [rig.join(str(number))[1] for number in range(3)]
@@ -289,7 +289,7 @@ async def test_turns_go_on_from_chunk_to_chunk() -> None:
 
 
 async def test_an_empty_read_does_not_spin(autojump_clock: trio.testing.MockClock) -> None:
-    """A source may expect an entry where a ledger ended and there is none; the dispatcher then waits for more."""
+    """A source may expect an entry after a ledger's end, where there is none. The dispatcher then waits."""
 
     class Expectant(MemoryStream):
         def next_after(self, position: Position) -> Position:
@@ -313,7 +313,7 @@ async def test_an_empty_read_does_not_spin(autojump_clock: trio.testing.MockCloc
 
 
 async def test_entries_that_were_trimmed_are_forgotten() -> None:
-    """What is to be sent again but is gone from the log is given up, without asking for it over and over."""
+    """An entry to redeliver that is gone from the log is given up, without further attempts."""
     stream = stream_of(4)
     async with running(stream, SHARED) as rig:
         first, _ = rig.join("first")
@@ -327,7 +327,7 @@ async def test_entries_that_were_trimmed_are_forgotten() -> None:
 
 
 async def test_sparse_redelivery_reads_little() -> None:
-    """Entries far apart are fetched one by one, near ones together, and nothing that was not asked for is sent."""
+    """Distant entries are fetched one by one, near ones together, and only requested ones are sent."""
     stream = stream_of(200)
     async with running(stream, SHARED) as rig:
         consumer, outlet = rig.join()
@@ -386,7 +386,7 @@ async def test_what_the_source_raises_ends_the_task() -> None:
 
 @pytest.mark.parametrize("during_a_read", [False, True])
 async def test_cancelling_detaches_from_everything(during_a_read: bool) -> None:
-    """Cancelled anywhere, the dispatcher leaves no signal behind on what outlives it, and sends nothing more."""
+    """After a cancellation at any point, the dispatcher leaves no signal attached, and sends nothing more."""
     stream = stream_of(3)
     async with running(stream) as rig:
         if during_a_read:
@@ -399,7 +399,7 @@ async def test_cancelling_detaches_from_everything(during_a_read: bool) -> None:
 
 
 async def test_outlets_overrun_by_one_chunk_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the permits, between two looks at `writable` no more than one chunk is sent."""
+    """With any permits, at most one chunk is sent between two checks of `writable`."""
     monkeypatch.setattr(dispatcher_module, "CHUNK_ENTRIES_MAX", 4)
 
     class Stopping(RecordingOutlet):
@@ -420,13 +420,13 @@ async def test_outlets_overrun_by_one_chunk_at_most(monkeypatch: pytest.MonkeyPa
 
 
 def test_consumers_are_told_apart_by_identity() -> None:
-    """Two connections may both call their consumer 1, and both consumers may have one name."""
+    """Two connections may both call their consumer 1, and both consumers may have the same name."""
     one, two = recording_consumer()[0], recording_consumer()[0]
     assert len({one, two}) == 2
 
 
 async def test_an_entry_passed_over_is_sent_later() -> None:
-    """A policy may send an entry and leave an earlier one, as for another key; that one is neither lost nor doubled."""
+    """A policy may skip an entry and send a later one, for another key. The skipped one is sent once, later."""
 
     def latest_first(
         consumers: Sequence[Candidate], messages: Sequence[int], turn: int, pieces: Mapping[int, Piece]
@@ -448,7 +448,7 @@ async def test_an_entry_passed_over_is_sent_later() -> None:
 
 @pytest.mark.parametrize("permits", [0, 1000])
 async def test_consumers_that_come_do_not_look_at_all_the_others(permits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """E7: each wakes the dispatcher, so a step that looked at all would make thousands of them a quadratic cost."""
+    """E7: each new consumer wakes the dispatcher, so a step over all consumers would cost quadratic time."""
     looks = 0
 
     def look(outlet: RecordingOutlet) -> bool:

@@ -1,4 +1,4 @@
-"""When a source is drained, and who is told once that nothing will follow."""
+"""When a source is drained, and who learns that nothing will follow."""
 
 import pytest
 import trio
@@ -13,7 +13,7 @@ from tests.support.stream import MemoryStream
 
 
 async def test_end_of_topic_is_told_once() -> None:
-    """FACTS 13: told when the durable mark-delete stands at the sealed end, never with each later acknowledgement."""
+    """FACTS 13: consumers learn it when the durable mark-delete reaches the sealed end, and only once."""
     async with running(stream_of(3), SHARED) as rig:
         one, first = rig.join("one")
         _, second = rig.join("two", permits=0)
@@ -43,7 +43,7 @@ async def test_end_of_topic_is_told_once() -> None:
 
 @pytest.mark.parametrize("start", [EARLIEST, LATEST])
 async def test_an_empty_sealed_source_is_drained(start: Position) -> None:
-    """A segment sealed before anything was written has an end that lies before every entry."""
+    """The end of a segment that was sealed empty lies before every entry."""
     stream = MemoryStream()
     stream.seal()
     async with running(stream, start=start) as rig:
@@ -65,7 +65,7 @@ async def test_a_source_that_is_drained_already_tells_new_consumers(durable: boo
 
 
 async def test_a_reader_is_told_when_it_was_sent_everything() -> None:
-    """A non-durable reader need not acknowledge; what it was sent is what counts, up to the last aborted entry."""
+    """A non-durable reader need not acknowledge; what it was sent counts, up to the last aborted entry."""
     stream = stream_of(3)
     stream.append(aborted=True)
     async with running(stream, durable=False) as rig:
@@ -113,7 +113,7 @@ async def test_a_reader_is_not_told_before_what_comes_back_was_sent() -> None:
 
 
 async def test_seek_takes_the_end_back(autojump_clock: trio.testing.MockClock) -> None:
-    """Draining again after a seek tells the consumers of then; waiting for it spins for nobody."""
+    """After a seek, draining again tells the consumers connected then; nobody polls for it."""
     stream = stream_of(2)
     stream.seal()
     async with running(stream) as rig:
@@ -135,7 +135,7 @@ async def test_seek_takes_the_end_back(autojump_clock: trio.testing.MockClock) -
 
 
 async def test_joining_alone_tells_of_the_end() -> None:
-    """A consumer that grants no permits is told as well."""
+    """A consumer without permits learns it as well."""
     stream = stream_of(1)
     stream.seal()
     async with running(stream, start=LATEST) as rig:
@@ -154,7 +154,7 @@ async def test_nobody_joins_a_subscription_whose_task_has_ended() -> None:
 
 
 async def test_a_source_that_ends_in_aborted_entries_drains_without_consumers() -> None:
-    """D11: nobody may see them, so nobody has to come for them; behind a message that somebody has to see they wait."""
+    """D11: nobody may see them, so no consumer is needed; behind a visible message they wait."""
     stream = stream_of(2)
     tail = [stream.append(aborted=True) for _ in range(3)]
     async with running(stream) as rig:
@@ -174,7 +174,7 @@ async def test_a_source_that_ends_in_aborted_entries_drains_without_consumers() 
 
 
 async def test_what_is_decided_after_the_seal_drains_as_well() -> None:
-    """D11: while it is open the end is not readable; its abort makes it so."""
+    """D11: while the transaction is open the end is not readable; its abort makes it readable."""
     stream = stream_of(1)
     stream.append(readable=False)
     async with running(stream) as rig:

@@ -77,7 +77,7 @@ class LedgerSource:
 async def serving(
     files: SimulatedFiles, metadata: MemoryStore, kind: SubscriptionType
 ) -> AsyncIterator[tuple[LedgerSource, Subscription]]:
-    """All of it from the disk up, until the process is killed at the end of the context."""
+    """Run all layers from the disk up, and kill the process at the end of the context."""
     async with ledger_store(files) as store, trio.open_nursery() as nursery:
         ledger = await open_managed_ledger(
             NAME,
@@ -97,7 +97,7 @@ async def serving(
 
 
 async def publish(source: LedgerSource, count: int) -> list[Position]:
-    """Positions of the visible ones."""
+    """Publish, and return the positions of the visible entries."""
     visible = []
     for _ in range(count):
         index = source.ledger.next_index
@@ -110,7 +110,7 @@ async def publish(source: LedgerSource, count: int) -> list[Position]:
 
 
 async def test_a_story_over_rolls_restart_and_seal(autojump_clock: trio.testing.MockClock) -> None:
-    """D3, D11: what was acknowledged stays so over a crash, the rest comes, and the sealed end is reached once."""
+    """D3, D11: acknowledgements survive a crash, the rest is delivered, and the end is reached once."""
     files, metadata = SimulatedFiles(seed=3), MemoryStore()
     async with serving(files, metadata, SubscriptionType.SHARED) as (source, subscription):
         visible = await publish(source, 30)
@@ -150,7 +150,7 @@ async def test_a_story_over_rolls_restart_and_seal(autojump_clock: trio.testing.
 
 
 async def test_trimming_below_the_mark_delete_and_seeking_behind_it(autojump_clock: trio.testing.MockClock) -> None:
-    """A seek to the start of a trimmed ledger begins with what is left, and drains all the same."""
+    """A seek to the start of a trimmed ledger begins with the remaining entries, and drains."""
     files, metadata = SimulatedFiles(seed=4), MemoryStore()
     async with serving(files, metadata, SubscriptionType.EXCLUSIVE) as (source, subscription):
         visible = await publish(source, 30)

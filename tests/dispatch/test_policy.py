@@ -33,7 +33,7 @@ def test_shared_takes_turns() -> None:
 
 
 def test_shared_passes_over_who_cannot_take() -> None:
-    """A slow consumer, or one without permits, costs the others nothing."""
+    """A slow consumer, or one without permits, does not slow the others down."""
     consumers = [ready(0), Candidate(9, False, 0), ready(2), ready(-3)]
     assert shared(consumers, [1, 1, 1], 0) == Assignment([(2, [0, 1])], [2], 3, [])
 
@@ -44,7 +44,7 @@ def test_lower_levels_wait_until_the_higher_is_full() -> None:
 
 
 def test_pieces_go_to_one_consumer() -> None:
-    """The first piece takes a turn and the others follow it; entries between them take turns as ever."""
+    """The first piece takes a turn and the others follow it; other entries take turns as usual."""
     x, y = Piece("x", None), Piece("y", None)
     assignment = shared([ready(9), ready(9)], [1] * 6, 0, {0: x, 1: y, 2: y, 4: x, 5: y})
     assert dict(assignment.shares) == {0: [0, 3, 4], 1: [1, 2, 5]}
@@ -52,13 +52,13 @@ def test_pieces_go_to_one_consumer() -> None:
 
 
 def test_pieces_follow_what_was_sent_before() -> None:
-    """Also to a consumer of a lower level, and it is nobody's turn."""
+    """This includes a consumer of a lower level, and does not use a turn."""
     consumers = [ready(9), ready(9, priority=1)]
     assert shared(consumers, [1, 1], 0, {0: Piece("x", 1)}) == Assignment([(1, [0]), (0, [1])], [], 1, [])
 
 
 def test_pieces_are_kept_for_a_consumer_without_room() -> None:
-    """Those behind them too, even where others have room; what is no piece goes on."""
+    """Later pieces are kept, too, even if others have room; other entries are sent."""
     pieces = {0: Piece("x", 0), 2: Piece("x", 0), 3: Piece("y", 1)}
     for full in (ready(0), ready(-2), Candidate(9, False, 0)):
         assignment = shared([full, ready(9)], [1] * 4, 0, pieces)
@@ -68,14 +68,14 @@ def test_pieces_are_kept_for_a_consumer_without_room() -> None:
 
 
 def test_pieces_are_left_when_nobody_has_room() -> None:
-    """They are the first that will be looked at again, so nothing needs to be remembered of them."""
+    """They are checked first next time, so nothing about them needs to be remembered."""
     pieces = {1: Piece("x", 0), 2: Piece("x", 0)}
     assert shared([ready(1), ready(1)], [1] * 4, 1, pieces) == Assignment([(1, [0]), (0, [1])], [2, 3], 2, [])
 
 
 @given(data=st.data())
 def test_no_message_is_ever_with_two_consumers(data: st.DataObject) -> None:
-    """Whatever the permits; and every entry is sent, kept or left, in order within each message."""
+    """With any permits, every entry is sent, kept or left, in order within each message."""
     candidate = st.builds(Candidate, st.integers(-2, 6), st.booleans(), st.integers(0, 1))
     consumers = data.draw(st.lists(candidate, min_size=1, max_size=4))
     begun = {name: data.draw(st.none() | st.integers(0, len(consumers) - 1)) for name in "abc"}
@@ -104,7 +104,7 @@ def test_no_message_is_ever_with_two_consumers(data: st.DataObject) -> None:
 @pytest.mark.parametrize("policy", [exclusive, shared])
 @given(data=st.data())
 def test_every_entry_goes_to_one_consumer_or_is_left(policy: Policy, data: st.DataObject) -> None:
-    """Nothing is lost, doubled or out of order; nobody gets an entry without a permit; nobody who can take idles."""
+    """Nothing is lost, doubled or out of order; no entry is sent without a permit; no ready consumer idles."""
     candidate = st.builds(Candidate, st.integers(-5, 12), st.booleans(), st.integers(0, 2))
     consumers = data.draw(st.lists(candidate, max_size=1 if policy is exclusive else 5))
     messages = data.draw(st.lists(st.integers(1, 5), max_size=30))

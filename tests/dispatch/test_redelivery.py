@@ -1,4 +1,4 @@
-"""Who holds what: a table of cases and a comparison with a naive model."""
+"""Who holds which entry: a table of cases, and a comparison with a naive model."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ def at(entry: int, ledger: int = 7) -> Position:
 
 
 def test_what_a_leaver_held_comes_back_uncounted() -> None:
-    """The redelivery count says how often somebody asked, not how often a connection broke."""
+    """The redelivery count counts requests, not lost connections."""
     redelivery: Redelivery[str] = Redelivery()
     redelivery.sent("a", at(1), 3)
     redelivery.sent("a", at(0), 1)
@@ -43,7 +43,7 @@ def test_asking_again_counts_and_only_for_what_one_holds() -> None:
 
 
 def test_what_is_kept_for_one_is_for_nobody_else() -> None:
-    """Until it is sent, acknowledged or set aside, or that one has left."""
+    """It is kept until it is sent, acknowledged or set aside, or until its consumer has left."""
     redelivery: Redelivery[str] = Redelivery()
     redelivery.postpone(at(3))
     for entry in (3, 2, 1, 0):
@@ -104,7 +104,7 @@ STEP = st.tuples(
 
 @given(st.lists(STEP, max_size=60))
 def test_the_books_balance(steps: list[tuple[str, int, str, int]]) -> None:
-    """Every entry is with one holder or waiting, and the totals are the sums."""
+    """Every entry has one holder or waits, and the totals are the sums."""
     redelivery: Redelivery[str] = Redelivery()
     held: dict[Position, tuple[str, int]] = {}
     waiting: set[Position] = set()

@@ -1,4 +1,4 @@
-"""What consumers may ask of a subscription, on a stream in memory."""
+"""What consumers may request of a subscription, on a stream in memory."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
 
 @dataclass
 class Rig:
-    """A running subscription and what it stands on."""
+    """A running subscription and the objects below it."""
 
     stream: MemoryStream
     store: MemoryStore
@@ -102,7 +102,7 @@ async def test_consumers_of_another_kind_are_refused_while_some_are_connected() 
 
 
 async def test_exclusive_sends_again_from_the_mark_delete() -> None:
-    """A new consumer of an exclusive subscription gets what is not acknowledged, in order, and nothing else."""
+    """A new consumer of an exclusive subscription gets exactly the unacknowledged entries, in order."""
     async with running(stream_of(6)) as rig:
         first, outlet = rig.join(permits=5)
         await settled()
@@ -116,7 +116,7 @@ async def test_exclusive_sends_again_from_the_mark_delete() -> None:
 
 
 async def test_who_alone_is_sent_everything_is_told_once_and_when_it_changes() -> None:
-    """Of a subscription that has such a consumer: not by what it is sent, nor when it joins nobody."""
+    """This holds for a subscription with such a consumer, whatever the consumer is sent."""
     async with running(stream_of(3)) as rig:
         first, outlet = rig.join()
         assert outlet.active == [True]
@@ -137,7 +137,7 @@ async def test_who_alone_is_sent_everything_is_told_once_and_when_it_changes() -
 async def test_an_active_consumer_behind_which_another_comes_first_hears_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a policy will decide that lets several join and sends everything to one of them."""
+    """This is for a policy that admits several consumers and sends everything to one of them."""
     several = TYPES[EXCLUSIVE]._replace(consumers_max=None, policy=lambda *given: exclusive(given[0][:1], *given[1:]))
     monkeypatch.setitem(TYPES, EXCLUSIVE, several)
     async with running(stream_of(3)) as rig:
@@ -154,7 +154,7 @@ async def test_an_active_consumer_behind_which_another_comes_first_hears_of_it(
 
 
 async def test_control_entries_are_no_backlog_wherever_they_stand() -> None:
-    """K35: below the mark-delete, in the middle of acknowledged ranges, and across ledgers."""
+    """K35: they may be below the mark-delete, among acknowledged ranges, and in several ledgers."""
     stream = MemoryStream()
     for number in range(12):
         if number % 5 == 4:
@@ -205,7 +205,7 @@ async def test_shared_refuses_cumulative_acknowledgements() -> None:
 
 @pytest.mark.parametrize("wrong", [Position(7, 3), Position(8, 0), Position(7, 99), Position(2**62, 2**62)])
 async def test_what_was_never_sent_cannot_be_acknowledged(wrong: Position) -> None:
-    """A bad acknowledgement is refused whole and changes nothing."""
+    """A bad acknowledgement is refused completely and changes nothing."""
     stream = stream_of(3)
     stream.roll()
     stream.append()
@@ -270,7 +270,7 @@ async def test_redelivery_of_listed_entries_counts() -> None:
 
 
 async def test_redelivery_of_an_ordered_subscription_keeps_order() -> None:
-    """Listing one entry sends all that are not acknowledged, because single ones would break the order."""
+    """A request for one entry resends all unacknowledged entries, because single ones would break the order."""
     async with running(stream_of(4)) as rig:
         consumer, outlet = rig.join()
         await settled()
@@ -282,7 +282,7 @@ async def test_redelivery_of_an_ordered_subscription_keeps_order() -> None:
 
 
 async def test_part_of_a_batch_comes_back() -> None:
-    """D12: of a batch only the messages left over are sent again, and only they use permits."""
+    """D12: only the remaining messages of a batch are resent, and only they use permits."""
     async with running(stream_of(1, messages=10), SHARED) as rig:
         consumer, outlet = rig.join(permits=100)
         await settled()
@@ -331,7 +331,7 @@ async def test_seek_to_the_end_goes_on_with_what_becomes_readable(autojump_clock
 
 
 async def test_seek_during_a_read_throws_the_read_away(autojump_clock: trio.testing.MockClock) -> None:
-    """What was read before the seek is not sent after it."""
+    """Entries read before the seek are not sent after it."""
     stream = stream_of(5)
     async with running(stream) as rig:
         stream.hold_reads = trio.Event()
@@ -417,7 +417,7 @@ async def test_statistics_say_what_is_going_on() -> None:
 
 
 async def test_an_entry_that_is_given_back_comes_again_also_if_it_was_the_last_one_sent() -> None:
-    """T22: of a subscription that keeps order, with all that follows it; what was not sent yet comes by itself."""
+    """T22: in an ordered subscription all later entries follow; unsent entries come by themselves."""
     async with running(stream_of(3)) as rig:
         _, outlet = rig.join(permits=2)
         await settled()
@@ -431,7 +431,7 @@ async def test_an_entry_that_is_given_back_comes_again_also_if_it_was_the_last_o
 
 
 async def test_what_is_withheld_is_cleared_only_when_the_cursor_is_gone() -> None:
-    """D16: had the deletion failed, its op records would be missing to a cursor that is still there."""
+    """D16: if the deletion failed, the remaining cursor would lack its op records."""
 
     class Recorder(NothingWithheld):
         cleared: ClassVar[list[bool]] = []
@@ -449,7 +449,7 @@ async def test_what_is_withheld_is_cleared_only_when_the_cursor_is_gone() -> Non
 
 
 async def test_of_a_batch_only_what_is_neither_acknowledged_nor_withheld_is_sent() -> None:
-    """T22: some messages of it are acknowledged, others belong to a transaction, and the rest is sent."""
+    """T22: some of its messages are acknowledged, others belong to a transaction, and the rest is sent."""
 
     class Partly(NothingWithheld):
         def unreserved(self, position: Position) -> int | None:
@@ -472,7 +472,7 @@ async def test_of_a_batch_only_what_is_neither_acknowledged_nor_withheld_is_sent
 
 
 async def test_a_deletion_clears_what_was_withheld_though_the_task_has_ended_first() -> None:
-    """E16: the task lets go of it, and whoever asked for the deletion may be woken after that."""
+    """E16: the task lets go of it, and the caller of the deletion may wake only after that."""
     cleared: list[bool] = []
 
     class Recorder(NothingWithheld):

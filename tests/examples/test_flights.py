@@ -1,4 +1,4 @@
-"""What the flights' pipeline rests on, without Spark: its answers, its watermark, its comparison and its page."""
+"""The parts of the flights' pipeline, without Spark: its answers, its watermark, its comparison and its page."""
 
 import sys
 from datetime import timedelta
@@ -79,7 +79,7 @@ def _time(time_ms: int) -> pd.Timestamp:
 
 
 def test_in_a_whole_year_nothing_comes_behind_the_watermark() -> None:
-    """E23: no event is further behind those of earlier transactions, and of some that overtake it, than the delay."""
+    """E23: no event is later than earlier transactions, or transactions that overtake it, by more than the delay."""
     year = read_flights(365)
     departed = year["scheduled"] + year["dep_delay"] * expected.MINUTE
     landed = departed + year["air_time"] * expected.MINUTE
@@ -112,7 +112,7 @@ def test_what_is_missing_too_many_changed_or_doubled_is_named(flights: pd.DataFr
 
 
 class Page(HTMLParser):
-    """What a browser would be asked to load, and what it would show."""
+    """What a browser would load and show."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,14 +146,14 @@ def test_the_page_needs_nothing_from_elsewhere(flights: pd.DataFrame, tmp_path: 
 
 
 def test_a_page_of_nothing_can_be_written_too(flights: pd.DataFrame, tmp_path: Path) -> None:
-    """What came out wrong is worth looking at, and it may be empty."""
+    """A wrong result is worth looking at, and it may be empty."""
     write_page(tmp_path, expected.hourly(flights)[:1], expected.chains(flights)[:0], Facts(1, committed=1))
 
 
 def test_a_folder_with_other_things_in_it_is_not_emptied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A checkout has a folder `broker`, too, and what a run left there goes before the next one."""
+    """A checkout also has a folder `broker`, and the remains of an earlier run are removed first."""
     (tmp_path / "broker").mkdir()
     (tmp_path / "Makefile").touch()
     monkeypatch.setattr(sys, "argv", ["run", "--folder", str(tmp_path)])

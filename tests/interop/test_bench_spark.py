@@ -1,4 +1,4 @@
-"""The program that compares Spark with Kafka still runs; what it measures is nobody's business here."""
+"""The program that compares Spark with Kafka still runs; its measurements do not matter here."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`tidewire demo` as a user types it, for one day of flights: it needs Java, and comes to the right answer."""
+"""`tidewire demo` as users type it, for one day of flights. It needs Java, and gives the correct answer."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""Pulsar's own client for administrators plays its scenarios against a broker, and each has its test here.
+"""Pulsar's own administration client runs its scenarios against a broker, and each has its test here.
 
-The program is `AdminScenarios` in java-v5/; `scripts/need.py pulsar-java-client` compiles it. It judges by itself.
+The program is `AdminScenarios` in java-v5/; `scripts/need.py pulsar-java-client` compiles it. It checks the results.
 """
 
 import subprocess
@@ -44,7 +44,7 @@ SCENARIOS: Final = (
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """What the program said; its standard error and the broker's come with a failure of the test that asked first."""
+    """Return the program's output. The first test that fails shows its standard error and the broker's."""
     target = place("pulsar-java-client")
     folder: Path = tmp_path_factory.mktemp("java-admin")
     with running_broker(folder / "data") as broker:

@@ -1,7 +1,7 @@
-"""The unmodified Java v5 client of Apache Pulsar plays its scenarios against a broker, and each has its test here.
+"""The unmodified Java v5 client of Apache Pulsar runs its scenarios against a broker, and each has its test here.
 
-The program in java-v5/ does the playing and judges each scenario by itself; `scripts/need.py pulsar-java-client`
-compiles it. One run serves all tests: starting a Java machine for each would cost more than the scenarios do.
+The program in java-v5/ runs and judges each scenario; `scripts/need.py pulsar-java-client` compiles it. One run serves
+all tests, because starting Java for each would cost more than the scenarios do.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ STDERR_CHARACTERS_MAX: Final = 20_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the program said, and what it and the broker wrote to standard error meanwhile."""
+    """The program's output, and the standard error of the program and the broker."""
 
     status: int
     lines: tuple[str, ...]
@@ -53,7 +53,7 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    """All scenarios played against one broker, which is killed and restarted as often as the program asks for it."""
+    """Run all scenarios against one broker, which is killed and restarted as the program requests."""
     target = place("pulsar-java-client")
     folder = tmp_path_factory.mktemp("java-v5")
     with running_broker(folder / "data", "--consumer-session-grace-seconds", GRACE_SECONDS) as broker:
@@ -62,12 +62,12 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
 
 
 def program_in(target: Path) -> tuple[str, ...]:
-    """The command that the scenarios' compiled program is started with."""
+    """Return the command that starts the scenarios' compiled program."""
     return ("java", *QUICK_JAVA, "-cp", f"{target}/classes:{target}/lib/*", "tidewire.interop.Main")
 
 
 def play(target: Path, broker: RunningBroker, stderr_path: Path) -> tuple[int, tuple[str, ...], str]:
-    """Run the program to its end; its exit status, its lines, and its standard error."""
+    """Run the program to its end. Return its exit status, its lines, and its standard error."""
     with (
         stderr_path.open("wb") as stderr,
         subprocess.Popen(
@@ -99,7 +99,7 @@ def play(target: Path, broker: RunningBroker, stderr_path: Path) -> tuple[int, t
 
 
 def answered(output: IO[str], answers: IO[str], broker: RunningBroker) -> Iterator[str]:
-    """The program's lines, except for its requests to restart the broker, which are done and answered."""
+    """Yield the program's lines. Its requests to restart the broker are done and answered instead."""
     for line in output:
         if line == "RESTART\n":
             broker.restart()
@@ -306,7 +306,7 @@ NOT_SERVED_YET: Final[dict[str, str]] = {}
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario(outcome: Outcome, scenario: str) -> None:
-    """What the client's own user would notice; the numbers of the requirements stand in the Java sources."""
+    """The client's own user would notice the result; the Java sources have the requirements' numbers."""
     if scenario in NOT_SERVED_YET:
         pytest.skip(f"NOT SERVED YET: {NOT_SERVED_YET[scenario]}")
     outcome.expect_passed(scenario)

@@ -1,7 +1,8 @@
-"""Pages with examples are run top to bottom, each against a broker of its own.
+"""Runs pages with examples, top to bottom, each against a new broker.
 
-A block is run if an HTML comment stands right before it: `<!-- test: shell -->`, or `<!-- test: python -->`. When a
-shell block is followed by a block of `text` before the next heading, that is what it prints, but for transaction ids.
+A block is run if an HTML comment stands right before it: `<!-- test: shell -->`, or `<!-- test: python -->`. If a
+`text`
+block follows a shell block before the next heading, it is the expected output, except for transaction ids.
 """
 
 import os
@@ -28,7 +29,7 @@ _TRANSACTION: Final = re.compile(r"\b\d+:\d{10,}\b")
 
 
 class Block(NamedTuple):
-    """Something to run."""
+    """One part to run."""
 
     kind: str
     code: str
@@ -40,7 +41,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def shell(code: str, broker: Subject, folder: Path) -> str:
-    """What the commands print; each must end well."""
+    """Run the commands, which must succeed, and return their output."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -85,7 +86,7 @@ def test_the_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
 @pytest.mark.interop
 @pytest.mark.timeout(300)
 def test_the_readmes_first_example_prints_what_it_says(tmp_path: Path) -> None:
-    """T20: a transaction that goes through a split is hidden until its commit, and then all there."""
+    """T20: a transaction through a split is hidden until its commit, and then completely visible."""
     with running_subject("tidewire", tmp_path / "data") as broker:
         text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
         first = blocks(text)[0]

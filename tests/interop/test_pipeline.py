@@ -1,4 +1,4 @@
-"""`make pipeline` for three days of flights: it needs Java, and comes to the right answer through two kills."""
+"""`make pipeline` for three days of flights. It needs Java, and gives the correct answer through two kills."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Tasks that write to Tidewire and that Spark tries again, or runs twice, on a cluster of two hosts."""
+"""Tasks that write to Tidewire and that Spark retries, or runs twice, on a cluster of two hosts."""
 
 import json
 import os
@@ -35,19 +35,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    """One for each test: they look at all that was written to it."""
+    """Run one broker for each test, because the tests read everything that was written."""
     with running_broker(tmp_path / "data") as broker:
         Admin(broker.http_url).create(TOPIC, 2)
         yield broker
 
 
 def write(spark: SparkSession, broker: RunningBroker, end: Callable[[int], None]) -> None:
-    """Write ROWS rows in one task, and none in another one, which is done at once.
+    """Write ROWS rows in one task, and none in another one, which ends at once.
 
     Args:
-        spark: where.
-        broker: whereto.
-        end: called by each attempt of the task behind its last row, with its number.
+        spark: the session.
+        broker: the target.
+        end: called by each attempt of the task after its last row, with its number.
     """
     service_url, http_url = broker.service_url, broker.http_url
 
@@ -71,7 +71,7 @@ def write(spark: SparkSession, broker: RunningBroker, end: Callable[[int], None]
 
 
 def until_written(service_url: str, http_url: str) -> None:
-    """Return when some transaction has written to a segment."""
+    """Wait until some transaction has written to a segment."""
     with urlopen(f"{http_url}/admin/v2/metadata/watch?prefix=/txn/op/", timeout=60) as lines:
         # The broker pushes that a transaction is about to write; an entry of it follows at once.
         assert any(json.loads(line)["event"] in ("present", "written") for line in lines), "the watch has ended"
@@ -99,7 +99,7 @@ def assert_only_the_winner_is_read(broker: RunningBroker) -> None:
 def test_of_a_task_that_failed_and_ran_again_only_the_second_attempt_is_read(
     spark: SparkSession, broker: RunningBroker
 ) -> None:
-    """D17: the first attempt fails when rows of it are in the broker."""
+    """D17: the first attempt fails when the broker has some of its rows."""
     service_url, http_url = broker.service_url, broker.http_url
 
     def fail_at_first(attempt: int) -> None:
@@ -114,7 +114,7 @@ def test_of_a_task_that_failed_and_ran_again_only_the_second_attempt_is_read(
 def test_of_a_task_that_ran_twice_at_a_time_only_the_first_to_end_is_read(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path
 ) -> None:
-    """D17: the first attempt blocks when rows of it are in the broker, so Spark runs a speculative one beside it."""
+    """D17: the first attempt blocks when the broker has some of its rows, so Spark runs a speculative one."""
     service_url, http_url, pipe = broker.service_url, broker.http_url, tmp_path / "pipe"
     os.mkfifo(pipe)
 

@@ -1,8 +1,9 @@
-"""Spark on a cluster, whose executors are processes with folders and Pythons of their own, gets what is shipped.
+"""A Spark cluster, whose executors have separate folders and Pythons, gets what is shipped.
 
-Spark's own `local-cluster` starts a master, workers and executors as a standalone cluster does. A job runs in a folder
-of its own, as `spark-submit` runs it, with an environment in which nothing points to this checkout but the archive or
-the zip that is shipped. The large packages that a cluster's image has anyway are linked into the environments.
+Spark's own `local-cluster` starts a master, workers and executors as a standalone cluster does. A job runs in a
+separate
+folder, as with `spark-submit`. Nothing in its environment refers to this checkout, except the shipped archive or zip.
+The large packages that a cluster's image usually has are linked into the environments.
 """
 
 import json
@@ -41,7 +42,7 @@ OF_THOSE: Final = ("numpy", "python-dateutil", "pytz", "tzdata")
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """A broker with rows in a topic of four segments."""
+    """Run a broker with rows in a topic of four segments."""
     with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
         for topic in (TOPIC, *TARGETS):
             Admin(broker.http_url).create(topic, 4)
@@ -58,7 +59,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
+    """Build the wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     run(["hatchling", "build", "-t", "wheel", "-d", str(folder)], CHECKOUT)
     (made,) = folder.glob("*.whl")
@@ -67,7 +68,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Iterator[Path]:
-    """Spark as it is installed, in a folder of its own: executors work in a folder below it."""
+    """Return a copy of the installed Spark's home: executors work in a folder below it."""
     home, installed = tmp_path / "spark", Path(pyspark.__file__).parent
     libraries = home / "python" / "lib"
     libraries.mkdir(parents=True)
@@ -89,7 +90,7 @@ def run(command: list[str], folder: Path) -> None:
 
 
 def environment(folder: Path) -> Path:
-    """A Python with what executors need beside the wheel."""
+    """Return a Python with the packages that executors need besides the wheel."""
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     for name in (*NEEDED, *OF_THOSE):
@@ -102,7 +103,7 @@ def environment(folder: Path) -> Path:
 
 
 def submit(folder: Path, home: Path, arguments: list[str], variables: dict[str, str], job: list[str]) -> dict[str, Any]:
-    """Run the job; what it says."""
+    """Run the job. Return its output."""
     given = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME", "LANG") if name in os.environ}
     here = {
         "SPARK_HOME": str(home),
@@ -125,7 +126,7 @@ def submit(folder: Path, home: Path, arguments: list[str], variables: dict[str, 
 
 
 def check(said: dict[str, Any], home: Path, package: str, executors: int) -> None:
-    """Every row was read once, and written once, by executors that had the package from what was shipped."""
+    """Check that executors with the shipped package read and wrote every row once."""
     tasks = said["tasks"]
     assert sum(task["rows"] for task in tasks) == ROWS
     assert said["streamed"] == list(range(ROWS))

@@ -1,7 +1,7 @@
-"""What a Spark job puts away is its topic's committed messages, each once, whatever is killed or taken from it.
+"""A Spark job writes its topic's committed messages, each once, whatever is killed or removed.
 
-scripts/spark_kills.py kills a job that was started as users start theirs; the other tests run their queries in this
-process, and end and begin them as a user would who finds a checkpoint old, copied or gone.
+scripts/spark_kills.py kills a job that was started as users start theirs. The other tests run queries in this process.
+They stop and start them as a user does who finds a checkpoint old, copied or gone.
 """
 
 import shutil
@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Iterator[RunningBroker]:
 
 
 async def test_kills_of_driver_executor_and_broker_lose_and_double_nothing(tmp_path: Path) -> None:
-    """D8, D17, T14, T20: at moments of the protocol, in small; scripts/spark_kills.py does more of them."""
+    """D8, D17, T14, T20: a small run, at moments of the protocol; scripts/spark_kills.py has more."""
     kills = {Target.DRIVER: 1, Target.EXECUTOR: 1, Target.BROKER: 2}
     report = await spark_kills.run(kills, seed=3, folder=tmp_path)
     assert report.complaints == []
@@ -62,13 +62,13 @@ class Job:
         return self._folder / name
 
     def forget_last_commit(self, name: str) -> None:
-        """As if Spark had been killed between the sink's commit of a micro-batch and its own note of it."""
+        """Act as if Spark had been killed between the sink's commit of a micro-batch and its own record."""
         last = max((self.checkpoint(name) / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
         last.unlink()
         last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
 
     async def to_files(self, name: str, **options: str) -> None:
-        """Put away as files what there is to read."""
+        """Write what can be read to files."""
 
         def run() -> None:
             writer = self.rows(**options).writeStream.format("parquet").option("path", str(self.output(name)))
@@ -78,7 +78,7 @@ class Job:
         await trio.to_thread.run_sync(run)
 
     async def to_messages(self, name: str, **options: str) -> None:
-        """Put away as messages of a topic of that name what there is to read."""
+        """Write what can be read to a topic of that name."""
 
         def run() -> None:
             # A stream is written by a session that is active in its thread, which this makes it.
@@ -96,7 +96,7 @@ def topic_of(name: str) -> str:
 
 
 async def copies_in(story: Story, name: str) -> list[Copy]:
-    """What stands in the topic that was written to."""
+    """Return the content of the target topic."""
     return message_copies(await read_all(story.client, story.changes, topic_of(name)))
 
 
@@ -106,7 +106,7 @@ def job(spark: SparkSession, broker: RunningBroker, tmp_path: Path) -> Job:
 
 
 async def test_a_checkpoint_goes_on_after_splits_and_merges(job: Job, broker: RunningBroker) -> None:
-    """D17, T14, T20: also when Spark died behind the sink's commit; under another name the same is planted twice."""
+    """D17, T14, T20: this includes a death behind the sink's commit; under another name rows are written twice."""
     async with told(broker, TOPIC) as story:
         await story.create(topic_of("copies"))
         await story.goes_on()
@@ -131,7 +131,7 @@ async def test_a_checkpoint_goes_on_after_splits_and_merges(job: Job, broker: Ru
 
 
 async def test_the_judge_finds_a_leak_and_a_loss(job: Job, broker: RunningBroker) -> None:
-    """T14, T17: planted by reading what is not committed, and by a checkpoint that says a batch was done."""
+    """T14, T17: a query that reads uncommitted rows, and a checkpoint that marks an unwritten batch as done."""
     async with told(broker, TOPIC) as story:
         await story.goes_on()
         await job.to_files("leaking", isolation="read_uncommitted")
@@ -149,7 +149,7 @@ async def test_the_judge_finds_a_leak_and_a_loss(job: Job, broker: RunningBroker
 
 
 async def test_a_query_whose_checkpoint_is_gone_repeats_or_is_refused(job: Job, broker: RunningBroker) -> None:
-    """D17: it writes all again, or its named application is another query's (docs/how-to/spark-recovery.md)."""
+    """D17: it writes everything again, or its application name is refused (docs/how-to/spark-recovery.md)."""
     async with told(broker, TOPIC) as story:
         named = {"txn_app_id": "archive"}
         before: dict[str, list[Copy]] = {}

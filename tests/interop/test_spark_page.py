@@ -1,4 +1,4 @@
-"""The example of docs/how-to/spark-jobs.md is run as it stands there."""
+"""Runs the example of docs/how-to/spark-jobs.md unchanged."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tidewire.spark.reader import TidewireReader
 @pytest.mark.interop
 @pytest.mark.timeout(400)
 def test_the_pages_job_runs(tmp_path: Path) -> None:
-    """It prints what it says, and its topic has what it should."""
+    """It prints what the page says, and its topic has the expected rows."""
     (job,) = pieces((CHECKOUT / "docs" / "how-to" / "spark-jobs.md").read_text(encoding="utf-8"))
     folder = tmp_path / "work"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""A job from topics to topics whose only memory is the broker."""
+"""A job from topics to topics that keeps its progress only at the broker."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(590)]
 
 @pytest.fixture
 def topics(broker: RunningBroker) -> tuple[str, str]:
-    """A source and a target, of two segments each."""
+    """Create a source and a target, with two segments each."""
     admin = Admin(broker.http_url)
     return admin.new_topic(2), admin.new_topic(2)
 
@@ -63,7 +63,7 @@ def made(
 
 
 def drive_to_death(log: Path, arguments: list[str]) -> None:
-    """Run the driver that kills itself; on return its Spark is dead, too."""
+    """Run the driver that kills itself. On return its Spark is dead, too."""
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -92,7 +92,7 @@ def drive_to_death(log: Path, arguments: list[str]) -> None:
 def test_a_job_goes_on_where_it_was_through_splits_and_others_see_where(
     spark: SparkSession, broker: RunningBroker, topics: tuple[str, str]
 ) -> None:
-    """T20, T22, D17: each message once, in batches of bounded size, and no memory but the subscription."""
+    """T20, T22, D17: each message counts once, in batches of bounded size; only the subscription stores progress."""
     send(broker, topics[0], *range(100))
     Admin(broker.http_url).split_now(topics[0], 0)
     send(broker, topics[0], *range(100, 200))
@@ -112,7 +112,7 @@ def test_a_job_goes_on_where_it_was_through_splits_and_others_see_where(
 def test_a_job_is_told_of_what_comes_and_stopped_from_outside(
     spark: SparkSession, broker: RunningBroker, topics: tuple[str, str]
 ) -> None:
-    """D2: a batch that a split comes into has what was planned; while it runs, nobody else runs the job."""
+    """D2: a batch keeps its plan through a split; while the job runs, nobody else runs it."""
     begun: list[DataFrame] = []
     changed = threading.Semaphore(0)
 
@@ -159,7 +159,7 @@ def test_a_job_is_told_of_what_comes_and_stopped_from_outside(
 def test_a_transformation_that_fails_leaves_nothing_and_the_next_run_begins_with_the_same(
     spark: SparkSession, broker: RunningBroker, topics: tuple[str, str]
 ) -> None:
-    """D17: neither output nor acknowledgement."""
+    """D17: neither output nor acknowledgement is left."""
     send(broker, topics[0], *range(20))
 
     def fail(frame: DataFrame) -> DataFrame:
@@ -175,7 +175,7 @@ def test_a_transformation_that_fails_leaves_nothing_and_the_next_run_begins_with
 def test_a_driver_that_is_killed_leaves_all_that_the_next_one_needs_with_the_broker(
     spark: SparkSession, broker: RunningBroker, topics: tuple[str, str], tmp_path: Path
 ) -> None:
-    """T25, D8, D17: killed amid the writing and after the decision; each message is in the output once, at once."""
+    """T25, D8, D17: it is killed while it writes, and after the decision; each message is in the output once."""
     for number, moment in enumerate(MOMENTS):
         send(broker, topics[0], *range(number * 100, number * 100 + 100))
         drive_to_death(tmp_path / moment, [broker.service_url, *topics, moment])

@@ -1,11 +1,11 @@
-"""A writer of large change sets is killed in the middle of them, again and again, while readers look all the time.
+"""A writer of large change sets is killed in the middle of them, repeatedly, while readers sample the state.
 
     report = await run_big_sets(subject, seed=3, kills=10)
     assert report.complaints == []
 
-Two readers look from inside the store's process as often as its event loop lets them, a watch follows from outside, and
-the first thing after each restart is a look. The kills hit at a drawn part of the time that a change set takes, or at
-one of the writes to the disk that it consists of.
+Two readers sample inside the store's process as often as its event loop lets them. A watch follows from outside. The
+first action after each restart is a sample. The kills hit at a drawn part of a change set's duration, or at one of its
+disk writes.
 """
 
 import math
@@ -54,7 +54,7 @@ LAST_SECONDS_MAX: Final = 60.0
 
 @dataclass(slots=True)
 class BigReport:
-    """What came of it."""
+    """The result of a run."""
 
     size: int
     attempts: list[Attempt] = field(default_factory=list)
@@ -92,7 +92,7 @@ class BigReport:
 
 
 async def run_big_sets(subject: Subject, *, seed: int, kills: int, size: int = SIZE) -> BigReport:
-    """Write change sets over `kills` kills, and two more. The store is empty at first and its process not started."""
+    """Write change sets over `kills` kills, and two more. At first the store is empty and not started."""
     # One operation of each change set deletes older sets.
     writing = _Writing(subject, seed, min(size, subject.change_set_operations_max - 1))
     await writing.run(kills)
@@ -133,7 +133,7 @@ class _Writing:
         await self._live(self._write_in_peace)
 
     async def _live(self, until: Callable[[], Awaitable[None]]) -> None:
-        """One life of the process: write, look and watch until `until` returns."""
+        """Live once: write, sample and watch until `until` returns."""
         async with trio.open_nursery() as nursery:
             await self._connected(self._look_first)
             for samples in self.report.samples[1:]:
@@ -172,7 +172,7 @@ class _Writing:
         self._was_killed = True
 
     async def _write_in_peace(self) -> None:
-        """The last life ends when watches have told of what is there then."""
+        """Live the last time, until the watches have reported the final state."""
         self._sets_left = LAST_SETS
         with trio.move_on_after(LAST_SECONDS_MAX) as waiting:
             while (
@@ -209,7 +209,7 @@ class _Writing:
         self._told = trio.Event()
 
     async def _look_first(self, store: MetadataStore) -> None:
-        """After a restart, before anything is written: what became of the change set that was under way?"""
+        """Sample after a restart, before any write: what happened to the change set in progress?"""
         sample = await self._take(store)
         self.report.samples[0].append(sample)
         if not self._was_killed:
@@ -248,7 +248,7 @@ class _Writing:
 
 @dataclass(slots=True)
 class _Follower:
-    """Who reads a watch."""
+    """The reader of a watch."""
 
     sittings: list[list[tuple[Pieces, Pieces]]]
     pause_sets: int = 0

@@ -1,12 +1,13 @@
-"""Concurrent clients and watchers of a store whose process is killed again and again, and what the judges say of it.
+"""Concurrent clients and watchers of a store whose process is killed repeatedly, and the judges' verdict.
 
     report = await run(subject, seed=7, kills=20)
     assert report.complaints == []
 
-The seed decides what each client asks for and at which moments the process is killed: half of the kills come from
-outside, a moment after so many calls; the others, where the store allows it, from inside, behind or instead of the nth
-write to the disk, which also ends start-ups and recoveries half-way. What meets what is up to the machine, so the
-history is what must be kept of a run that failed, and the seed only makes a similar one.
+The seed decides each client's requests and the moments of the kills. Half of the kills come from outside, a moment
+after
+a number of calls. The others, if the store allows it, come from inside, after or instead of the nth disk write, which
+also interrupts starts and recoveries. The timing depends on the machine. So keep the history of a failed run: the seed
+only makes a similar one.
 """
 
 import math
@@ -50,7 +51,7 @@ Use = Callable[[MetadataStore], Awaitable[None]]
 
 
 class Moment(NamedTuple):
-    """When to kill: from inside, or so many calls after the store answers, and a while."""
+    """When to kill: from inside, or some time after this many calls since the start."""
 
     death: Death | None
     calls: int = 0
@@ -58,7 +59,7 @@ class Moment(NamedTuple):
 
 
 def draw(random: Random, subject: Subject) -> Moment:
-    """The moment of one kill."""
+    """Draw the moment of one kill."""
     if subject.takes_deaths and random.random() < 0.5:
         write = random.randint(1, 8) if random.random() < 0.25 else round(_log_uniform(random, 4, 200))
         return Moment(Death(write, random.random() < 0.4, random.choice((0, 0, 0.003, 0.02))))
@@ -68,7 +69,7 @@ def draw(random: Random, subject: Subject) -> Moment:
 
 @dataclass(slots=True)
 class Report:
-    """What came of it."""
+    """The result of a run."""
 
     history: History = field(default_factory=History)
     ranges: list[RangeReading] = field(default_factory=list)
@@ -81,7 +82,7 @@ class Report:
     verdict: str = "not judged"
 
     def with_watches(self) -> History:
-        """The history with all that watches told added to it."""
+        """Return the history, including everything that watches reported."""
         told = {
             seen for reading in self.ranges for steps in reading.sittings for step in steps for seen in step.records
         }
@@ -112,9 +113,9 @@ async def run(
     catch_up_seconds_max: float = CATCH_UP_SECONDS_MAX,
     say: Callable[[str], object] = str,
 ) -> Report:
-    """Let clients call and watchers read over `kills` kills and until `calls` calls were made, but no longer than told.
+    """Let clients call and watchers read over `kills` kills and until `calls` calls, within the time limit.
 
-    The store is empty at first. Its process is started here, and still runs in the end.
+    The store is empty at first. Its process is started here, and still runs at the end.
     """
     harness = _Harness(subject, seed, catch_up_seconds_max, say)
     await harness.run(kills, calls, seconds)
@@ -123,7 +124,7 @@ async def run(
 
 
 async def judge_report(report: Report, *, shares_revisions: bool = False) -> None:
-    """Add to the report what the judges say."""
+    """Add the judges' complaints to the report."""
     judged = report.with_watches()
     verdict = await judge_aside(judged.lines(), shares_revisions=shares_revisions)
     report.complaints += verdict.complaints
@@ -136,7 +137,7 @@ async def judge_report(report: Report, *, shares_revisions: bool = False) -> Non
 
 
 def group_of(key: str) -> str:
-    """`/g7` of `/g7/a`."""
+    """Return `/g7` of `/g7/a`."""
     return key[: key.index("/", 1)]
 
 
@@ -240,7 +241,7 @@ class _Harness:
     # Clients and watchers
 
     def _connections(self) -> Sequence[Sequence[Use]]:
-        """Who shares a client of the store: nobody where it stands for a broker's whole process, else some."""
+        """Decide who shares a client of the store: nobody if it stands for a broker's process, otherwise some do."""
         asking: list[Use] = [partial(self._ask, asker) for asker in self._askers]
         following: list[Use] = [watcher.follow for watcher in self._ranges]
         following += [watcher.follow for watcher in self._keys]
@@ -260,7 +261,7 @@ class _Harness:
         self._tell()
 
     async def _stay_connected(self, uses: Sequence[Use]) -> None:
-        """Use a client until each of `uses` returns, again and again if the store becomes unavailable."""
+        """Use a client until each of `uses` returns; reconnect if the store becomes unavailable."""
         while True:
             await self._is_up.wait()
             life = self._lives
@@ -306,7 +307,7 @@ class _Harness:
                 await client.query(group, f"by{group}", "", "~")
 
     async def _catch_up(self) -> bool:
-        """Give the watches the time to tell the last of it; the judge sees what they did not."""
+        """Give the watches time to report the rest; the judge sees what they did not report."""
         final = self.report.final
         with trio.move_on_after(self._catch_up_seconds_max) as waiting:
             for watcher in self._ranges:
@@ -317,7 +318,7 @@ class _Harness:
 
 
 def within(records: dict[str, Seen], reading: RangeReading) -> dict[str, Seen]:
-    """The records of the range that somebody reads."""
+    """Return the records of the range that is watched."""
     return {key: seen for key, seen in records.items() if reading.start <= key < reading.end}
 
 

@@ -1,7 +1,7 @@
-"""The embedded store on a disk layer that says "done" before it begins: a program for tests/support/store_process.py.
+"""The embedded store on a disk that confirms too early: a program for tests/support/store_process.py.
 
-What it answers is on the disk a few milliseconds later, unless it is killed meanwhile. A harness that kills it and does
-not notice would not notice a store that forgets its sync either.
+An answered write reaches the disk a few milliseconds later, unless the process is killed meanwhile. A harness that does
+not detect this would not detect a store without its sync, either.
 """
 
 import threading
@@ -25,7 +25,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class HastyFiles(DiskFiles):
-    """Does what is urgent later, in its order."""
+    """Delays urgent operations, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,5 +52,5 @@ async def open_hasty(data_dir: Path, snapshot_log_bytes: int) -> AsyncIterator[M
 
 
 def main() -> None:
-    """Serve it."""
+    """Serve the store."""
     serve(open_hasty)

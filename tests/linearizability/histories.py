@@ -1,4 +1,4 @@
-"""What concurrent clients of a metadata store asked and were told: recorded, written as JSON lines, and judged.
+"""The calls of concurrent clients of a metadata store: recorded, written as JSON lines, and judged.
 
     history = History()
     client = Client(1, store, history)
@@ -6,13 +6,15 @@
     history.write(path)
     verdict = await judge_aside(history.lines())    # Porcupine's
 
-A call is written down when it is made and completed when it returns; one that never returns, or raises
-StoreUnavailable, has an unknown outcome, and the judge lets it take effect at any later time or never. (A read without
-an answer says nothing and is left out.) Times are the ticks of a counter, one at each invocation and each return; all
-clients run in one thread, so the counter's order is the order in which things happened.
+A call is recorded when it is made and completed when it returns. A call that never returns, or raises StoreUnavailable,
+has an unknown outcome: for the judge it takes effect at any later time, or never. (A read without an answer says
+nothing
+and is left out.) Times are the ticks of a counter, one at each invocation and each return. All clients run in one
+thread, so the counter has the order of the events.
 
-Each call concerns the keys of one group, which lets the judge take the groups one by one, and every value is written
-once, which lets it tell who wrote what was read.
+Each call concerns the keys of one group, so the judge can take the groups one by one. Every value is written once, so
+it
+shows who wrote what was read.
 """
 
 import subprocess
@@ -48,13 +50,13 @@ PADDING: Final = b"."
 
 
 def text_of(value: bytes) -> str:
-    """A value as histories name it: what pads it is only counted."""
+    """Return a value as histories show it: its padding is only counted."""
     name = value.rstrip(PADDING)
     return name.decode() if len(name) == len(value) else f"{name.decode()}+{len(value) - len(name)}"
 
 
 class Seen(NamedTuple):
-    """A record as somebody saw it."""
+    """A record as a client saw it."""
 
     key: str
     value: str
@@ -63,13 +65,13 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, record: Record, index_key: str = "") -> "Seen":
-        """What is judged of a record."""
+        """Return the judged part of a record."""
         return cls(record.key, text_of(record.value), record.version, index_key)
 
 
 @dataclass(slots=True)
 class Call:
-    """One call and what is known of its outcome."""
+    """One call, and what is known of its outcome."""
 
     client: int
     group: str
@@ -88,7 +90,7 @@ class Call:
     conflict: tuple[str, int, int] | None = None
 
     def line(self) -> bytes:
-        """As the judge reads it."""
+        """Return the line that the judge reads."""
         told: dict[str, Any] = {
             "client": self.client,
             "group": self.group,
@@ -118,25 +120,25 @@ class History:
     _ticks: Any = field(default_factory=lambda: count(1))
 
     def tick(self) -> int:
-        """The next moment."""
+        """Return the next tick."""
         moment: int = next(self._ticks)
         return moment
 
     def saw(self, groups: Iterable[tuple[str, Seen]]) -> None:
-        """Records that watches told of, with their groups: whoever wrote them took effect, answered or not."""
+        """Add records that watches reported, with their groups: their writes took effect, answered or not."""
         self.calls += [Call(0, group, "seen", outcome="ok", records=(seen,)) for group, seen in groups]
 
     def lines(self) -> bytes:
-        """What the judge reads."""
+        """Return what the judge reads."""
         return b"\n".join(call.line() for call in self.calls if call.outcome != "unknown" or call.kind == "commit")
 
     def write(self, path: Path) -> None:
-        """Keep it."""
+        """Write the history to a file."""
         path.write_bytes(self.lines() + b"\n")
 
 
 class Client:
-    """Makes calls of a store and writes them down. Returns and raises what the store does."""
+    """Makes calls to a store and records them. It returns and raises what the store does."""
 
     def __init__(self, number: int, store: MetadataStore, history: History) -> None:
         self._number = number
@@ -184,7 +186,7 @@ class Client:
 
 
 class Verdict(NamedTuple):
-    """What the judge says of a history."""
+    """The judge's verdict on a history."""
 
     verdict: str
     """legal, illegal or undecided."""
@@ -211,7 +213,7 @@ def judge(lines: bytes, *, shares_revisions: bool = False, pictures: Path | None
 
 
 async def judge_aside(lines: bytes, *, shares_revisions: bool = False) -> Verdict:
-    """The same, in a thread."""
+    """Judge in a thread."""
     return await trio.to_thread.run_sync(lambda: judge(lines, shares_revisions=shares_revisions))
 
 

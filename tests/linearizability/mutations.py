@@ -1,7 +1,8 @@
-"""A history that was legal, changed as a broken store would have made it.
+"""Changes a legal history as a broken store would have done.
 
-Each mutation finds every place where it can be made and where no legal store could have answered so; it yields what to
-put in the place of which call. Judges that let one of them pass judge nothing.
+Each mutation finds all places where it can be made and where no legal store could have answered so. It yields the
+changed
+calls. A judge that accepts one of them is useless.
 """
 
 from collections import defaultdict
@@ -17,7 +18,7 @@ Mutation = Callable[[Sequence[Call]], Iterator[Edits]]
 
 
 def spread(calls: Sequence[Call]) -> list[Call]:
-    """The same history with every revision doubled: as legal as before, with room between two revisions."""
+    """Return the same history with every revision doubled: it stays legal, with room between two revisions."""
     spread_calls = []
     for call in calls:
         conflict = call.conflict and (call.conflict[0], 2 * call.conflict[1], 2 * call.conflict[2])
@@ -33,7 +34,7 @@ def spread(calls: Sequence[Call]) -> list[Call]:
 
 
 def a_read_is_stale(calls: Sequence[Call]) -> Iterator[Edits]:
-    """A get returns what had been overwritten before it began."""
+    """A get returns what was overwritten before it began."""
     written = _written(calls)
     shown = _first_shown(calls)
     for number, call in enumerate(calls):
@@ -45,7 +46,7 @@ def a_read_is_stale(calls: Sequence[Call]) -> Iterator[Edits]:
 
 
 def a_write_is_lost(calls: Sequence[Call]) -> Iterator[Edits]:
-    """A get finds nothing where somebody had put something and nobody has deleted it since."""
+    """A get finds nothing where a record was put and never deleted."""
     shown = _first_shown(calls)
     put_at = {call.revision: call.invoked for call in calls if call.outcome == "ok"}
     for number, call in enumerate(calls):
@@ -57,7 +58,7 @@ def a_write_is_lost(calls: Sequence[Call]) -> Iterator[Edits]:
 
 
 def a_sequence_number_is_given_twice(calls: Sequence[Call]) -> Iterator[Edits]:
-    """Two sequential puts are told the same key."""
+    """Two sequential puts get the same key."""
     before: dict[str, str] = {}
     for number, call in enumerate(calls):
         if call.kind != "commit" or call.outcome != "ok":
@@ -82,7 +83,7 @@ def a_sequence_number_is_given_twice(calls: Sequence[Call]) -> Iterator[Edits]:
 
 
 def a_sequence_goes_back(calls: Sequence[Call]) -> Iterator[Edits]:
-    """A sequential put is told a number below one that had been given out, whose record nobody ever saw."""
+    """A sequential put gets a number below one that was assigned before, whose record nobody saw."""
     given: dict[str, tuple[str, int]] = {}
     for number, call in enumerate(calls):
         if call.kind != "commit" or call.outcome != "ok" or len(call.ops) != 1:
@@ -98,7 +99,7 @@ def a_sequence_goes_back(calls: Sequence[Call]) -> Iterator[Edits]:
 
 
 def both_win(calls: Sequence[Call]) -> Iterator[Edits]:
-    """Of two compare-and-sets from one version the loser is told that it won. Of a history that is spread."""
+    """The loser of two compare-and-sets from one version is told that it won. The history must be spread."""
     winners = {
         (op.key, op.expected): call.revision
         for call in calls
@@ -117,7 +118,7 @@ def both_win(calls: Sequence[Call]) -> Iterator[Edits]:
 
 
 def an_index_hit_is_missing(calls: Sequence[Call]) -> Iterator[Edits]:
-    """An index query leaves out a record that was there before it and is still there after it."""
+    """An index query omits a record that existed before and after it."""
     shown = _first_shown(calls)
     last_seen = {seen: call.invoked for call in calls for seen in _bare(call)}
     for number, call in enumerate(calls):
@@ -160,7 +161,7 @@ def a_change_set_is_half_applied(calls: Sequence[Call]) -> Iterator[Edits]:
 
 
 def a_version_is_given_twice(calls: Sequence[Call]) -> Iterator[Edits]:
-    """A put is told a version that its key had before (which makes compare-and-set unsafe)."""
+    """A put gets a version that its key had before (which makes compare-and-set unsafe)."""
     written = _written(calls)
     for number, call in enumerate(calls):
         if call.outcome == "ok" and len(call.ops) == 1 and isinstance(op := call.ops[0], Put):
@@ -196,12 +197,12 @@ EVERY: Sequence[Mutation] = (
 
 
 def edited(calls: Sequence[Call], edits: Edits) -> list[Call]:
-    """The history with an edit made."""
+    """Return the history with an edit."""
     return [edits.get(number, call) for number, call in enumerate(calls)]
 
 
 def _written(calls: Sequence[Call]) -> dict[str, list[Seen]]:
-    """By key, what answered puts left there, oldest first."""
+    """Return, by key, what answered puts wrote, oldest first."""
     written: dict[str, list[Seen]] = defaultdict(list)
     for call in calls:
         if call.kind == "commit" and call.outcome == "ok":
@@ -214,7 +215,7 @@ def _written(calls: Sequence[Call]) -> dict[str, list[Seen]]:
 
 
 def _first_shown(calls: Sequence[Call]) -> dict[int, int]:
-    """By revision, when somebody had been told of it for the first time."""
+    """Return, by revision, when a client first learned of it."""
     shown: dict[int, int] = {}
     for call in calls:
         if call.returned is not None:

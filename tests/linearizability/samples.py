@@ -1,9 +1,10 @@
-"""Large change sets, and what of them is there: each is wholly there or wholly absent, whenever one looks.
+"""Samples of large change sets: at any moment each one is completely there or completely absent.
 
-A set is `size` records `/big/<set>/<record>`, every tenth of which stands in an index under the set's number. The
-change set that writes set n deletes all sets below n - 1. So at any moment two sets may be there, next to each other.
+A set is `size` records `/big/<set>/<record>`, every tenth of which is in an index under the set's number. The change
+set
+that writes set n deletes all sets below n - 1. So at any moment there may be two sets, n - 1 and n.
 
-Pure but for `look`, which runs beside the store, in its process.
+Pure except for `look`, which runs beside the store, in its process.
 """
 
 from collections import defaultdict
@@ -19,7 +20,7 @@ INDEXED: Final = 10
 
 
 class Piece(NamedTuple):
-    """What is there of one set."""
+    """The existing part of one set."""
 
     records: int
     versions: frozenset[int]
@@ -30,7 +31,7 @@ Pieces = dict[int, Piece]
 
 
 class Sample(NamedTuple):
-    """What one look found, and when it was taken, in ticks."""
+    """What one sample found, and when it was taken, in ticks."""
 
     invoked: int
     returned: int
@@ -40,7 +41,7 @@ class Sample(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A set that was to be written."""
+    """A set that a writer tried to write."""
 
     number: int
     invoked: int
@@ -50,7 +51,7 @@ class Attempt(NamedTuple):
 
 
 def change_set(number: int, size: int) -> list[Op]:
-    """What writes a set, of `size` records."""
+    """Return the change set that writes a set of `size` records."""
     value = b"%d" % number + b"." * 60
     index = (IndexEntry(INDEX, f"{number:08}"),)
     puts = [
@@ -61,7 +62,7 @@ def change_set(number: int, size: int) -> list[Op]:
 
 
 async def look(store: MetadataStore) -> tuple[Pieces, Pieces]:
-    """What is there now, by a scan and by the index."""
+    """Sample the current state, with a scan and with the index."""
     scanned = pieces((record.key, record.version) for record in await store.scan(*starting_with(PREFIX)))
     found = pieces((hit.record.key, hit.record.version) for hit in await store.query(INDEX, "", "~"))
     return scanned, found
@@ -79,7 +80,7 @@ def pieces(records: Iterable[tuple[str, int]]) -> Pieces:
 
 
 def judge_samples(samples: Sequence[Sample], attempts: Sequence[Attempt], size: int) -> list[str]:
-    """What is wrong with what was found while these attempts were made. `samples` were taken one after another."""
+    """Return complaints about the samples, taken one after another while these attempts were made."""
     complaints: list[str] = []
     highest = 0
     indexed = -(-size // INDEXED)
@@ -95,9 +96,9 @@ def judge_samples(samples: Sequence[Sample], attempts: Sequence[Attempt], size: 
 
 
 def judge_steps(steps: Sequence[tuple[Pieces, Pieces]], size: int, *, folds: bool = False) -> list[str]:
-    """What is wrong with what a watch told, step by step: the records written, and those deleted.
+    """Return complaints about a watch's reports, step by step: the records written, and those deleted.
 
-    A slow reader may be told of several change sets at once (`folds`), but never of parts.
+    A slow reader may get several change sets at once (`folds`), but never parts.
     """
     complaints: list[str] = []
     there: Pieces = {}

@@ -1,8 +1,8 @@
-"""What is judged: a metadata store whose process can be killed, whichever store it is.
+"""The judged metadata stores, whose processes can be killed.
 
-The harness knows a store by three things: how to start and kill its process, how a client reaches it, and whether a
-client and its watches outlive the process (`outlives`): a client of etcd does, and goes on by itself; one of the
-embedded store is part of the broker and dies with it, which a new connection stands for.
+The harness knows three things of a store: how to start and kill its process, how a client reaches it, and whether a
+client and its watches outlive the process (`outlives`). A client of etcd does, and continues by itself. A client of the
+embedded store is part of the broker and dies with it; a new connection stands for that.
 """
 
 import os
@@ -43,30 +43,30 @@ class Subject(ABC):
 
     @abstractmethod
     def client(self) -> AbstractAsyncContextManager[MetadataStore]:
-        """A client; the process is up, or was until a moment ago.
+        """Open a client; the process runs, or ran until a moment ago.
 
         Raises:
-            StoreUnavailable: it is not.
+            StoreUnavailable: the process is down.
         """
 
     @abstractmethod
     def start(self, death: Death | None = None) -> bool:
-        """Start the process on the data of before, and wait until it answers; False: it killed itself. Blocks."""
+        """Start the process on the existing data, and wait for its answer. Return False if it killed itself. Blocks."""
 
     @abstractmethod
     def send_kill(self) -> None:
-        """Kill -9, without waiting."""
+        """Send kill -9, without waiting."""
 
     @abstractmethod
     def wait(self, seconds_max: float) -> bool:
-        """Wait until it is gone; False: it still runs. Blocks."""
+        """Wait until it is gone. Return False if it still runs. Blocks."""
 
 
 class MemorySubject(Subject):
     """The store in memory: nothing to kill, but calls of many clients."""
 
     def __init__(self, store: MetadataStore | None = None) -> None:
-        """`store`: another one in its place."""
+        """Set up. `store` is used instead of the memory store."""
         self._store = store or MemoryStore()
 
     @asynccontextmanager
@@ -85,7 +85,7 @@ class MemorySubject(Subject):
 
 
 class EmbeddedSubject(Subject):
-    """The embedded store in a process of its own."""
+    """The embedded store in a separate process."""
 
     takes_deaths = True
 
@@ -107,13 +107,13 @@ class EmbeddedSubject(Subject):
 
 @contextmanager
 def embedded(folder: Path, program: str = STORE_PROGRAM) -> Iterator[Subject]:
-    """The embedded store on `folder`. `program`: the module whose `main` serves it."""
+    """Run the embedded store on `folder`. `program` is the module whose `main` serves it."""
     with store_process(folder / "data", snapshot_log_bytes=SNAPSHOT_LOG_BYTES, program=program) as process:
         yield EmbeddedSubject(process)
 
 
 class EtcdSubject(Subject):
-    """A real etcd, and clients that are stores of their own in this process. Its clients do not die with it."""
+    """A real etcd. Its clients are separate stores in this process, and do not die with it."""
 
     outlives = True
     shares_revisions = True
@@ -142,7 +142,7 @@ class EtcdSubject(Subject):
 
 @contextmanager
 def etcd(folder: Path) -> Iterator[Subject]:
-    """A store on an etcd of its own with its data in `folder`."""
+    """Run a store on a new etcd with its data in `folder`."""
     with running_etcd(folder) as process:
         process.stop()
         yield EtcdSubject(process)

@@ -1,4 +1,4 @@
-"""Stores that are broken in ways that stores are broken in, judged by the whole harness: it says no to each."""
+"""Stores with realistic bugs. The whole harness must reject each of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.linearizability.subjects import MemorySubject, embedded
 
 
 class StaleStore(MemoryStore):
-    """Answers some reads from a cache that nobody invalidates."""
+    """Answers some reads from a cache that is never invalidated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class RacyStore(MemoryStore):
 
 
 class LaggingIndexStore(MemoryStore):
-    """Answers some index queries as they would have been answered before."""
+    """Answers some index queries from an older state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class ForgetfulWatchStore(MemoryStore):
 
 @pytest.mark.parametrize("broken", [StaleStore, RacyStore, LaggingIndexStore, ForgetfulWatchStore])
 async def test_a_broken_store_is_noticed(broken: type[MetadataStore]) -> None:
-    """M2, M8, M9, M14: the same clients, watches and judges as for the real ones."""
+    """M2, M8, M9, M14: the clients, watches and judges are those of the real stores."""
     # What a watch forgets it never tells, however long one waits.
     report = await run(MemorySubject(broken()), seed=1, calls=1_500, catch_up_seconds_max=0.2)
     assert report.verdict == "illegal"

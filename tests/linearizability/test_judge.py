@@ -1,4 +1,4 @@
-"""The judges can say no: a recorded history is legal, and whatever a broken store would have made of it is not."""
+"""The judges can reject: a recorded history is legal, and every changed history is not."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ EDITS_MAX: Final = 3
 
 @pytest.fixture(scope="module", params=["memory", "embedded"])
 def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Report]:
-    """A run of its own for all tests of this module."""
+    """Run once for all tests of this module."""
     if request.param == "memory":
         yield trio.run(lambda: run(MemorySubject(), seed=11, calls=2_000))
     else:
@@ -58,7 +58,7 @@ def put(key: str, value: str, *, expected: int | None = None) -> Put:
 
 
 def written(client: int, invoked: int, op: Put, *, returned: int | None = None, revision: int = 0) -> Call:
-    """A commit of one put: answered, or not."""
+    """Return a commit of one put: answered or not."""
     call = Call(client, "/g", "commit", invoked, ops=(op,))
     if returned is None:
         return call
@@ -113,12 +113,12 @@ OLD, NEW = Seen("/g/a", "1", 5), Seen("/g/a", "2", 6)
     ],
 )
 def test_an_unanswered_write_takes_effect_once_or_never(reads: list[Call], verdict: str) -> None:
-    """M22, M23: at any later time, and never half, nor is it undone."""
+    """M22, M23: it may take effect at any later time, never half, and is not undone."""
     assert judge(lines([FIRST, UNANSWERED, *reads])).verdict == verdict
 
 
 def test_an_unanswered_write_shows_by_what_it_replaced() -> None:
-    """M14, M22: an index has lost a record though nobody ever saw the new one."""
+    """M14, M22: an index has lost a record, although nobody ever saw the new one."""
     indexed = replace(FIRST, ops=(replace(put("/g/a", "1"), indexes=(IndexEntry("by", "x"),)),))
     query = Call(2, "/g", "query", 4, 5, "ok", {"index": "by", "start": "x", "end": "y"})
     assert judge(lines([indexed, UNANSWERED, query])).verdict == "legal"
@@ -126,19 +126,19 @@ def test_an_unanswered_write_shows_by_what_it_replaced() -> None:
 
 
 def test_an_unanswered_write_does_not_take_effect_before_it_was_made() -> None:
-    """M22: unknown is not anything."""
+    """M22: unknown does not mean arbitrary."""
     assert judge(lines([FIRST, replace(UNANSWERED, invoked=8), got(2, 4, 5, NEW)])).verdict == "illegal"
 
 
 def test_revisions_rise_over_groups() -> None:
-    """M3: also between keys that have nothing to do with each other."""
+    """M3: this includes unrelated keys."""
     other = written(2, 3, put("/h/a", "9"), returned=4, revision=6)
     assert judge(lines([FIRST, replace(other, group="/h")])).verdict == "legal"
     assert judge(lines([FIRST, replace(other, group="/h", revision=4)])).verdict == "illegal"
 
 
 def test_change_sets_may_share_a_revision_only_where_that_was_agreed() -> None:
-    """M3: and then only if they touch different keys, so that no key ever has one version twice."""
+    """M3: they must touch different keys, so that no key ever has one version twice."""
     both = [FIRST, written(2, 1, put("/g/b", "2"), returned=3, revision=5)]
     assert judge(lines(both)).verdict == "illegal"
     assert judge(lines(both), shares_revisions=True).verdict == "legal"
@@ -149,7 +149,7 @@ def test_change_sets_may_share_a_revision_only_where_that_was_agreed() -> None:
 
 
 def test_a_line_that_is_not_understood_is_no_history(tmp_path: Path) -> None:
-    """Else it would count as legal."""
+    """Otherwise it would count as legal."""
     with pytest.raises(Exception, match="exit status 2"):
         judge(b'{"client": 1, "call": "gte", "outcome": "ok"}')
     path = tmp_path / "history"

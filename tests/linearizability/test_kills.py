@@ -1,4 +1,4 @@
-"""Stores whose process is killed (kill -9) under concurrent clients and watches, judged; a short run and long ones."""
+"""Stores whose process is killed (kill -9) under concurrent clients and watches; a short run and long ones."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def check(report: Report, kills: int) -> None:
 
 @pytest.mark.parametrize(("store", "kills"), [("embedded", 8), ("etcd", 2)])
 async def test_a_few_kills_break_no_promise(tmp_path: Path, store: str, kills: int) -> None:
-    """M1, M2, M3, M5, M8, M9, M13, M14, M15, M22, M23: what was told is linearizable, and watches tell all of it."""
+    """M1, M2, M3, M5, M8, M9, M13, M14, M15, M22, M23: the answers are linearizable, and watches report everything."""
     with SUBJECTS[store](tmp_path) as subject:
         check(await run(subject, seed=3, kills=kills, calls=600), kills)
 
@@ -30,7 +30,7 @@ async def test_a_few_kills_break_no_promise(tmp_path: Path, store: str, kills: i
     ("store", "kills", "seed"), [*(("embedded", 150, seed) for seed in range(1, 6)), ("etcd", 25, 1), ("etcd", 25, 2)]
 )
 async def test_many_kills_break_no_promise(tmp_path: Path, store: str, kills: int, seed: int) -> None:
-    """M1, M2, M3, M5, M8, M9, M13, M14, M15, M22, M23: at start-ups, in recoveries, in snapshots and under load."""
+    """M1, M2, M3, M5, M8, M9, M13, M14, M15, M22, M23: in starts, recoveries and snapshots, and under load."""
     with SUBJECTS[store](tmp_path) as subject:
         check(await run(subject, seed=seed, kills=kills, calls=10_000), kills)
 
@@ -39,7 +39,7 @@ async def test_many_kills_break_no_promise(tmp_path: Path, store: str, kills: in
 async def test_a_writer_killed_in_a_large_change_set_leaves_all_of_it_or_nothing(
     tmp_path: Path, store: str, kills: int
 ) -> None:
-    """R8, R13, R14, R17, M23, M24: 10,000 records (on etcd, what it takes), looked at all the time and after kills."""
+    """R8, R13, R14, R17, M23, M24: 10,000 records (on etcd, its limit), sampled continuously and after kills."""
     with SUBJECTS[store](tmp_path) as subject:
         report = await run_big_sets(subject, seed=1, kills=kills)
     assert report.complaints == []
@@ -53,7 +53,7 @@ async def test_a_writer_killed_in_a_large_change_set_leaves_all_of_it_or_nothing
     ("store", "kills", "seed"), [*(("embedded", 30, seed) for seed in range(1, 4)), ("etcd", 10, 1)]
 )
 async def test_many_kills_in_large_change_sets(tmp_path: Path, store: str, kills: int, seed: int) -> None:
-    """R8, R13, R14, R17, R20, M23, M24: each is wholly there or wholly absent, at every moment sampled."""
+    """R8, R13, R14, R17, R20, M23, M24: each is completely there or absent in every sample."""
     with SUBJECTS[store](tmp_path) as subject:
         report = await run_big_sets(subject, seed=seed, kills=kills)
     assert report.complaints == []

@@ -1,4 +1,4 @@
-"""The judge of large change sets can say no."""
+"""The judge of large change sets can reject."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_a_set_in_pieces_is_seen(samples: list[Sample], complaint: str) -> None:
 
 
 def test_a_watch_tells_whole_sets() -> None:
-    """R14: one change set, one step."""
+    """R14: one change set is one step."""
     steps: list[tuple[Pieces, Pieces]] = [
         ({}, {}),
         (whole(1), {}),
@@ -70,7 +70,7 @@ def test_a_watch_tells_whole_sets() -> None:
 
 
 def test_a_slow_reader_is_told_of_several_sets_at_once_but_of_no_part() -> None:
-    """M17: the difference is as whole as what it is made of."""
+    """M17: a difference is as complete as its change sets."""
     steps: list[tuple[Pieces, Pieces]] = [(whole(1), {}), (whole(4, 5), whole(1)), (whole(7), whole(4, 5))]
     assert judge_steps(steps, SIZE, folds=True) == []
     assert judge_steps(steps, SIZE)

@@ -1,4 +1,4 @@
-"""The judge of watches can say no: what watches told over kills is true, and whatever is left out or added is seen."""
+"""The judge of watches can reject: real reports over kills are correct, and every omission or addition is found."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ EDITS_MAX: Final = 8
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A run of its own for all tests of this module."""
+    """Run once for all tests of this module."""
     folder: Path = tmp_path_factory.mktemp("store")
     with embedded(folder) as subject:
         return trio.run(lambda: run(subject, seed=5, kills=4, calls=1_200))
@@ -34,7 +34,7 @@ def writes(report: Report) -> Writes:
 
 
 def test_what_watches_told_is_true(report: Report, writes: Writes) -> None:
-    """M13, M14, M15, M17: ordered, unique, none lost, never back, for quick and slow readers, over four kills."""
+    """M13, M14, M15, M17: ordered, unique, complete and never back, for fast and slow readers, over four kills."""
     assert report.complaints == []
     assert report.kills.total() == 4
     for reading in report.ranges:
@@ -106,7 +106,7 @@ MUTATIONS = (
 def test_what_no_watch_may_tell_is_seen(
     report: Report, writes: Writes, mutation: Callable[[Sitting, Writes], Iterator[Sitting]]
 ) -> None:
-    """M13, M14, M17: lost, repeated, out of order, torn or invented steps, wherever they are."""
+    """M13, M14, M17: lost, repeated, reordered, torn or invented steps, anywhere."""
     tried = 0
     for reading in report.ranges:
         final = within(report.final, reading)
@@ -121,7 +121,7 @@ def test_what_no_watch_may_tell_is_seen(
 
 
 def test_a_watch_that_goes_back_after_a_resumption_is_seen(report: Report, writes: Writes) -> None:
-    """M15: each listing shows what is at least as new as what had been told before it."""
+    """M15: each listing is at least as new as everything reported before it."""
     reading = report.ranges[0]
     tried = 0
     for number in range(1, len(reading.sittings)):
@@ -138,7 +138,7 @@ def test_a_watch_that_goes_back_after_a_resumption_is_seen(report: Report, write
 
 
 def test_a_watch_that_stops_too_early_is_seen(report: Report, writes: Writes) -> None:
-    """M14: none lost means the last one too."""
+    """M14: a complete report includes the last change."""
     reading = report.ranges[0]
     steps = len(reading.sittings[-1])
     for kept in range(steps - 1, 0, -(steps // EDITS_MAX + 1)):
@@ -147,7 +147,7 @@ def test_a_watch_that_stops_too_early_is_seen(report: Report, writes: Writes) ->
 
 
 def test_a_key_watch_may_leave_out_states_but_not_the_last(report: Report, writes: Writes) -> None:
-    """M13: it coalesces, never goes back, and ends with what is there."""
+    """M13: it merges states, never goes back, and ends with the final state."""
     told = {seen for reading in report.ranges for steps in reading.sittings for step in steps for seen in step.records}
     key = "/g0/a"
     states: list[Seen | None] = [*sorted((seen for seen in told if seen.key == key), key=lambda seen: seen.version)]
@@ -163,7 +163,7 @@ def test_a_key_watch_may_leave_out_states_but_not_the_last(report: Report, write
 
 
 def test_an_unanswered_deletion_may_have_the_revision_of_an_answer() -> None:
-    """M14: a change set that changed nothing is answered with the revision of the one before, whoever made that."""
+    """M14: a change set that changed nothing is answered with the revision of the change set before it."""
     put = Call(1, "/g", "commit", 1, 2, "ok", ops=(Put("/g/a", b"1"),), revision=1, keys=("/g/a",))
     deletion = Call(2, "/g", "commit", 3, ops=(Delete("/g/a"),))
     check = Call(1, "/g", "commit", 4, 5, "ok", ops=(Check("/g/b", 0),), revision=2, keys=(None,))

@@ -1,11 +1,12 @@
-"""Whether what watches told is what was written: ordered, unique, whole, none lost, and never back after a resumption.
+"""Checks that watches report what was written: ordered, unique, whole, complete, and never back after a resumption.
 
-Versions are revisions, so the writes of a history stand in one order, and a watch can be held against it without any
-search. Which revision an unanswered change set got is known as soon as anybody saw one of its values; of one that only
-deletes it is never known, so a deletion that nobody answered for may be the doing of any such.
+Versions are revisions, so the writes of a history have one order, and a watch can be compared with it directly. The
+revision of an unanswered change set is known as soon as anybody saw one of its values. The revision of one that only
+deletes is never known. So any unanswered deletion may explain a deletion.
 
-A range watch may fold what it has to tell into one difference if its reader is slow. Where the harness keeps the
-readers within the bound (`folds=False`), each change set is a step of its own.
+A range watch may merge its reports into one difference if its reader is slow. Where the harness keeps the readers
+within
+the bound (`folds=False`), each change set is a separate step.
 """
 
 import math
@@ -25,7 +26,7 @@ COMPLAINTS_MAX: Final = 20
 
 @dataclass(slots=True)
 class _Write:
-    """A change set that took effect, as a revision that is known."""
+    """A change set that took effect with a known revision."""
 
     revision: int
     puts: dict[str, Seen] = field(default_factory=dict)
@@ -39,7 +40,7 @@ class Writes:
     """What is known of a history's writes."""
 
     def __init__(self, calls: Iterable[Call], readings: Iterable[RangeReading], final: Iterable[Seen]) -> None:
-        """Of calls that include what the watches themselves told (`History.saw`)."""
+        """Set up with calls that include the watches' own reports (`History.saw`)."""
         calls = list(calls)
         self._listed: dict[Seen, float] = dict.fromkeys(final, math.inf)
         """The highest revision at which a record was listed."""
@@ -93,36 +94,36 @@ class Writes:
                     self._touches[key].append((revision, None))
 
     def keys_between(self, start: str, end: str) -> list[str]:
-        """The keys of a range that were ever written."""
+        """Return all keys of a range that were ever written."""
         return [key for key in self._touches if start <= key < end]
 
     def after(self, revision: int, upto: int) -> Iterator[_Write]:
-        """The writes with revisions above one and below another."""
+        """Return the writes with revisions above one and below another."""
         for known in self.revisions[bisect_right(self.revisions, revision) :]:
             if known >= upto:
                 return
             yield self.by_revision[known]
 
     def last(self, key: str, revision: int) -> Seen | None:
-        """What a key held at a revision, deletions of unknown time left out."""
+        """Return what a key had at a revision, without deletions of unknown time."""
         touches = self._touches.get(key, [])
         number = bisect_right(touches, revision, key=lambda touch: touch[0])
         return touches[number - 1][1] if number else None
 
     def may_be_absent(self, seen: Seen, revision: int) -> bool:
-        """Whether a deletion without an answer may explain that a record is not there at a revision."""
+        """Return whether an unanswered deletion may explain that a record is missing at a revision."""
         if self._listed.get(seen, 0) >= revision:
             return False
         return any(_deletes(deletes, seen.key) for deletes in self._doubtful)
 
     def may_be_one_deletion(self, keys: Iterable[str]) -> bool:
-        """Whether one change set without an answer deletes all these keys."""
+        """Return whether one unanswered change set may delete all these keys."""
         wanted = list(keys)
         return any(all(_deletes(deletes, key) for key in wanted) for deletes in self._doubtful)
 
 
 def judge_range(writes: Writes, reading: RangeReading, final: dict[str, Seen], *, folds: bool) -> list[str]:
-    """What is wrong with what a range watch told; `final` is what the range holds in the end."""
+    """Return complaints about a range watch's reports; `final` is the range's final content."""
     complaints: list[str] = []
     last = 0
     state: dict[str, Seen] = {}
@@ -150,7 +151,7 @@ def judge_range(writes: Writes, reading: RangeReading, final: dict[str, Seen], *
 
 
 def judge_key(writes: Writes, reading: KeyReading, final: Seen | None) -> list[str]:
-    """What is wrong with what a key watch told. It may leave out states, but not the last."""
+    """Return complaints about a key watch's reports. It may omit states, but not the last one."""
     complaints: list[str] = []
     version = 0
     state: Seen | None = None
@@ -172,7 +173,7 @@ def judge_key(writes: Writes, reading: KeyReading, final: Seen | None) -> list[s
 
 
 def _back(reading: RangeReading, last: int, before: dict[str, Seen], step: Step) -> Iterator[str]:
-    """M15: a listing after a resumption is not older than what was told before it."""
+    """M15: a listing after a resumption is not older than earlier reports."""
     if step.deleted:
         yield f"a listing deletes {step.deleted}"
     if step.revision < last:
@@ -184,7 +185,7 @@ def _back(reading: RangeReading, last: int, before: dict[str, Seen], step: Step)
 
 
 def _untrue(writes: Writes, reading: RangeReading, revision: int, state: dict[str, Seen]) -> Iterator[str]:
-    """M14: what it shows is what was there at that revision."""
+    """M14: its content is that of the range at that revision."""
     for key, seen in state.items():
         true = writes.last(key, revision)
         # A deletion at a known revision may have changed nothing, but what it says is absent is absent.
@@ -197,7 +198,7 @@ def _untrue(writes: Writes, reading: RangeReading, revision: int, state: dict[st
 
 
 def _unordered(last: int, before: dict[str, Seen], step: Step) -> Iterator[str]:
-    """Ordered and unique."""
+    """Check that the steps are ordered and unique."""
     if step.revision <= last:
         yield f"revision {step.revision} was told after {last}"
     if not step.records and not step.deleted:
@@ -223,7 +224,7 @@ def _lost(writes: Writes, reading: RangeReading, last: int, revision: int, befor
 
 
 def _unlike(writes: Writes, reading: RangeReading, step: Step, before: dict[str, Seen]) -> Iterator[str]:
-    """R14: a step is one change set, and all that it did in the range."""
+    """R14: a step is one change set, with all its effects in the range."""
     write = writes.by_revision.get(step.revision)
     deleted = set(step.deleted)
     gone = set() if write is None else {key for key in before if write.deletes_key(key)}

@@ -1,7 +1,7 @@
-"""Readers of watches that write down what they were told, over all deaths of the store's process.
+"""Readers of watches that record the reports, over all deaths of the store's process.
 
-A watcher opens its watch, reads it until the process dies, and opens it again; each time it does, a new sitting begins.
-With a store whose clients outlive the process there is one sitting from the first moment to the last.
+A watcher opens its watch, reads it until the process dies, and opens it again; each time a new sitting begins. If the
+store's clients outlive the process, there is one sitting.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ from tests.linearizability.histories import Seen
 
 
 class Step(NamedTuple):
-    """What one `next` of a range watch returned."""
+    """The result of one `next` of a range watch."""
 
     revision: int
     records: tuple[Seen, ...] = ()
@@ -23,13 +23,13 @@ class Step(NamedTuple):
 
     @classmethod
     def of(cls, change: Change) -> "Step":
-        """What is judged of a change."""
+        """Return the judged part of a change."""
         return cls(change.revision, tuple(Seen.of(record) for record in change.records), change.deleted)
 
 
 @dataclass(slots=True)
 class RangeReading:
-    """All that one reader of a range was told."""
+    """All reports to one reader of a range."""
 
     start: str
     end: str
@@ -38,14 +38,14 @@ class RangeReading:
 
 @dataclass(slots=True)
 class KeyReading:
-    """All that one reader of a key was told."""
+    """All reports to one reader of a key."""
 
     key: str
     sittings: list[list[Seen | None]] = field(default_factory=list)
 
 
 class RangeWatcher:
-    """Follows a range. `pause` is awaited before each step but the first of a sitting; for a slow reader."""
+    """Follows a range. `pause` is awaited before each step but the first of a sitting, for a slow reader."""
 
     def __init__(self, start: str, end: str, pause: Callable[[], Awaitable[None]] | None = None) -> None:
         self.reading = RangeReading(start, end)
@@ -72,7 +72,7 @@ class RangeWatcher:
                     await self._pause()
 
     async def wait_for(self, records: dict[str, Seen]) -> None:
-        """Return once it believes that these records are there and no others."""
+        """Wait until it has seen that exactly these records are there."""
         while self.state != records:
             await self._changed.wait()
 
@@ -102,6 +102,6 @@ class KeyWatcher:
                 self._changed = trio.Event()
 
     async def wait_for(self, seen: Seen | None) -> None:
-        """Return once it believes that the key is so."""
+        """Wait until it has seen this state of the key."""
         while self.now != seen:
             await self._changed.wait()

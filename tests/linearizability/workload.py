@@ -1,8 +1,9 @@
-"""What each client asks of the store: drawn from a seed, on few keys, so that calls meet.
+"""Each client's requests: drawn from a seed, on few keys, so that calls collide.
 
-The keys come in groups: `/g7/a` to `/g7/d`, sequential records under `/g7/s-`, and an index of the group's own. Two
-groups are in use at a time, and each only for so many calls; then a new one takes its place, so that the judge has many
-short histories rather than a long one.
+The keys come in groups: `/g7/a` to `/g7/d`, sequential records under `/g7/s-`, and the group's own index. Two groups
+are
+in use at a time, each for a limited number of calls. Then a new one replaces it, so that the judge has many short
+histories instead of a long one.
 """
 
 import math
@@ -42,27 +43,27 @@ PADDING_BYTES: Final = 3_500
 
 @dataclass(slots=True)
 class Groups:
-    """Which groups are in use."""
+    """The groups in use."""
 
     calls_max: int = 400
     """Of one group, about; half of its life it shares with the group before, half with the one after."""
     calls: int = 0
 
     def draw(self, random: Random) -> str:
-        """A group for the next call."""
+        """Draw a group for the next call."""
         self.calls += 1
         newest = 2 * self.calls // self.calls_max
         return f"/g{newest - random.randrange(2) if newest else 0}"
 
     @property
     def names(self) -> list[str]:
-        """All that were ever in use."""
+        """Return all groups that were ever in use."""
         return [f"/g{number}" for number in range(2 * self.calls // self.calls_max + 1)]
 
 
 @dataclass(slots=True)
 class Asker:
-    """One client's choices. It knows only what it was told."""
+    """One client's choices. It knows only its own answers."""
 
     number: int
     random: Random

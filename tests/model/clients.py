@@ -1,7 +1,7 @@
-"""What runs against the simulated broker: a writer with transactions, and consumers that follow the layout.
+"""The clients of the simulated broker: a writer with transactions, and consumers that follow the layout.
 
-They behave as the project's clients and Java's do, but never send a message twice: what is not answered when a
-producer or the broker goes stays unknown. Everything they do and hear is told to the `World`.
+They behave like the project's and Java's clients, but never send a message twice: what is unanswered when a producer or
+the broker ends stays unknown. They report everything that they do and learn to the `World`.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ PERMITS: Final = 5
 
 @dataclass(frozen=True)
 class Segment:
-    """As clients know it from the layout."""
+    """A segment as clients see it in the layout."""
 
     id: int
     name: str
@@ -52,7 +52,7 @@ class Parties:
 
 
 class Follower:
-    """A connection that is told a topic's layout."""
+    """A connection that gets a topic's layouts."""
 
     def __init__(self, parties: Parties) -> None:
         self.parties = parties
@@ -90,10 +90,10 @@ class Follower:
                 self.layout_changed(topic)
 
     def layout_changed(self, topic: str) -> None:
-        """There is a newer layout."""
+        """Take a newer layout."""
 
     def later(self, call: Callable[[], None]) -> None:
-        """Try again in a moment, if the connection is still there."""
+        """Retry in a moment, if the connection still exists."""
 
         async def wait() -> None:
             await trio.sleep(AGAIN_SECONDS)
@@ -121,7 +121,7 @@ class Writer(Follower):
     """One client with a producer per segment, and its transactions."""
 
     def __init__(self, parties: Parties, topics: list[str], *, leaves: bool) -> None:
-        """`leaves`: producers leave a replaced segment by themselves, as they should."""
+        """Set up. With `leaves`, producers leave a replaced segment by themselves, as they should."""
         super().__init__(parties)
         self._leaves = leaves
         self._producers: dict[str, _Producer] = {}
@@ -130,7 +130,7 @@ class Writer(Follower):
             self.follow(topic)
 
     def send(self, topic: str, key: str, txn: Txn | None, txn_id: tuple[int, int] | None) -> Message | None:
-        """Send a message to the segment that has the key; None while the layout is not known."""
+        """Send a message to the segment that takes the key. Return None while the layout is unknown."""
         place = key_hash(key)
         segment = next(
             (each for each in self.layouts.get(topic, ()) if each.is_active and each.start <= place <= each.end), None
@@ -152,7 +152,7 @@ class Writer(Follower):
         self.connection.ask(lambda request: commands.new_txn(request, 0, round(seconds * 1000)), answer)
 
     def end(self, txn: Txn, txn_id: tuple[int, int], fate: Fate) -> None:
-        """Ask for the transaction's end."""
+        """Request the transaction's end."""
         txn.asked.add(fate)
         other = Fate.ABORTED if fate is Fate.COMMITTED else Fate.COMMITTED
 
@@ -236,7 +236,7 @@ class Held:
 
 
 class Consumer(Follower):
-    """One consumer of a scalable topic: of an ordered subscription as it is told, of a shared one on every segment."""
+    """One consumer of a scalable topic: ordered, on its assigned segments, or shared, on every segment."""
 
     def __init__(self, parties: Parties, topic: str, name: str, *, is_ordered: bool, number: int) -> None:
         super().__init__(parties)
@@ -274,7 +274,7 @@ class Consumer(Follower):
         txn_id: tuple[int, int] | None = None,
         is_doubled: bool = False,
     ) -> None:
-        """Acknowledge a message, or all up to it on its segment, and ask to be told when that is durable.
+        """Acknowledge a message, or all up to it on its segment, and request an answer when that is durable.
 
         `is_doubled`: if it is a single message in a transaction, acknowledge it a second time.
         """
@@ -324,7 +324,7 @@ class Consumer(Follower):
         ask(answer_second)
 
     def send_again(self, held: Held) -> None:
-        """Give a message back; of an ordered subscription that is all of its segment."""
+        """Give a message back; in an ordered subscription, all messages of its segment."""
         self.held.remove(held)
         ids = () if self.subscription.is_ordered else (message_id(held.place.ledger, held.place.entry),)
         self.connection.send(commands.redeliver(held.consumer_id, ids))

@@ -1,11 +1,11 @@
-"""A broker on a simulated machine: the real rooms, composed as the daemon does; the disk forgets, the clock jumps.
+"""A broker on a simulated machine: the daemon's real rooms; the disk forgets, and the clock jumps.
 
-Only three things are not the daemon's: the disk (`tests.support.disk`), the clock, which is Trio's, and the streams to
-clients, which are memory instead of sockets. What a broker writes to a connection is handed to the client at once, so
-that clients hear things in the order in which the broker says them.
+Only three things differ from the daemon: the disk (`tests.support.disk`), the clock, which is Trio's, and the clients'
+streams, which are in memory. The bytes that a broker writes to a connection reach the client at once, so clients learn
+things in the order in which the broker says them.
 
-The power may go at any operation of the disk (`lose_power_after`); `crash`, `kill` and `stop` end the broker with the
-power, with the process, or as an operator does. `start` begins the next one on what is left of the disk.
+The power may be lost at any disk operation (`lose_power_after`). `crash`, `kill` and `stop` end the broker by a power
+loss, by killing the process, or as an operator does. `start` begins the next one on the remaining disk.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ PRUNING_SECONDS = 20
 
 
 def settings_of(*, prunes: bool) -> BrokerSettings:
-    """What a story's broker runs with: everything that takes hours takes seconds."""
+    """Return the settings of a story's broker: hours become seconds."""
     flags: dict[str, object] = {
         "transaction_coordinators": 1,
         "txn_retention_seconds": RETENTION_SECONDS,
@@ -53,7 +53,7 @@ def now_ms() -> int:
 
 
 class Line(trio.abc.Stream):
-    """The broker's end of a connection to a client that hears everything at once."""
+    """The broker's end of a connection to a client that gets everything at once."""
 
     def __init__(self, hear: Callable[[bytes], None], over: Callable[[], None]) -> None:
         self._hear = hear
@@ -63,12 +63,12 @@ class Line(trio.abc.Stream):
         self.is_open = True
 
     def say(self, data: bytes) -> None:
-        """What the client sends; lost when the connection is over."""
+        """Send the client's bytes; they are lost when the connection is over."""
         self._said += data
         self._wake.set()
 
     def hang_up(self) -> None:
-        """The client goes without a word."""
+        """Close the client's end without a command."""
         self.is_open = False
         self._wake.set()
 
@@ -129,7 +129,7 @@ class Machine:
         return self._broker
 
     async def start(self) -> bool:
-        """Start a broker; whether it came up. If it did not, the power went meanwhile."""
+        """Start a broker. Return whether it came up; if not, the power was lost meanwhile."""
         ready = trio.Event()
         self._over, self._scope, self._asked_to_stop = trio.Event(), trio.CancelScope(), trio.Event()
         self._outside.start_soon(self._run, ready, self._over)
@@ -137,26 +137,26 @@ class Machine:
         return self.is_running
 
     async def stop(self) -> None:
-        """Let the broker end as an operator does."""
+        """Stop the broker as an operator does."""
         self._asked_to_stop.set()
         await self._over.wait()
 
     async def kill(self) -> None:
-        """End the process; the system writes what it was given."""
+        """End the process; the system writes the bytes that it got."""
         await self._end(self._files.kill())
 
     async def crash(self) -> None:
-        """Lose the power, and with it what was not synced."""
+        """Lose the power and all unsynced writes."""
         await self._end(self._files.crash())
 
     def lose_power_after(self, operations: int) -> None:
-        """Let the disk refuse everything after so many operations more."""
+        """Let the disk refuse everything after this many operations."""
         if self._power_lost_at is None:
             self._power_lost_at = self._files.operations + operations
             self._files.lose_power_after(operations)
 
     def connect(self, hear: Callable[[bytes], None], over: Callable[[], None]) -> Line:
-        """A new connection to the running broker."""
+        """Open a new connection to the running broker."""
         line = Line(hear, over)
         assert self._nursery is not None, "the broker is running"
         self._nursery.start_soon(self._attend, line)

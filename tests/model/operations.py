@@ -1,8 +1,9 @@
-"""What may happen in a story, and how stories are drawn.
+"""The operations of a story, and how stories are drawn.
 
-A story is a list of these. Transactions and consumers are counted back from the newest, which is 0, and numbers wrap
-around, so that a list stays a story when operations are left out of it. After an operation the story waits until
-nothing is on its way; after one in a `Hurry` it goes on at once.
+A story is a list of operations. Transactions and consumers are counted back from the newest, which is 0, and numbers
+wrap
+around. So the list stays a story if operations are removed. After an operation the story waits until nothing is on its
+way. After one in a `Hurry` it continues at once.
 """
 
 from dataclasses import MISSING, dataclass, fields
@@ -15,7 +16,7 @@ TOPICS_MAX = 2
 
 
 class _Shown:
-    """Printed as short as it can be written: what a field is by itself is left out."""
+    """Printed as briefly as possible: fields with their defaults are left out."""
 
     def __repr__(self) -> str:
         given = [
@@ -28,14 +29,14 @@ class _Shown:
 
 @dataclass(frozen=True, repr=False)
 class Begin(_Shown):
-    """A transaction that times out after so many seconds."""
+    """Begin a transaction that times out after this many seconds."""
 
     seconds: int
 
 
 @dataclass(frozen=True, repr=False)
 class Send(_Shown):
-    """A message, in a transaction or in none."""
+    """Send a message, in a transaction or outside."""
 
     topic: int
     key: str
@@ -54,7 +55,7 @@ class Abort(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class Join(_Shown):
-    """A consumer connects: of the ordered subscription, or of the shared one."""
+    """Connect a consumer of the ordered subscription, or of the shared one."""
 
     topic: int
     ordered: bool
@@ -62,7 +63,7 @@ class Join(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class Leave(_Shown):
-    """A consumer closes, or its connection is lost."""
+    """Close a consumer, or lose its connection."""
 
     consumer: int
     politely: bool
@@ -70,7 +71,7 @@ class Leave(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class Acknowledge(_Shown):
-    """One of the messages that a consumer holds; where the subscription is ordered, perhaps all up to it."""
+    """Acknowledge a message that a consumer holds, or all up to it in the ordered subscription."""
 
     consumer: int
     message: int
@@ -82,7 +83,7 @@ class Acknowledge(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class SendAgain(_Shown):
-    """A consumer gives a message back."""
+    """Let a consumer give a message back."""
 
     consumer: int
     message: int
@@ -102,23 +103,23 @@ class Merge(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class Advance(_Shown):
-    """Time passes: transactions time out, ledgers roll, headers are forgotten."""
+    """Let time pass: transactions time out, ledgers roll, headers are deleted."""
 
     seconds: int
 
 
 @dataclass(frozen=True, repr=False)
 class LosePower(_Shown):
-    """The power goes after so many further operations of the disk."""
+    """Lose the power after this many further disk operations."""
 
     operations: int
 
 
 @dataclass(frozen=True, repr=False)
 class Restart(_Shown):
-    """The broker ends (stopped, killed, or without power) and another begins.
+    """End the broker (stop, kill, or power loss) and start another one.
 
-    Consumers are gone; the writer comes back when it has something to do.
+    Consumers are gone; the writer reconnects when it has work.
     """
 
     how: str
@@ -143,7 +144,7 @@ Plain: TypeAlias = (
 
 @dataclass(frozen=True, repr=False)
 class Hurry(_Shown):
-    """Do not wait for what follows from it: the broker gets only so many turns before the next operation."""
+    """Do not wait for the effects: the broker gets only this many turns before the next operation."""
 
     then: Plain
     turns: int = 1
@@ -189,7 +190,7 @@ OPERATIONS: st.SearchStrategy[Operation] = st.one_of(PLAIN, PLAIN, st.builds(Hur
 
 
 def _one_after_another(*parts: st.SearchStrategy[Operation]) -> st.SearchStrategy[list[Operation]]:
-    """One operation of each, in a hurry or not."""
+    """Return one operation of each kind, in a hurry or not."""
     return st.tuples(*(st.one_of(part, st.builds(Hurry, part, _turns)) for part in parts)).map(list)
 
 
@@ -216,7 +217,7 @@ STORIES: st.SearchStrategy[list[Operation]] = st.lists(EPISODES, max_size=12).ma
 
 @dataclass(frozen=True, repr=False)
 class Setting(_Shown):
-    """What a story begins with."""
+    """The initial state of a story."""
 
     segments: tuple[int, ...] = (1, 1)
     """Of each topic."""

@@ -1,4 +1,4 @@
-"""Plays a story against the broker and the model, and in the end holds the broker to everything at once."""
+"""Plays a story with the broker and the model, and checks all promises at the end."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -45,10 +45,10 @@ STREAM, QUEUE, AUDIT = "stream", "queue", "audit"
 
 
 def play(story: Sequence[Operation], setting: Setting) -> None:
-    """Run the story from the first operation to the end, on a machine of its own.
+    """Run the story from the first operation to the end, on a new machine.
 
     Raises:
-        BrokenPromise, or what else went wrong.
+        BrokenPromise: the broker broke a promise; or any other error.
     """
     with capture_logs() as log:
         trio.run(_play, story, setting, clock=MockClock(autojump_threshold=0))
@@ -82,7 +82,7 @@ class Player:
         self._writer: Writer | None = None
 
     async def begin(self) -> None:
-        """A broker, and the topics."""
+        """Start a broker, and create the topics."""
         assert await self.machine.start(), "the power is there"
         for topic, segments in zip(self.topics, self.setting.segments, strict=True):
             await self.machine.broker.administration.create_topic(
@@ -94,7 +94,7 @@ class Player:
                 await self.settle()
 
     async def step(self, operation: Operation) -> None:
-        """One operation, and what follows from it unless it is in a hurry."""
+        """Do one operation, and wait for its effects unless it is in a hurry."""
         if not self.machine.is_running or self.machine.has_lost_power:
             await self.restart("powerless")
         if isinstance(operation, Hurry):
@@ -116,7 +116,7 @@ class Player:
         self._raise_broken()
 
     async def restart(self, how: str) -> None:
-        """End the broker and begin the next."""
+        """End the broker and start the next one."""
         for gone in self.consumers:
             gone.connection.hang_up()
         self.consumers.clear()
@@ -135,7 +135,7 @@ class Player:
         self._raise_broken()
 
     async def writer(self) -> Writer:
-        """The writer, connected and told of the layouts."""
+        """Return the writer, connected and with the layouts."""
         if self._writer is None or not self._writer.is_open:
             self._writer = Writer(self.parties, self.topics, leaves=self.setting.producers_leave)
             await wait_all_tasks_blocked()
@@ -225,7 +225,7 @@ class Player:
         self.machine.do(change)
 
     def join(self, topic: str, name: str, *, is_ordered: bool) -> Consumer:
-        """Connect one more consumer."""
+        """Connect another consumer."""
         self._joined += 1
         consumer = Consumer(self.parties, topic, name, is_ordered=is_ordered, number=self._joined)
         self.consumers.append(consumer)
@@ -247,7 +247,7 @@ class Player:
             raise self.parties.broken[0]
 
     async def finish(self) -> None:
-        """Ask again what was not answered, let the rest time out, lose the power, and count what is there."""
+        """Repeat unanswered requests, let the rest time out, lose the power, and count the messages."""
         if not self.machine.is_running or self.machine.has_lost_power:
             await self.restart("powerless")
         await self._decide_everything()
@@ -284,13 +284,13 @@ class Player:
                 self.world.ended(txn, Fate.ABORTED, trio.current_time())
 
     async def _everything_comes(self) -> None:
-        """Whoever is connected gets all there is, without another word, and in the end has acknowledged it."""
+        """Check that connected consumers get everything without further commands, and can acknowledge it."""
         await self._drain(self.consumers)
         for subscription in {consumer.subscription for consumer in self.consumers if consumer.is_open}:
             self.world.check_nothing_waits(subscription)
 
     async def _drain(self, consumers: list[Consumer]) -> None:
-        """Let them acknowledge all that comes until nothing more does."""
+        """Acknowledge everything until nothing more arrives."""
         quiet = rounds = 0
         while quiet < 3:
             rounds += 1
@@ -306,7 +306,7 @@ class Player:
             await trio.sleep(1)
 
     async def _nothing_is_left(self) -> None:
-        """No transaction leaves a record behind once its header is forgotten, and no reader is held back."""
+        """Check that no transaction leaves a record after its header's deletion, and that nothing is held back."""
         await trio.sleep(4 * RETENTION_SECONDS)
         await self.settle()
         metadata = self.machine.metadata

@@ -1,18 +1,18 @@
-"""The model: what clients did and were told, and what they may therefore expect. Plain Python, one rule per paragraph.
+"""The model: what clients did and learned, and what they may expect. Plain Python, one rule per paragraph.
 
-A `World` is told what every client sends and what it is answered. It is never told what the broker thinks. Whatever
+A `World` learns what every client sends and the answers that it gets. It never learns what the broker thinks. Whatever
 contradicts docs/design.md#invariants is a broken promise:
 
-1. A message with a receipt is found at the receipt's place for ever; one that was refused is nowhere.
-2. Of a transaction all or nothing is seen. Nothing is seen of one that nobody asked to commit, or that was aborted.
-   Acknowledgements in it count when it is committed, and then for ever. A single message is acknowledged in it once.
-3. Nothing is delivered that stands behind an entry of a transaction which is certainly still open.
-4. A transaction's outcome, once told, never changes; a deadline alone takes nothing back that was told.
-5. An ordered subscription first meets the messages of a key in the order in which they were sent, and none of a segment
-   before those of the segments that it replaced are acknowledged.
+1. A message with a receipt stays at the receipt's position for ever; a refused one is nowhere.
+2. A transaction is visible completely or not at all. One that nobody asked to commit, or that was aborted, never is.
+   Its acknowledgements count from its commit on, for ever. It acknowledges a single message once.
+3. Nothing is delivered behind an entry of a transaction that is certainly still open.
+4. A reported outcome of a transaction never changes; a deadline alone changes no reported outcome.
+5. An ordered subscription first gets the messages of a key in the order of sending, and none of a segment before those
+   of the segments that it replaced are acknowledged.
 
-An answer that is still on its way when the broker dies leaves both outcomes possible. `settled` says that nothing is on
-its way, so that what was answered may be relied on: several connections know no order among them.
+An answer that is on its way when the broker dies leaves both outcomes possible. `settled` says that nothing is on its
+way, so that answers count: several connections have no common order.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from enum import Enum
 
 
 class Fate(Enum):
-    """What has become of a transaction, as far as clients can know."""
+    """What has happened to a transaction, as far as clients can know."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -28,12 +28,12 @@ class Fate(Enum):
 
 
 class BrokenPromise(AssertionError):
-    """The broker did what it must not do."""
+    """The broker broke a promise."""
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where a message is stored."""
+    """The position of a stored message."""
 
     segment: str
     ledger: int
@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(eq=False)
 class Txn:
-    """A transaction that was begun."""
+    """A transaction."""
 
     number: int
     open_until: float
@@ -100,7 +100,7 @@ class Subscription:
     acks: dict[int, list[Ack]] = field(default_factory=dict)
 
     def is_acknowledged(self, number: int) -> bool:
-        """Certainly, and for ever."""
+        """Return whether it is acknowledged certainly and permanently."""
         acks = self.acks.get(number, ())
         return any(ack.is_settled and (ack.txn is None or ack.txn.fate is Fate.COMMITTED) for ack in acks)
 
@@ -147,7 +147,7 @@ class World:
     # What they are told
 
     def stored(self, message: Message, place: Place) -> None:
-        """A receipt came, or the message itself."""
+        """Note a receipt, or the message itself."""
         if message.is_refused:
             raise BrokenPromise(f"message {message.number} was refused and is stored all the same")
         if message.is_late:
@@ -164,7 +164,7 @@ class World:
         message.is_refused = True
 
     def ended(self, txn: Txn, fate: Fate, now: float) -> None:
-        """A client was told how the transaction ended, or sees it."""
+        """Note that a client learned or saw how the transaction ended."""
         if not txn.may_be(fate, now):
             raise BrokenPromise(f"transaction {txn.number} is {txn.fate.value} and cannot be {fate.value}: {txn}")
         txn.fate = fate
@@ -176,13 +176,13 @@ class World:
             ack.is_answered = True
 
     def acknowledged_twice(self, first: list[Ack], second: list[Ack]) -> None:
-        """The second of two commands that acknowledge the same single message in one transaction was taken."""
+        """Note that two commands for the same single message in one transaction were both accepted."""
         if any(ack.is_answered for ack in first):
             raise BrokenPromise(f"a message was acknowledged twice in transaction {second[0].txn}")
         self.acknowledged(second)
 
     def not_acknowledged(self, subscription: Subscription, acks: list[Ack]) -> None:
-        """It was refused, so it counts for nothing."""
+        """Note a refusal: the acknowledgement does not count."""
         for known in subscription.acks.values():
             known[:] = [ack for ack in known if ack not in acks]
 
@@ -223,7 +223,7 @@ class World:
             subscription.seen.add(number)
 
     def _check_drained_before(self, subscription: Subscription, message: Message, place: Place) -> None:
-        """What was sent earlier under the key, and is stored on another segment, is on one that this one replaces."""
+        """Check that earlier messages of the key, on other segments, are on segments that this one replaces."""
         for earlier in self.messages.values():
             if (earlier.topic, earlier.key) != (message.topic, message.key) or earlier.number >= message.number:
                 continue
@@ -237,7 +237,7 @@ class World:
                 )
 
     def readable_stands_at(self, segment: str, position: tuple[int, int]) -> None:
-        """Where a segment's owner lets readers go; never back, whoever owns it."""
+        """Note how far a segment's owner lets readers go; it never goes back, whoever owns it."""
         if position[1] < 0:
             # Before the first entry of a ledger, which an owner that finds the ledger empty removes.
             return
@@ -247,7 +247,7 @@ class World:
         self.readable[segment] = position
 
     def settled(self) -> None:
-        """Nothing is on its way: what was answered may be relied on."""
+        """Note that nothing is on its way, so that answers count."""
         for subscription in self.subscriptions.values():
             for acks in subscription.acks.values():
                 for ack in acks:
@@ -256,7 +256,7 @@ class World:
     # What must be found in the end
 
     def visible(self, topic: str) -> set[int]:
-        """Messages that every subscription of the topic must get, once no transaction is open any more."""
+        """Return the messages that every subscription must get, once no transaction is open any more."""
         return {
             message.number
             for message in self.messages.values()
@@ -266,7 +266,7 @@ class World:
         }
 
     def check_nothing_waits(self, subscription: Subscription) -> None:
-        """Hold a subscription to what its consumers got, who acknowledged everything and were there all the time."""
+        """Check a subscription whose consumers acknowledged everything and were connected the whole time."""
         waiting = {
             number for number in self.visible(subscription.topic) if not subscription.may_be_acknowledged(number)
         }
@@ -274,7 +274,7 @@ class World:
             raise BrokenPromise(f"{subscription.name} of {subscription.topic} does not send {sorted(waiting)}")
 
     def check_drained(self, subscription: Subscription, came: list[int]) -> None:
-        """Hold a subscription to all that new consumers got, who acknowledged everything, after a restart."""
+        """Check a subscription after a restart: new consumers got these messages and acknowledged everything."""
         visible = self.visible(subscription.topic)
         missing = {number for number in visible - set(came) if not subscription.may_be_acknowledged(number)}
         if missing:

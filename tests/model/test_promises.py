@@ -1,4 +1,4 @@
-"""The model refuses what it must: each promise, broken by hand."""
+"""The model detects each promise, broken by hand."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def at(entry: int, segment: str = PARENT) -> Place:
 
 
 class Told:
-    """A world with one message, one transaction that wrote one more, and a subscription that keeps order."""
+    """A world with one message, a transaction that wrote another one, and an ordered subscription."""
 
     def __init__(self) -> None:
         self.world = World()

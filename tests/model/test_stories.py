@@ -1,8 +1,7 @@
-"""Any story of producers, transactions, consumers, layouts and crashes keeps what users are promised.
+"""Any story of producers, transactions, consumers, layouts and crashes keeps the promises to users.
 
-Each story runs in one `trio.run`, on a simulated machine, under a schedule of its own; see `operations` for what may
-happen, `promises` for what is held against it (docs/design.md#invariants). A story that fails is printed as the
-shortest list that still fails.
+Each story runs in one `trio.run`, on a simulated machine, under its own schedule. `operations` has the possible events,
+`promises` the checks (docs/design.md#invariants). A failing story is printed as the shortest list that still fails.
 """
 
 from collections.abc import Callable
@@ -51,7 +50,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def after_the_known(test: Test) -> Test:
-    """Let the test begin with the known stories, each on a few disks, which forget different things."""
+    """Let the test begin with the known stories, each on a few disks that forget different writes."""
     for story in KNOWN:
         for disk in range(3):
             test = example(schedule=None, setting=Setting(disk=disk), story=story)(test)
@@ -73,7 +72,7 @@ def after_the_known(test: Test) -> Test:
     story=STORIES,
 )
 def test_any_story_keeps_the_promises(schedule: object, setting: Setting, story: list[Operation]) -> None:
-    """T1: nothing lost, no dirty read, all or nothing, order per key, acknowledged for ever, through any crash."""
+    """T1: nothing lost, no dirty read, all or nothing, order per key, permanent acknowledgements, through any crash."""
     del schedule  # Drawing it has seeded the scheduler.
     for operation in story:
         note(f"  {operation}")

@@ -1,7 +1,7 @@
-"""A client's end of a connection: commands out, answers to whoever asked, the rest to whom it concerns.
+"""A client's end of a connection: commands out, answers to their requests, other commands to their recipients.
 
-Nothing here waits. The broker's bytes are handled where it writes them, so a client is a set of callbacks; what they
-find wrong is kept in `broken`, because it must end the story and not the broker.
+Nothing here waits. The broker's bytes are handled where it writes them, so a client is a set of callbacks. Errors that
+they find are kept in `broken`, because they must end the story and not the broker.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class ModelConnection:
         return len(self._answers)
 
     def new_id(self) -> int:
-        """A number for a request, a producer, a consumer or a session."""
+        """Return a number for a request, a producer, a consumer or a session."""
         self._last_id += 1
         return self._last_id
 
@@ -48,17 +48,17 @@ class ModelConnection:
         self.line.say(encode_command(command))
 
     def send_payload(self, command: pb.BaseCommand, payload: bytes) -> None:
-        """Send a command with what belongs to it."""
+        """Send a command with its payload."""
         self.line.say(encode_payload_command(command, payload))
 
     def ask(self, make: Callable[[int], pb.BaseCommand], answer: Answer) -> None:
-        """Send what `make` makes of a new request id; `answer` gets the answer's content, an error's too."""
+        """Send the command that `make` makes of a new request id; `answer` gets the answer's content."""
         request_id = self.new_id()
         self._answers[request_id] = answer
         self.send(make(request_id))
 
     def hang_up(self) -> None:
-        """Go without a word; nothing more is heard."""
+        """Close the connection without a command. Nothing more is received."""
         self._answers.clear()
         self.line.hang_up()
 
@@ -80,7 +80,7 @@ class ModelConnection:
 
 
 def content_of(command: pb.BaseCommand) -> Any:
-    """The part of a command that says more than its type."""
+    """Return the part of a command that has its content."""
     for field, value in command.ListFields():
         if field.name != "type":
             return value
@@ -88,7 +88,7 @@ def content_of(command: pb.BaseCommand) -> Any:
 
 
 def is_error(content: Any) -> bool:
-    """Whether an answer refuses."""
+    """Return whether an answer is a refusal."""
     return isinstance(content, pb.CommandError) or any(
         field.name in {"error", "error_code"} for field, _value in content.ListFields()
     )

@@ -1,4 +1,4 @@
-"""etcd is away for longer than a broker's session lasts; the broker goes on in the same process when it is back."""
+"""etcd is unreachable for longer than a broker's session; then the broker continues in the same process."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def bring_back(etcd: EtcdProcess, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 async def test_a_broker_outlives_an_etcd_that_is_away_for_longer_than_its_session(tmp_path: Path, how: str) -> None:
-    """E14, C12: no acknowledged message is lost, none is stored twice, and the process is the same."""
+    """E14, C12: no acknowledged message is lost or stored twice, and the process is the same."""
     in_thread = trio.to_thread.run_sync
     with (
         running_etcd(tmp_path / "etcd") as etcd,

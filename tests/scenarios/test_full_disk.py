@@ -1,4 +1,4 @@
-"""A broker on a real disk that is full, and has space again."""
+"""A broker on a real disk that fills up and gets space again."""
 
 import os
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def mounted_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def open_until_refused(client: pulsar.Client) -> None:
-    """Return when the broker refuses a producer because its disk is full: it learns of that as it writes."""
+    """Wait until the broker refuses a producer because its disk is full, which it learns as it writes."""
     try:
         for number in count(3):
             client.create_producer(f"{PLAIN}-{number}").close()
@@ -38,7 +38,7 @@ def open_until_refused(client: pulsar.Client) -> None:
 
 
 async def test_a_broker_goes_on_when_a_full_disk_has_space_again(disk: Path) -> None:
-    """E13: publishes wait at their clients, reading goes on, and nothing is lost or doubled, in the same process."""
+    """E13: clients hold publishes back, reading continues, and nothing is lost or doubled, in the same process."""
     in_thread = trio.to_thread.run_sync
     with running_broker(disk / "data", "--journal-file-bytes-max", "8MiB", "--deduplication") as broker:
         pid = broker.pid

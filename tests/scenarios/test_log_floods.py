@@ -1,4 +1,4 @@
-"""A client that repeats what is refused does not fill the log of a broker started as a user starts it."""
+"""A client that repeats refused requests does not fill the log of a broker started as users start it."""
 
 import socket
 from pathlib import Path
@@ -11,7 +11,7 @@ ATTEMPTS = 300
 
 
 def test_refusals_are_logged_some_times_and_counted(tmp_path: Path) -> None:
-    """E12: each attempt is in a line of its own or in a count."""
+    """E12: each attempt has its own line, or is in a count."""
     with running_broker(tmp_path / "data") as broker:
         start = monotonic()
         for _ in range(ATTEMPTS):

@@ -1,4 +1,4 @@
-"""Stream consumers whose connection is cut: they come back by themselves, to the segments that they had."""
+"""Stream consumers whose connection is cut return by themselves, to their old segments."""
 
 from pathlib import Path
 
@@ -14,14 +14,14 @@ KEYS = [f"key {number}" for number in range(16)]
 
 
 class Listening:
-    """Which keys each of several consumers was given in this round."""
+    """Which keys each of several consumers got in this round."""
 
     def __init__(self) -> None:
         self.keys: dict[str, set[str]] = {}
         self._came = trio.Event()
 
     async def to(self, consumer: tidewire.StreamConsumer) -> None:
-        """Take and acknowledge what comes."""
+        """Receive messages and acknowledge them."""
         while True:
             message = await consumer.receive()
             assert message.key is not None
@@ -30,7 +30,7 @@ class Listening:
             self._came.set()
 
     async def round(self, producer: tidewire.Producer) -> dict[str, set[str]]:
-        """Send one message of each key; which keys each got, once all have come."""
+        """Send one message of each key. Return which keys each consumer got, once all have arrived."""
         self.keys = {}
         for key in KEYS:
             await producer.enqueue(b"value", key=key)
@@ -43,7 +43,7 @@ class Listening:
 
 
 async def test_a_cut_connection_moves_nothing(tmp_path: Path) -> None:
-    """D11: both come back through the mended network, and each reads what it has read before."""
+    """D11: both return through the restored network, and each reads its old keys."""
     async with open_proxy("127.0.0.1:0") as proxy:
         with running_broker(tmp_path / "data", "--advertised-pulsar", proxy.endpoint) as broker:
             proxy.serve(broker.service_url.removeprefix("pulsar://"))

@@ -1,4 +1,4 @@
-"""A regular topic of v4 clients becomes a scalable one, while brokers end as they like."""
+"""A regular topic of v4 clients becomes a scalable one, while brokers end in any way."""
 
 import shutil
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def subscribe(client: pulsar.Client, subscription: str) -> pulsar.Consumer:
 
 
 def test_the_python_clients_of_before_and_after(broker: RunningBroker) -> None:
-    """T20: what v4 clients left is read by newer ones, once and first, through a migration, a kill and a split."""
+    """T20: newer clients read the remaining messages once and first, through a migration, a kill and a split."""
     admin = Admin(broker.http_url)
     with old_client(broker) as client:
         producer = client.create_producer(REGULAR)
@@ -88,7 +88,7 @@ def test_the_python_clients_of_before_and_after(broker: RunningBroker) -> None:
 
 
 async def check_whole(broker: DyingBroker, value: bytes) -> None:
-    """What the v4 client had acknowledged does not come again, and everything else does, the new message last."""
+    """Check that exactly the unacknowledged messages are redelivered, the new message last."""
     with anyio.fail_after(SECONDS_MAX):
         async with tidewire.connect(broker.service_url) as client:
             async with client.producer(SCALABLE) as sender:
@@ -103,7 +103,7 @@ async def check_whole(broker: DyingBroker, value: bytes) -> None:
 
 
 def test_a_broker_that_dies_anywhere_in_a_migration(tmp_path: Path) -> None:
-    """D10: at a write to the disk, done or not; started again, the topic is the one kind or the other, whole."""
+    """D10: it dies at a disk write, done or not; after a restart the topic is completely the one kind or the other."""
     with running_broker(tmp_path / "before") as made, old_client(made) as client:
         producer, consumer = client.create_producer(REGULAR), subscribe(client, "board")
         for value in (b"a", b"b", b"c"):

@@ -19,7 +19,7 @@ MISTAKE, FAILED = 2, 1
 
 
 def start_wrongly(*arguments: str, cwd: Path) -> tuple[int, str]:
-    """Its exit status and its one sentence; it must have said nothing else, on either output."""
+    """Return its exit status and its only sentence; it must print nothing else."""
     ended = subprocess.run(
         [*BROKER_COMMAND, "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0", *arguments],
         stdin=subprocess.DEVNULL,
@@ -36,7 +36,7 @@ def start_wrongly(*arguments: str, cwd: Path) -> tuple[int, str]:
 
 
 def publish(broker: RunningBroker, count: int) -> None:
-    """Publish one message after the other, each durable before the next."""
+    """Publish the messages one after the other, each durable before the next."""
     decoder = FrameDecoder()
     payload = build_payload(pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"x" * 2000)
     frames = [commands.connect("test"), commands.producer("persistent://public/default/plain", 1, 1)]
@@ -54,7 +54,7 @@ def publish(broker: RunningBroker, count: int) -> None:
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> RunningBroker:
-    """A broker that ran on `tmp_path / "data"` and was killed, so that its journal and log are to be recovered."""
+    """Leave a killed broker's folder `tmp_path / "data"`, so that its journal and log must be recovered."""
     with running_broker(tmp_path / "data") as broker:
         with socket.create_connection(broker.http) as connection:
             connection.sendall(
@@ -68,7 +68,7 @@ def stopped(tmp_path: Path) -> RunningBroker:
 
 
 def test_a_data_folder_in_use(tmp_path: Path) -> None:
-    """Invariant 7: and the one that runs there is not disturbed."""
+    """Invariant 7: the broker that runs there is not disturbed."""
     with running_broker(tmp_path / "data") as broker:
         status, sentence = start_wrongly("--data-dir", str(broker.data_dir), cwd=tmp_path)
         assert status == FAILED
@@ -77,7 +77,7 @@ def test_a_data_folder_in_use(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    """Found out before any file is touched."""
+    """The broker notices it before it touches any file."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -99,7 +99,7 @@ def test_a_data_dir_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_listener_that_others_can_reach(tmp_path: Path) -> None:
-    """Refused unless it is asked for by name."""
+    """It is refused unless it is allowed by name."""
     status, sentence = start_wrongly("--data-dir", "data", "--pulsar", "0.0.0.0:0", cwd=tmp_path)
     assert status == MISTAKE
     assert "--allow-unauthenticated" in sentence
@@ -125,7 +125,7 @@ def test_an_ill_formed_metadata_setting(tmp_path: Path, value: str) -> None:
 
 
 def test_an_etcd_that_cannot_be_reached(tmp_path: Path) -> None:
-    """M22: tried for as long as the setting says, and nothing is left behind."""
+    """M22: it retries as long as the setting says, and leaves nothing behind."""
     place = ("--metadata", "etcd://127.0.0.1:1", "--metadata-connect-seconds-max", "1")
     status, sentence = start_wrongly(*place, cwd=tmp_path)
     assert status == FAILED
@@ -148,7 +148,7 @@ def test_a_damaged_metadata_log(stopped: RunningBroker, tmp_path: Path) -> None:
 
 
 def test_a_damaged_journal_file(stopped: RunningBroker, tmp_path: Path) -> None:
-    """D9: a block is gone, later ones are there; which ledgers lost entries cannot be told, so nothing starts."""
+    """D9: a block is gone, later ones are there; it is unknown which ledgers lost entries, so nothing starts."""
     journals = stopped.data_dir.glob("brokers/*/journal/*.journal")
     (journal,) = [path for path in journals if path.read_bytes()[LABEL_SIZE:].strip(b"\0")]
     with journal.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""`tidewire broker` with its metadata in a real etcd, started in every wrong combination of folder, id and root."""
+"""`tidewire broker` with its metadata in a real etcd, started with every wrong combination of folder, id and root."""
 
 import shutil
 import signal
@@ -40,7 +40,7 @@ class Client:
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send, and wait for nothing."""
+        """Send a command without waiting."""
         self._socket.sendall(data)
 
     def ask(self, data: bytes) -> Frame:
@@ -49,7 +49,7 @@ class Client:
         return self.next_frame()
 
     def next_frame(self) -> Frame:
-        """The next frame from the broker."""
+        """Return the next frame from the broker."""
         while (frame := self._decoder.next_frame()) is None:
             received = self._socket.recv(65536)
             assert received, "the broker closed the connection"
@@ -57,11 +57,11 @@ class Client:
         return frame
 
     def produce(self) -> pb.BaseCommand:
-        """Open a producer on the topic; the answer."""
+        """Open a producer on the topic. Return the answer."""
         return self.ask(encode_command(commands.producer(TOPIC, 1, 1))).command
 
     def publish(self, number: int) -> pb.BaseCommand:
-        """Publish one plain message; the answer."""
+        """Publish one plain message. Return the answer."""
         payload = build_payload(
             pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1), b"%d" % number
         )
@@ -77,7 +77,7 @@ def publish(broker: RunningBroker, first: int = 0) -> None:
 
 
 def stored(broker: RunningBroker) -> int:
-    """How many messages a new subscription gets, up to the last one."""
+    """Return how many messages a new subscription gets, up to the last one."""
     with Client(broker) as client:
         earliest = pb.CommandSubscribe.InitialPosition.Earliest
         wanted = commands.subscribe(TOPIC, "all", 1, 2, durable=False, initial_position=earliest)
@@ -96,14 +96,14 @@ def stored(broker: RunningBroker) -> int:
 
 @pytest.fixture
 def place(etcd_server: EtcdProcess, tmp_path: Path) -> tuple[str, ...]:
-    """Flags of a cluster of the test's own in the common etcd."""
+    """Return flags of a separate cluster in the common etcd."""
     config = tmp_path / "broker.toml"
     config.write_text(f'cluster = "{tmp_path.name}"\n')
     return ("--metadata", f"etcd://{etcd_server.endpoint}", "--config", str(config))
 
 
 def refused(data_dir: Path, *arguments: str) -> str:
-    """Start a broker that must refuse: its one sentence. It has written nothing into the folder."""
+    """Start a broker that must refuse. Return its only sentence; it must not write into the folder."""
     before = _listing(data_dir)
     ended = subprocess.run(
         [*BROKER_COMMAND, "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(data_dir), *arguments],
@@ -127,7 +127,7 @@ def _listing(folder: Path) -> dict[str, int]:
 
 
 def test_a_brokers_other_folder_loses_nothing(place: tuple[str, ...], tmp_path: Path) -> None:
-    """E1, E2: the same id in a new folder is refused, and its own folder has every message, also when it was moved."""
+    """E1, E2: the same id in a new folder is refused; its own folder has every message, even after a move."""
     mine, other, moved = tmp_path / "mine", tmp_path / "other", tmp_path / "moved"
     with running_broker(mine, *place) as broker:
         publish(broker)
@@ -144,7 +144,7 @@ def test_a_brokers_other_folder_loses_nothing(place: tuple[str, ...], tmp_path: 
 def test_a_second_broker_in_its_own_folder_does_not_serve_anothers_topic(
     place: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """E2, E4: it is refused there, not empty, while the first is stopped; the first goes on with all messages."""
+    """E2, E4: it is refused, and does not look empty, while the first is stopped; the first has all messages."""
     with running_broker(tmp_path / "one", *place, "--broker-id", "one") as one:
         publish(one)
         one.kill()
@@ -159,7 +159,7 @@ def test_a_second_broker_in_its_own_folder_does_not_serve_anothers_topic(
 
 
 def wait_until_claimable(place: tuple[str, ...]) -> None:
-    """Return once etcd has ended the dead broker's session, and its claim with it."""
+    """Wait until etcd has ended the dead broker's session, and its claim with it."""
     _metadata, server, _config, config = place
     cluster = Path(config).parent.name
 
@@ -175,7 +175,7 @@ def wait_until_claimable(place: tuple[str, ...]) -> None:
 
 
 def test_a_second_broker_of_the_folder_replays_the_dead_ones_journal(place: tuple[str, ...], tmp_path: Path) -> None:
-    """E2, E4: and a zombie that wakes up gets no plain publish confirmed."""
+    """E2, E4: a stopped process that resumes gets no plain publish confirmed."""
     data = tmp_path / "data"
     with running_broker(data, *place, "--broker-id", "one") as one:
         publish(one)
@@ -203,7 +203,7 @@ def test_a_second_broker_of_the_folder_replays_the_dead_ones_journal(place: tupl
 
 
 def test_two_brokers_of_one_id(place: tuple[str, ...], tmp_path: Path) -> None:
-    """E4: the second is refused while the first lives, in its folder at once, and in a copy of it."""
+    """E4: the second is refused while the first lives, in the same folder and in a copy of it."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     with running_broker(data, *place) as first:
         publish(first)
@@ -215,7 +215,7 @@ def test_two_brokers_of_one_id(place: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_kill_and_restart_in_the_same_folder_does_not_wait(place: tuple[str, ...], tmp_path: Path) -> None:
-    """E4: the lock shows that the one before is gone; its session has not ended yet."""
+    """E4: the lock shows that the earlier process is gone, although its session has not ended yet."""
     with running_broker(tmp_path / "data", *place) as broker:
         publish(broker)
         for _ in range(3):
@@ -226,7 +226,7 @@ def test_kill_and_restart_in_the_same_folder_does_not_wait(place: tuple[str, ...
 
 
 def test_an_older_copy_of_the_folder(place: tuple[str, ...], tmp_path: Path) -> None:
-    """E1: refused once the original has been started since; the original goes on."""
+    """E1: it is refused once the original has been started since; the original continues."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     with running_broker(data, *place) as broker:
         publish(broker)
@@ -241,7 +241,7 @@ def test_an_older_copy_of_the_folder(place: tuple[str, ...], tmp_path: Path) -> 
 
 
 def test_embedded_metadata_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
-    """E1, E3: removed beside living ledgers, or asked for where etcd's cluster has its ledgers."""
+    """E1, E3: it was removed beside existing ledgers, or is requested for ledgers of etcd's cluster."""
     data = tmp_path / "data"
     with running_broker(data) as broker:
         publish(broker)
@@ -254,7 +254,7 @@ def test_embedded_metadata_that_is_gone_is_not_made_anew(tmp_path: Path) -> None
 
 
 def test_journal_files_that_are_gone(tmp_path: Path) -> None:
-    """E3: every file of the journal removed, with messages that only it had."""
+    """E3: every file of the journal is removed, with messages that only it had."""
     data = tmp_path / "data"
     with running_broker(data) as broker:
         publish(broker)
@@ -272,7 +272,7 @@ def test_journal_files_that_are_gone(tmp_path: Path) -> None:
 
 
 def refused_journal(data: Path) -> str:
-    """A start that claims the fence before it finds the damage, so it adds a file."""
+    """Start a broker that claims the fence before it finds the damage, so it adds a file."""
     ended = subprocess.run(
         [*BROKER_COMMAND, "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(data)],
         stdin=subprocess.DEVNULL,

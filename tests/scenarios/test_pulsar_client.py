@@ -1,4 +1,4 @@
-"""The unmodified Python `pulsar-client` on `persistent://` topics, against a broker started as a user starts it."""
+"""The unmodified Python `pulsar-client` on `persistent://` topics, against a broker started as users start it."""
 
 import uuid
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ def connected(broker: RunningBroker, timeout_seconds: int = 20) -> Iterator[puls
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """One broker for the whole module; each test has a topic of its own."""
+    """Run one broker for the whole module; each test has its own topic."""
     with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
         yield broker
 
 
 @pytest.fixture
 def topic() -> str:
-    """A topic that no other test uses."""
+    """Return a topic that no other test uses."""
     return f"persistent://public/default/{uuid.uuid4().hex}"
 
 
@@ -123,7 +123,7 @@ def test_a_second_exclusive_consumer_is_refused(broker: RunningBroker, topic: st
 
 
 def test_what_was_acknowledged_does_not_come_again_and_the_rest_does(broker: RunningBroker, topic: str) -> None:
-    """D3: an acknowledgement that its consumer saw answered survives kill -9; what was not acknowledged comes again."""
+    """D3: an answered acknowledgement survives kill -9; unacknowledged messages are redelivered."""
     with connected(broker) as client:
         producer = client.create_producer(topic, batching_enabled=False)
         consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
@@ -137,7 +137,7 @@ def test_what_was_acknowledged_does_not_come_again_and_the_rest_does(broker: Run
 
 
 def test_acknowledged_publishes_survive_kill_and_restart(broker: RunningBroker, topic: str) -> None:
-    """D8: everything whose send was answered is there after kill -9, in order, and new sends follow it."""
+    """D8: all answered sends are there after kill -9, in order, and new sends follow them."""
     with connected(broker) as client:
         producer = client.create_producer(topic, batching_enabled=False)
         for number in range(50):
@@ -200,7 +200,7 @@ def rest_of(reader: pulsar.Reader) -> list[bytes]:
 
 @pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
 def test_a_reader_goes_on_where_it_sought(broker: RunningBroker, topic: str, batching: bool) -> None:
-    """E21: to a time, an end and a message, after it has read most of the topic."""
+    """E21: the target is a time, an end or a message, after it has read most of the topic."""
     values = [f"{number}".encode() for number in range(10)]
     with connected(broker) as client:
         producer = client.create_producer(topic, batching_enabled=batching, batching_max_publish_delay_ms=1_000)
@@ -221,7 +221,7 @@ def test_a_reader_goes_on_where_it_sought(broker: RunningBroker, topic: str, bat
 
 
 def _moment_between() -> int:
-    """In milliseconds since the epoch; another one than the message before or behind it was published in."""
+    """Return a time in milliseconds that differs from the publish times of both neighbours."""
     before = time_ns() // 1_000_000
     while (moment := time_ns() // 1_000_000) <= before + 1:
         pass
@@ -241,7 +241,7 @@ def test_unsubscribing_forgets(broker: RunningBroker, topic: str) -> None:
 
 
 def test_delayed_delivery_is_refused_at_once(broker: RunningBroker, topic: str) -> None:
-    """E20: by the one error at which this client fails a send; at any other it would send it again and again."""
+    """E20: only at this error does the client fail a send; at any other it would resend it again and again."""
     with connected(broker) as client:
         producer = client.create_producer(topic)
         with pytest.raises(pulsar.ChecksumError):
@@ -253,7 +253,7 @@ def test_delayed_delivery_is_refused_at_once(broker: RunningBroker, topic: str) 
 
 
 def test_credentials_are_refused_at_once(broker: RunningBroker, topic: str) -> None:
-    """E20: nobody checks them here, so nobody may believe that they count."""
+    """E20: the broker does not check them, so it must not seem to accept them."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     token = pulsar.AuthenticationToken("a.b.c")
     with (
@@ -264,7 +264,7 @@ def test_credentials_are_refused_at_once(broker: RunningBroker, topic: str) -> N
 
 
 def test_a_producer_may_make_the_subscription_that_keeps_its_messages(broker: RunningBroker, topic: str) -> None:
-    """E20: as clients ask for it for topics of dead letters."""
+    """E20: clients request this for dead-letter topics."""
     with connected(broker) as client:
         consumer = client.subscribe(
             topic,
@@ -282,6 +282,6 @@ def test_a_producer_may_make_the_subscription_that_keeps_its_messages(broker: Ru
 
 
 def test_an_illegal_name_is_refused(broker: RunningBroker) -> None:
-    """The broker answers InvalidTopicName; this client takes that for passing trouble and asks until its deadline."""
+    """The broker answers InvalidTopicName; this client takes that for a transient error and retries."""
     with connected(broker, timeout_seconds=1) as client, pytest.raises(pulsar.Timeout):
         client.create_producer("persistent://public/default/..")

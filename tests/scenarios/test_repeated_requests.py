@@ -1,4 +1,4 @@
-"""Which refused requests the unmodified Python `pulsar-client` repeats by itself, and which it gives up at once."""
+"""Which refused requests the unmodified Python `pulsar-client` repeats, and which it gives up at once."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ class Refusals:
 
 
 def open_producer(service_url: str) -> str | None:
-    """Why the client gave up; None if it got its producer."""
+    """Return why the client gave up; None if it got its producer."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(service_url, operation_timeout_seconds=OPERATION_SECONDS_MAX, logger=logger)
     try:
@@ -79,7 +79,7 @@ async def opened(refusals: Refusals) -> str | None:
     ids=lambda error: type(error).__name__,
 )
 async def test_the_client_repeats_what_may_succeed_later(error: ExpectedError) -> None:
-    """M22, D4: its application does not hear of it."""
+    """M22, D4: its application does not notice."""
     refusals = Refusals(error)
     assert await opened(refusals) is None
     assert refusals.requests == REFUSED + 1
@@ -91,7 +91,7 @@ async def test_the_client_repeats_what_may_succeed_later(error: ExpectedError) -
     ids=lambda error: type(error).__name__,
 )
 async def test_the_client_gives_up_what_never_will(error: ExpectedError) -> None:
-    """M25: its application is told at once, and not when the operation times out."""
+    """M25: its application is told at once, not after the operation's time-out."""
     refusals = Refusals(error)
     assert await opened(refusals) is not None
     assert refusals.requests == 1

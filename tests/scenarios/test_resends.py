@@ -1,4 +1,4 @@
-"""The unmodified Python `pulsar-client` sends again what was not answered when its broker died; it is stored once."""
+"""The unmodified Python `pulsar-client` resends what was unanswered when its broker died; it is stored once."""
 
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ TOPIC = "persistent://public/default/resends"
 
 
 async def test_what_is_sent_again_after_a_kill_is_stored_once(tmp_path: Path) -> None:
-    """D8: with --deduplication, in order and without a copy, though receipts were lost with the broker."""
+    """D8: with --deduplication, in order and without copies, although receipts were lost with the broker."""
     in_thread = trio.to_thread.run_sync
     async with open_proxy("127.0.0.1:0") as proxy:
         with running_broker(tmp_path / "data", "--deduplication", "--advertised-pulsar", proxy.endpoint) as broker:

@@ -1,4 +1,4 @@
-"""Schemas of the unmodified Python `pulsar-client`, against a broker started as a user starts it."""
+"""Schemas of the unmodified Python `pulsar-client`, against a broker started as users start it."""
 
 import uuid
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class Trip(pulsar.schema.Record):  # type: ignore[misc]
 
 
 class LongerTrip(pulsar.schema.Record):  # type: ignore[misc]
-    """What the first reads, and which reads the first: one field more, which has a default."""
+    """A version with one more field, which has a default; each version can read the other."""
 
     origin = pulsar.schema.String()
     passengers = pulsar.schema.Integer()
@@ -51,7 +51,7 @@ def topic() -> str:
 def test_records_pass_from_one_version_to_the_next(
     broker: RunningBroker, topic: str, schema_of: type[pulsar.schema.Schema]
 ) -> None:
-    """The consumer decodes each message by the version it was written with, which it asks the broker for."""
+    """The consumer decodes each message with the version it was written with, which it requests from the broker."""
     with connected(broker) as client:
         consumer = client.subscribe(
             topic, "s", schema=schema_of(LongerTrip), initial_position=pulsar.InitialPosition.Earliest
@@ -92,7 +92,7 @@ def test_versions_survive_kill_and_restart(
 def test_what_does_not_go_with_the_topic_is_refused(
     broker: RunningBroker, topic: str, schema_of: type[pulsar.schema.Schema]
 ) -> None:
-    """By IncompatibleSchema; what was there goes on."""
+    """The code is IncompatibleSchema. Existing clients continue."""
     with connected(broker) as client:
         producer = client.create_producer(topic, schema=schema_of(Trip))
         for schema in (schema_of(OtherTrip), pulsar.schema.StringSchema()):
@@ -104,7 +104,7 @@ def test_what_does_not_go_with_the_topic_is_refused(
 
 
 def test_strings(broker: RunningBroker, topic: str) -> None:
-    """And a topic that was used without a schema refuses a consumer that promises itself strings."""
+    """A topic that was used without a schema refuses a consumer that declares strings."""
     with connected(broker) as client:
         consumer = client.subscribe(
             topic, "s", schema=pulsar.schema.StringSchema(), initial_position=pulsar.InitialPosition.Earliest

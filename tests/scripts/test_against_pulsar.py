@@ -1,4 +1,4 @@
-"""What is said of Pulsar in the documentation is what its run expects, of tests that there are."""
+"""The documentation's list of differences from Pulsar is the one that the run expects, and its tests exist."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md leads a newcomer through the code, so every file and every name that it gives is there."""
+"""ARCHITECTURE.md leads a newcomer through the code, so all files and names in it must exist."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ def mentions() -> list[tuple[str, str]]:
 
 
 def places(name: str) -> Iterator[Path]:
-    """Files that the text can mean: within a room's paragraph it gives only the end of a path."""
+    """Return the files that the text can mean. Within a room's paragraph it has only the end of a path."""
     for room in ROOMS:
         for path in (ROOT / room).rglob(Path(name).name):
             if f"/{path.relative_to(ROOT)}".endswith(f"/{name}"):
@@ -30,7 +30,7 @@ def places(name: str) -> Iterator[Path]:
 
 
 def has(path: Path, qualified: str) -> bool:
-    """Whether the module defines it."""
+    """Return whether the module defines the name."""
     body: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
     for part in qualified.split("."):
         for node in body:
@@ -43,7 +43,7 @@ def has(path: Path, qualified: str) -> bool:
 
 
 def names_of(node: ast.stmt) -> list[str]:
-    """What a statement of a module or class defines."""
+    """Return the names that a statement of a module or class defines."""
     match node:
         case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
             return [name]

@@ -1,4 +1,4 @@
-"""The page of bounds says what the code does."""
+"""The page of bounds has the values of the code."""
 
 import importlib
 import re
@@ -10,7 +10,7 @@ UNITS = {None: 1, "KiB": 1024, "MiB": 1024 * 1024}
 
 
 def test_every_bound_on_the_page_is_the_one_in_the_code() -> None:
-    """E9, E16: what the page promises is what is enforced."""
+    """E9, E16: the code enforces the bounds on the page."""
     rows = ROW.findall((ROOT / "docs" / "bounds.md").read_text(encoding="utf-8"))
     assert len(rows) > 30
     for file, name, value, unit in rows:

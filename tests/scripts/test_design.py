@@ -1,4 +1,4 @@
-"""Comments cite docs/design.md by heading, so every heading that they cite has to exist."""
+"""Comments cite docs/design.md by heading, so the cited headings must exist."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a page's headings."""
+    """Return the anchors of a page's headings."""
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in HEADING.findall(text)}
 
 

@@ -1,4 +1,4 @@
-"""The documentation site: every page has its place, and links lead there."""
+"""The documentation site: it has every page, and links lead there."""
 
 from typing import Final
 

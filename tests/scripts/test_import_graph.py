@@ -1,4 +1,4 @@
-"""The drawing of the import graph, and that ARCHITECTURE.md has the one of this checkout."""
+"""The drawing of the import graph, and that ARCHITECTURE.md has the current one."""
 
 from pathlib import Path
 from typing import Final

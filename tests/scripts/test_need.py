@@ -1,4 +1,4 @@
-"""Installing by name, with commands that only pretend."""
+"""Installing prerequisites by name, with fake commands."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from scripts import need
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty project in a world whose only commands are those that a test writes, and the shell's."""
+    """An empty project, in which only a test's commands and the shell's exist."""
     monkeypatch.setattr(need, "ROOT", tmp_path)
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -24,7 +24,7 @@ def command(root: Path, name: str, script: str) -> None:
 
 
 def java_tools(root: Path) -> None:
-    """A Maven that leaves one jar where it is told to, or a class in target/, and counts how often it ran."""
+    """A Maven that writes one jar where it is told, or a class in target/, and counts its runs."""
     command(root, "javac", "")
     command(
         root,

@@ -1,4 +1,4 @@
-"""Pages name files and tests of the project, so each of them is there."""
+"""Pages name files and tests of the project, so these must exist."""
 
 import re
 from collections.abc import Iterator

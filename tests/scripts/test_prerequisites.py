@@ -1,4 +1,4 @@
-"""What a machine lacks is told in one sentence: the shell scripts that make and .ci/run begin with."""
+"""The shell scripts that make and .ci/run start with report a missing prerequisite in one sentence."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def run(script: str, **environment: str) -> tuple[int, list[str]]:
-    """Exit status and lines on standard error, in an environment of the ordinary commands and what is given."""
+    """Return the exit status and the lines on standard error, with the ordinary commands and the given ones."""
     done = subprocess.run(
         ["/bin/bash", str(ROOT / script)],
         env={"PATH": "/usr/bin:/bin", **environment},

@@ -1,4 +1,4 @@
-"""An empty metadata store and an empty simulated disk, for each test."""
+"""Makes an empty metadata store and an empty simulated disk for each test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The aborted-transaction index: what is written is what is read, and damage is never taken for "none"."""
+"""The aborted-transaction index: it is read as written, and damage is never read as "none"."""
 
 from pathlib import Path
 

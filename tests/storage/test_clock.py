@@ -1,4 +1,4 @@
-"""The broker's clock, beside a wall clock that steps."""
+"""The broker's clock, compared with a wall clock that steps."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -51,7 +51,7 @@ def test_the_machines_own_clocks_are_taken() -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_no_span_is_longer_or_shorter_by_a_step(step: timedelta) -> None:
-    """E15: a minute is a minute, to the part by which the clock may be slewed, whatever the wall clock does in it."""
+    """E15: whatever the wall clock does, a minute is a minute, within the slew limit."""
     machine = Machine()
     clock = machine.clock()
     begun = clock()
@@ -65,7 +65,7 @@ def test_no_span_is_longer_or_shorter_by_a_step(step: timedelta) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_wall_clock_is_caught_up_with(step: timedelta) -> None:
-    """E15: a clock that was set right counts again in the end: after twenty times the step."""
+    """E15: a corrected clock counts again eventually: after twenty times the step."""
     machine = Machine()
     clock = machine.clock()
     machine.stepped_ms = step // timedelta(milliseconds=1)
@@ -77,7 +77,7 @@ def test_the_wall_clock_is_caught_up_with(step: timedelta) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 10_000_000), st.integers(-100_000_000, 100_000_000)), max_size=50))
 def test_it_never_goes_back_nor_runs_away(moments: list[tuple[int, int]]) -> None:
-    """E15: over any stretch, however often it is read and the wall clock stepped, it keeps to the bound."""
+    """E15: over any stretch, however often it is read and the wall clock stepped, it keeps its bound."""
     machine = Machine()
     clock = machine.clock()
     read = [(0, clock())]
@@ -91,7 +91,7 @@ def test_it_never_goes_back_nor_runs_away(moments: list[tuple[int, int]]) -> Non
 
 
 def test_a_step_is_told_once() -> None:
-    """E15: whoever steps the clock reads that a restart takes the new time at once; slow drift says nothing."""
+    """E15: the log says that a restart uses the new time at once; slow drift is not logged."""
     machine = Machine()
     clock = machine.clock()
 

@@ -1,4 +1,4 @@
-"""How many control entries stand in a range of positions."""
+"""How many control entries are in a range of positions."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ POSITIONS = st.builds(Position, st.integers(-1, 3), st.integers(-1, 5))
 def test_they_are_counted_within_a_range_and_forgotten_with_their_ledger(
     positions: set[Position], after: Position, upto: Position, kept: set[int]
 ) -> None:
-    """K35: above the first place, at or below the second."""
+    """K35: above the first position, at or below the second."""
     controls = ControlEntries()
     for position in sorted(positions):
         controls.add(position)

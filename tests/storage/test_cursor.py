@@ -1,4 +1,4 @@
-"""Cursors: what is durable when, who may write, and what survives being cancelled, moved, deleted and made again."""
+"""Cursors: what is durable when, who may write, and what survives cancellation, moves, deletion and re-creation."""
 
 import weakref
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ CLAIM = "/owners/x"
 
 
 class SlowStore(MemoryStore):
-    """A store whose writes wait at a gate while there is one, and that counts them."""
+    """A store whose writes wait at a gate, and that counts them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ async def open_cursor(
     ],
 )
 async def test_opening_is_durable(start: Position, expected: Position) -> None:
-    """A new cursor's place is on disk before `open` returns, and a later `open` finds it whatever it asks for."""
+    """A new cursor's position is on disk before `open` returns; a later `open` finds it, whatever it requests."""
     store, stream = MemoryStore(), stream_of(5)
     cursor = await open_cursor(store, stream, start=start)
     assert cursor.mark_delete == cursor.durable.value == expected
@@ -87,7 +87,7 @@ async def test_names_cannot_meet() -> None:
 
 
 async def test_reopening_finds_ranges_and_bits(autojump_clock: trio.testing.MockClock) -> None:
-    """D12: of ten batched messages one is acknowledged; after a restart nine remain, as do ranges and properties."""
+    """D12: of ten batched messages one is acknowledged; after a restart nine remain, and ranges and properties, too."""
     store, stream = MemoryStore(), stream_of(6)
     cursor = await Cursor.open("s", ledger=stream, metadata=store, claim=None, start=EARLIEST, properties={"a": "b"})
     async with trio.open_nursery() as nursery:
@@ -114,7 +114,7 @@ async def test_bits_above_the_batch_count_for_nothing() -> None:
 
 
 async def test_writes_coalesce(autojump_clock: trio.testing.MockClock) -> None:
-    """A thousand acknowledgements during one write cost one more write, and nobody waits for a write of his own."""
+    """A thousand acknowledgements during one write cost one more write, and nobody waits for a separate one."""
     store, stream = SlowStore(), stream_of(1000)
     cursor = await open_cursor(store, stream)
     store.commits = 0
@@ -163,7 +163,7 @@ async def test_unawaited_acknowledgements_are_written_after_the_linger(autojump_
 
 
 async def test_a_stale_owner_writes_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    """D4: once the claim has another version the cursor ends, its waiters are told, and the record is untouched."""
+    """D4: once the claim has another version, the cursor ends, its waiters are told, and the record is unchanged."""
     store, stream = MemoryStore(), stream_of(3)
     version = await store.put(CLAIM, b"a")
     cursor = await open_cursor(store, stream, claim=Check(CLAIM, version))
@@ -200,7 +200,7 @@ async def test_a_stale_owner_writes_nothing(autojump_clock: trio.testing.MockClo
 
 
 async def test_a_cursor_that_has_ended_is_freed_with_its_last_holder() -> None:
-    """E16: what its callers were told does not hold it."""
+    """E16: the errors that callers got do not hold it."""
     cursor = await open_cursor(MemoryStore(), stream_of(2))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cursor.run)
@@ -219,7 +219,7 @@ async def test_a_cursor_that_has_ended_is_freed_with_its_last_holder() -> None:
 
 
 async def test_two_cursors_of_one_record_cannot_both_write(autojump_clock: trio.testing.MockClock) -> None:
-    """D4: even under one claim the record is written only as its writer left it."""
+    """D4: even under one claim, a record is only written over its writer's own version."""
     store, stream = MemoryStore(), stream_of(3)
     one, two = await open_cursor(store, stream), await open_cursor(store, stream)
     async with trio.open_nursery() as nursery:
@@ -263,7 +263,7 @@ async def test_a_failing_store_ends_the_cursor(autojump_clock: trio.testing.Mock
 async def test_a_record_that_the_store_refuses_was_not_written_and_never_will_be(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """E11: nobody need ask again, and nothing is unknown."""
+    """E11: no retry is needed, and the outcome is known."""
 
     class Strict(MemoryStore):
         is_strict = False
@@ -286,7 +286,7 @@ async def test_a_record_that_the_store_refuses_was_not_written_and_never_will_be
 
 
 async def test_seek_goes_back_under_a_new_watermark(autojump_clock: trio.testing.MockClock) -> None:
-    """The watermark of before the seek fails with its own error; the new one rises from the lower of both places."""
+    """The watermark from before the seek fails with its own error; the new one starts at the lower position."""
     store, stream = MemoryStore(), stream_of(9)
     cursor = await open_cursor(store, stream)
     async with trio.open_nursery() as nursery:
@@ -308,7 +308,7 @@ async def test_seek_goes_back_under_a_new_watermark(autojump_clock: trio.testing
 
 
 async def test_seek_during_a_write(autojump_clock: trio.testing.MockClock) -> None:
-    """A write begun before the seek says nothing of the new place, and never stands as the last word on disk."""
+    """A write from before the seek says nothing about the new position, and is never the last one on disk."""
     store, stream = SlowStore(), stream_of(9)
     cursor = await open_cursor(store, stream)
     async with trio.open_nursery() as nursery:
@@ -330,7 +330,7 @@ async def test_seek_during_a_write(autojump_clock: trio.testing.MockClock) -> No
 
 
 async def test_deleted_and_made_again_is_another(autojump_clock: trio.testing.MockClock) -> None:
-    """D16: a cursor of the same name made after a deletion has another creation id, and the old one writes nothing."""
+    """D16: a cursor of the same name has another creation id, and the deleted one writes nothing."""
     store, stream = MemoryStore(), stream_of(3)
     cursor = await open_cursor(store, stream)
     async with trio.open_nursery() as nursery:
@@ -361,7 +361,7 @@ async def test_a_cancelled_delete_goes_on(autojump_clock: trio.testing.MockClock
 
 
 async def test_delete_overtakes_close(autojump_clock: trio.testing.MockClock) -> None:
-    """A deletion asked for while the last write of a closing cursor is under way is still made."""
+    """A deletion requested during the last write of a closing cursor is still made."""
     store, stream = SlowStore(), stream_of(3)
     cursor = await open_cursor(store, stream)
 
@@ -418,7 +418,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(autojump_clock: trio.testi
 
 
 async def test_a_reader_needs_no_store() -> None:
-    """The non-durable cursor has the same interface; what it knows is at once as durable as it will be."""
+    """The non-durable cursor has the same interface; its progress counts as durable at once."""
     stream = stream_of(5)
     cursor = NonDurableCursor("reader", ledger=stream, start=LATEST)
     await cursor.run()
@@ -451,7 +451,7 @@ STEPS = st.lists(
 async def test_what_was_said_to_be_durable_survives_a_crash(
     one: list[tuple[str, int]], two: list[tuple[str, int]], crash_after: int
 ) -> None:
-    """D3: whatever the order of tasks and wherever the crash, `synced` and `durable` have never lied."""
+    """D3: in any task order and with any crash, `synced` and `durable` are always right."""
     store, stream = SlowStore(), stream_of(10)
     cursor = await open_cursor(store, stream)
     promised: set[Position] = set()
@@ -519,7 +519,7 @@ class FullStore(MemoryStore):
 async def test_what_is_acknowledged_on_a_full_disk_is_written_when_there_is_space(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """E13: the subscription goes on meanwhile; who asked for an answer waits for it."""
+    """E13: the subscription continues meanwhile; a caller that requested an answer waits for it."""
     store, stream = FullStore(), stream_of(5)
     cursor = await open_cursor(store, stream)
     async with trio.open_nursery() as nursery:
@@ -538,7 +538,7 @@ async def test_what_is_acknowledged_on_a_full_disk_is_written_when_there_is_spac
 
 
 async def test_a_cursor_that_closes_on_a_full_disk_says_so(autojump_clock: trio.testing.MockClock) -> None:
-    """E13, E17: closing does not wait until somebody frees space."""
+    """E13, E17: closing does not wait for free space."""
     store, stream = FullStore(), stream_of(5)
     cursor = await open_cursor(store, stream)
     store.is_full = True

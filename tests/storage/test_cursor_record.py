@@ -1,4 +1,4 @@
-"""The bounds of a cursor's record, and what it keeps when not everything fits."""
+"""The bounds of a cursor's record, and what it keeps if not everything fits."""
 
 import orjson
 import pytest
@@ -17,7 +17,7 @@ from tests.storage.test_cursor import open_cursor, stream_of
 async def test_the_record_is_bounded_and_keeps_what_was_promised(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Above the bound the nearest go first, but what somebody was told is durable is never pushed out again."""
+    """Above the bound the nearest ranges are stored first, but what was reported as durable always stays."""
     monkeypatch.setattr(cursor_record, "STORED_MAX", 4)
     store, stream = MemoryStore(), stream_of(40)
     cursor = await open_cursor(store, stream)
@@ -49,7 +49,7 @@ async def test_the_record_is_bounded_and_keeps_what_was_promised(
 async def test_a_stored_batch_stays_stored(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """D12: batch bits share the bound, by their words too, and what was durable of a batch stays so."""
+    """D12: batch bits share the bound, counted in words, and durable bits of a batch stay stored."""
     monkeypatch.setattr(cursor_record, "STORED_WORDS_MAX", 2)
     store, stream = MemoryStore(), stream_of(9)
     cursor = await open_cursor(store, stream)
@@ -67,7 +67,7 @@ async def test_a_stored_batch_stays_stored(
 
 
 async def test_the_record_stays_below_what_every_store_takes() -> None:
-    """The worst record that the bounds allow is smaller than 1 MiB, with ids as large as a busy cluster gives."""
+    """The largest record within the bounds is below 1 MiB, with ids as large as in a busy cluster."""
     ledger = 10**9
     first = [(Position(ledger, 2 * n + 10**6), Position(ledger, 2 * n + 10**6)) for n in range(30_000)]
     last = {Position(ledger, 10**6 - n): 2**63 + 1 for n in range(1, 20_000)}
@@ -109,7 +109,7 @@ def test_steps_add_up_to_the_same_record(monkeypatch: pytest.MonkeyPatch, stored
 async def test_what_is_acknowledged_while_the_record_is_made_goes_out_with_the_next(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """E7, D12: nobody is told of it before."""
+    """E7, D12: nobody is told that it is durable before."""
     for module in (cursor_record, storage.cursor):
         monkeypatch.setattr(module, "ITEMS_AT_ONCE", 1)
     store, stream = MemoryStore(), stream_of(60)

@@ -1,4 +1,4 @@
-"""How an entry stands in a batch: what is read back, and what no entry may look like."""
+"""The layout of an entry in a batch: what is read back, and what is refused."""
 
 from itertools import chain
 
@@ -40,7 +40,7 @@ def test_entries_are_read_back_as_they_were(entries: list[Entry]) -> None:
 
 @pytest.mark.parametrize(("at", "value"), [(FORMAT_AT, max(EntryFormat) + 1), (FLAGS_AT, 4), (FLAGS_AT, 0x81)])
 def test_an_entry_of_a_later_version_is_refused(at: int, value: int) -> None:
-    """E3: whoever does not know what a flag means must not show the entry."""
+    """E3: a reader that does not know a flag must not show the entry."""
     encoded = bytearray(b"".join(encode_entry(Entry(Position(1, 0), b"a", 0, 1, 0))))
     encoded[at] = value
     with pytest.raises(CorruptEntry, match="unknown f"):

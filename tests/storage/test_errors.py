@@ -1,4 +1,4 @@
-"""What the root of errors promises: policy stands on the class, and a copy keeps all of it."""
+"""What the base of all errors promises: policy depends on the class, and a copy keeps everything."""
 
 import ast
 import gc
@@ -78,7 +78,7 @@ def _exceptions(base: type[BaseException]) -> Iterator[type[BaseException]]:
 
 
 def test_what_a_room_promises_to_raise_has_the_root() -> None:
-    """Background work and front ends catch the root; an error beside it would pass as a defect of ours."""
+    """Background work and front ends catch the base; any other error would count as a defect."""
     rooms = (broker, dispatch, storage, txn)
     for room in rooms:
         for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
@@ -124,12 +124,12 @@ def test_what_a_room_promises_to_raise_has_the_root() -> None:
 def test_the_class_says_what_may_pass_and_what_was_done(
     error: type[ExpectedError], retriable: bool, definite: bool
 ) -> None:
-    """E11, E13: full disks, running writers, lost claims pass; damage does not. No answer: the outcome is unknown."""
+    """E11, E13: full disks, running writers and lost claims are transient, damage is not; no answer means unknown."""
     assert (error.retriable, error.definite) == (retriable, definite)
 
 
 def test_a_copy_says_the_same_and_keeps_no_frame() -> None:
-    """An error that is kept and raised several times does not grow, and does not hold who met it."""
+    """An error that is kept and raised several times does not grow, and does not hold its callers."""
     kept = TopicClosed("t is closed", retriable=False)
     kept.__cause__ = LedgerCorrupt(Path("/l"), 7, "a flipped bit")
 
@@ -149,7 +149,7 @@ def test_a_copy_says_the_same_and_keeps_no_frame() -> None:
 
 
 def test_a_copy_needs_no_constructor() -> None:
-    """Errors with constructors of their own are copied too."""
+    """Errors with their own constructors are copied, too."""
     damage = LedgerCorrupt(Path("/l"), 7, "a flipped bit", next_entry=3)
     copied = fresh(damage)
     assert (str(copied), copied.path, copied.next_entry) == (str(damage), damage.path, 3)
@@ -169,7 +169,7 @@ def test_raising_a_kept_error_again_adds_no_frames(kept: LedgerFailed | DiskFull
 
 
 def test_no_object_raises_the_error_that_it_keeps() -> None:
-    """It raises a fresh copy. The exceptions go to one task, once, with the traceback of their origin."""
+    """It raises a fresh copy. Exceptions to the rule go to one task, once, with their original traceback."""
     found = set()
     for room in (broker, dispatch, storage, txn, tidewire):
         for file in Path(room.__path__[0]).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Stories of two writers, one stopped. `files` and `files.process()` are two processes on one disk."""
+"""Two writers, one of them stopped. `files` and `files.process()` are two processes on one disk."""
 
 import signal
 import subprocess
@@ -48,7 +48,7 @@ def test_every_claim_is_higher_and_ends_the_one_before(files: SimulatedFiles, fo
 
 
 def test_each_flipped_bit_of_a_fence_is_noticed() -> None:
-    """E3: separators and padding too, so that a fence is whole or damaged."""
+    """E3: this includes separators and padding, so a fence is complete or damaged."""
     written = EpochRecord(OWNER, 1, 2, 4096, 7, 8).encode()
     for bit in range(8 * len(written)):
         damaged = bytearray(written)
@@ -58,7 +58,7 @@ def test_each_flipped_bit_of_a_fence_is_noticed() -> None:
 
 
 def test_d2_a_writer_that_slept_through_several_claims_is_fenced(files: SimulatedFiles, folder: Path) -> None:
-    """D2: also when the fence right above its own is gone again."""
+    """D2: this holds even if the fence right above its own was removed."""
     sleeper = claim(files, folder, OWNER)
     for _ in range(3):
         latest = claim(files, folder, OWNER)
@@ -70,7 +70,7 @@ def test_d2_a_writer_that_slept_through_several_claims_is_fenced(files: Simulate
 
 
 def test_d2_fences_are_removed_so_that_no_look_falls_between(files: SimulatedFiles, folder: Path) -> None:
-    """D2: whichever removal a check meets, it sees either the fence above or its own one missing."""
+    """D2: whichever removal a check meets, it finds the fence above, or misses its own."""
     sleeper = claim(files, folder, OWNER)
     claim(files, folder, OWNER)
     latest = claim(files, folder, OWNER)
@@ -88,7 +88,7 @@ def test_d2_fences_are_removed_so_that_no_look_falls_between(files: SimulatedFil
 
 
 def test_d2_a_check_does_not_fall_between_its_two_looks(files: SimulatedFiles, folder: Path) -> None:
-    """D2: the fence above is made and removed again while the sleeper looks."""
+    """D2: the fence above is made and removed while the stopped writer checks."""
     for moment in (1, 2):
         sleeper_files = files.process()
         sleeper = claim(sleeper_files, folder, OWNER)
@@ -129,7 +129,7 @@ def test_a_claim_survives_a_power_loss(files: SimulatedFiles, folder: Path) -> N
 
 
 async def test_d2_a_stopped_writer_that_resumes_confirms_nothing_more() -> None:
-    """D2: and nothing it writes then is ever read, by its successor or by the next one."""
+    """D2: neither its successor nor the next writer ever reads what it then writes."""
     files = SimulatedFiles(seed=2)
     async with ledger_store(files) as stopped:
         ledger = await stopped.create(1)
@@ -159,7 +159,7 @@ async def test_d2_a_stopped_writer_that_resumes_confirms_nothing_more() -> None:
 
 
 async def test_d2_a_fence_that_comes_during_the_sync_is_noticed() -> None:
-    """D2, E4: the writer looks at the fence after its sync; what it looked at before says nothing about that time."""
+    """D2, E4: the writer checks the fence after its sync; an earlier check says nothing about that time."""
     files = SimulatedFiles(seed=12)
     rival = files.process()
     async with ledger_store(files) as store:
@@ -179,7 +179,7 @@ async def test_d2_a_fence_that_comes_during_the_sync_is_noticed() -> None:
 
 
 async def test_d2_a_file_that_a_fenced_writer_leaves_behind_is_not_read() -> None:
-    """D2: it was making its next file while it was replaced, and wrote one block before it noticed."""
+    """D2: it was making its next file when it was replaced, and wrote one block before it noticed."""
     files = SimulatedFiles(seed=8)
     async with ledger_store(files) as store:
         await add_all(await store.create(1), [b"a"])
@@ -202,7 +202,7 @@ async def test_d2_a_file_that_a_fenced_writer_leaves_behind_is_not_read() -> Non
 
 
 async def life_with_takeover_at(operation_number: int) -> bool:
-    """A writer's life in which another process takes over before its n-th operation; False if it ends before that."""
+    """Run a writer while another process takes over before its n-th operation. Return False if it ends earlier."""
     files = SimulatedFiles(seed=operation_number)
     rival = files.process()
     seen: list[list[bytes]] = []
@@ -250,7 +250,7 @@ async def life_with_takeover_at(operation_number: int) -> bool:
 
 
 async def test_d2_a_takeover_at_any_moment_loses_nothing_confirmed() -> None:
-    """D2: before and between every write, sync, look at the fence, checkpoint and removal."""
+    """D2: before and between every write, sync, fence check, checkpoint and removal."""
     moment = 1
     while await life_with_takeover_at(moment):
         moment += 1
@@ -287,7 +287,7 @@ async def test_a_second_broker_of_the_same_name_is_told_so() -> None:
 
 
 async def test_d2_a_process_stopped_and_continued_finds_itself_replaced(tmp_path: Path) -> None:
-    """D2: with processes and files of the operating system; the stopped one still holds its lock."""
+    """D2: with real processes and files; the stopped one still holds its lock."""
     command = [sys.executable, "-m", "tests.support.ledger_writer", str(tmp_path), "writer"]
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
     assert process.stdout is not None

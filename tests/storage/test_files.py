@@ -44,7 +44,7 @@ def test_bytes_are_read_where_they_were_written(place: tuple[Files, Path]) -> No
 
 
 def test_pieces_are_written_one_behind_the_other(place: tuple[Files, Path]) -> None:
-    """More of them than one system call takes."""
+    """There are more pieces than one system call takes."""
     files, folder = place
     file = files.open(folder / "f", create=True)
     pieces = [b"%d," % number for number in range(3_000)]

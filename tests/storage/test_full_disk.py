@@ -1,4 +1,4 @@
-"""What a ledger store does while its disk is full: refuses, keeps what it took, and goes on when there is space."""
+"""A ledger store while its disk is full: it refuses, keeps what it accepted, and continues when there is space."""
 
 from collections.abc import Callable
 from errno import ENOSPC
@@ -28,13 +28,13 @@ Ts = TypeVarTuple("Ts")
 
 @pytest.fixture(autouse=True)
 def small_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries of this suite are small beside its journal files, as usual ones are."""
+    """Entries here are small compared with the journal files, as usual ones are."""
     monkeypatch.setattr(journal, "ENTRY_ROOM_BYTES", 8 * 1024)
     monkeypatch.setattr(journal, "DELETIONS_ROOM_BYTES", 4 * 1024)
 
 
 def let_no_journal_file_fit(files: SimulatedFiles) -> None:
-    """Leave space for ledger files alone, so that the journal fills the files it has."""
+    """Leave space only for ledger files, so that the journal fills its existing files."""
 
     def refuse(operation: str, path: Path) -> None:
         if operation == "write" and path.name.endswith(".journal-new"):
@@ -44,7 +44,7 @@ def let_no_journal_file_fit(files: SimulatedFiles) -> None:
 
 
 async def publish_until_refused(store: DirectoryLedgerStore, ledger: OpenLedger, payload: bytes = PAYLOAD) -> int:
-    """How many entries were taken before the disk was full for good; all of them are durable."""
+    """Return how many entries were accepted before the disk was full for good; all are durable."""
     while True:
         try:
             await ledger.wait_room()
@@ -59,7 +59,7 @@ async def publish_until_refused(store: DirectoryLedgerStore, ledger: OpenLedger,
 
 @pytest.mark.parametrize("room_bytes", [0, 10_000, FILE_BYTES - 1])
 async def test_appending_is_refused_and_goes_on_when_there_is_space(autojump_clock: MockClock, room_bytes: int) -> None:
-    """E13: what was taken is durable, what is there is read, and no restart is needed."""
+    """E13: accepted entries are durable, existing ones are read, and no restart is needed."""
     files = SimulatedFiles(seed=1)
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
         ledger = await store.create(1)
@@ -91,7 +91,7 @@ async def test_appending_is_refused_and_goes_on_when_there_is_space(autojump_clo
 
 
 async def test_who_waits_for_room_is_told(autojump_clock: MockClock) -> None:
-    """E13: also those who came before it was known that the next file cannot be made."""
+    """E13: this includes callers from before it was known that the next file cannot be made."""
     files = SimulatedFiles(seed=2)
     refused = 0
 
@@ -117,7 +117,7 @@ async def test_who_waits_for_room_is_told(autojump_clock: MockClock) -> None:
 
 
 async def test_a_ledger_file_that_cannot_grow_holds_back_and_loses_nothing(autojump_clock: MockClock) -> None:
-    """E13: what the journal has waits in memory; closing the ledger waits, and publishing is refused at once."""
+    """E13: the journal's entries wait in memory; closing the ledger waits, and publishing is refused at once."""
     files = SimulatedFiles(seed=3)
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store, trio.open_nursery() as nursery:
         first, second = await store.create(1), await store.create(2)
@@ -144,7 +144,7 @@ async def test_a_ledger_file_that_cannot_grow_holds_back_and_loses_nothing(autoj
 
 
 async def test_deleting_makes_space(autojump_clock: MockClock) -> None:
-    """E13: a deletion needs no space that a full disk does not have, and what it frees is used."""
+    """E13: a deletion needs no more space than a full disk has, and the space that it frees is used."""
     files = SimulatedFiles(seed=4)
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
         old, new = await store.create(1), await store.create(2)
@@ -164,7 +164,7 @@ async def test_deleting_makes_space(autojump_clock: MockClock) -> None:
 
 
 async def test_a_removal_that_meets_a_full_disk_ends_and_so_does_the_shortage(autojump_clock: MockClock) -> None:
-    """E13: a deletion is done when it is done, whatever else waits; and when there is space nothing is refused."""
+    """E13: a deletion finishes, whatever else waits; when there is space, nothing is refused."""
     files = SimulatedFiles(seed=5)
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
         gone, kept = await store.create(1), await store.create(2)
@@ -183,7 +183,7 @@ async def test_a_removal_that_meets_a_full_disk_ends_and_so_does_the_shortage(au
 
 
 async def test_it_starts_when_the_disk_holds_the_next_journal_file(autojump_clock: MockClock) -> None:
-    """E13: nobody is told that it is ready before."""
+    """E13: the broker does not report that it is ready before."""
     files = SimulatedFiles(seed=6)
     files.set_capacity(FILE_BYTES + 1_000)
     started = trio.Event()
@@ -210,7 +210,7 @@ async def test_a_disk_without_space_for_the_first_file_is_told() -> None:
 
 
 async def test_a_sync_that_finds_no_space_ends_the_writer(autojump_clock: MockClock) -> None:
-    """E13: bytes that a sync was to keep are lost, for whatever reason; trying again would pass over that."""
+    """E13: the bytes of the sync are lost, for whatever reason, and a retry would hide that."""
     files = SimulatedFiles(seed=8)
     async with ledger_store(files) as store:
         ledger = await store.create(1)
@@ -221,7 +221,7 @@ async def test_a_sync_that_finds_no_space_ends_the_writer(autojump_clock: MockCl
 
 
 async def test_an_index_that_does_not_fit_is_not_missed(autojump_clock: MockClock) -> None:
-    """E13: reading goes on, though opening a ledger would leave an index behind for the next time."""
+    """E13: reading continues, although opening a ledger would normally write an index."""
     files = SimulatedFiles(seed=9)
     async with ledger_store(files) as store:
         await add_all(await store.create(1), [PAYLOAD] * 3)
@@ -246,7 +246,7 @@ async def test_positions_are_given_to_what_was_taken_alone(autojump_clock: MockC
 
 
 class HeldBack(SimulatedFiles):
-    """A disk whose calls that nobody waits for stand still until `go_on` is set."""
+    """A disk whose background calls wait until `go_on` is set."""
 
     go_on: trio.Event | None = None
 
@@ -260,7 +260,7 @@ class HeldBack(SimulatedFiles):
 
 
 async def test_what_is_confirmed_while_a_write_fails_follows_it(autojump_clock: MockClock) -> None:
-    """E13: batches that were added during the write that did not fit are written behind the others, and once."""
+    """E13: batches that were added during the failed write are written once, after the others."""
     files = HeldBack(seed=11)
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store, trio.open_nursery() as nursery:
         ledger, other = await store.create(1), await store.create(2)
@@ -286,7 +286,7 @@ async def test_what_is_confirmed_while_a_write_fails_follows_it(autojump_clock: 
 async def test_many_deletions_find_room_in_a_full_file(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, payload_bytes: int
 ) -> None:
-    """E13: wherever in the journal's file the last entry ended."""
+    """E13: this holds wherever in the journal file the last entry ended."""
     monkeypatch.setattr(journal, "ENTRY_ROOM_BYTES", 5_200)
     files = SimulatedFiles(seed=12)
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
@@ -307,7 +307,7 @@ async def test_many_deletions_find_room_in_a_full_file(
 async def test_a_writer_without_any_file_left_recovers(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E13, E3: what a full disk gives back names the file behind it truly, or a start would miss one that never was."""
+    """E13, E3: the file before must name the next one correctly, or a start would miss one that never was."""
     monkeypatch.setattr(journal, "DELETIONS_ROOM_BYTES", 0)
     monkeypatch.setattr(journal, "ENTRY_ROOM_BYTES", 5_200)
     files = SimulatedFiles(seed=13)
@@ -337,7 +337,7 @@ async def test_a_writer_without_any_file_left_recovers(
 
 
 async def test_nothing_is_taken_before_it_is_known_that_it_fits(autojump_clock: MockClock) -> None:
-    """E13: while the next file is made, appenders wait at the end of this one; then they go on or are refused."""
+    """E13: while the next file is made, appenders wait at the end of this one; then they continue or are refused."""
     files = HeldBack(seed=14)
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
         ledger = await store.create(1)
@@ -357,7 +357,7 @@ async def test_nothing_is_taken_before_it_is_known_that_it_fits(autojump_clock: 
 async def test_an_index_that_does_not_fit_is_in_nobodys_way(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E13: it can be rebuilt. So a ledger is closed without it, and full journal files are given back."""
+    """E13: the index can be rebuilt. So the ledger is closed without it, and full journal files are freed."""
     monkeypatch.setattr(write_behind, "WRITE_BEHIND_BYTES", 1)
     files = SimulatedFiles(seed=9)
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
@@ -377,7 +377,7 @@ async def test_an_index_that_does_not_fit_is_in_nobodys_way(
 async def test_what_was_taken_is_confirmed_however_much_waits_for_ledger_files(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E13: what waits is bounded by refusing more, so nobody who was not refused waits for space."""
+    """E13: the wait is bounded by refusals, so no accepted entry waits for space."""
     monkeypatch.setattr(write_behind, "WRITE_BEHIND_BYTES", 10_000)
     monkeypatch.setattr(write_behind, "WRITE_BEHIND_BYTES_MAX", 20_000)
     files = SimulatedFiles(seed=11)

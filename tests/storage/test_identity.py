@@ -29,7 +29,7 @@ async def join(files: SimulatedFiles, metadata: MemoryStore, broker_id: str = "b
 async def start(
     files: SimulatedFiles, metadata: MemoryStore, broker_id: str = "broker-1"
 ) -> tuple[FolderIdentity, DirectoryLedgerStore]:
-    """All that a start does with identities and the journal; the caller closes the store."""
+    """Do everything that a start does with identities and the journal; the caller closes the store."""
     identity = await join(files, metadata, broker_id)
     home = await BrokerHome.enter(files, DATA, identity.folder, broker_id)
     records = JournalRecords(metadata, DATA)
@@ -38,14 +38,14 @@ async def start(
 
 
 async def lived(files: SimulatedFiles, metadata: MemoryStore, broker_id: str = "broker-1") -> FolderIdentity:
-    """A broker's start, and its death."""
+    """Start a broker, and let it die."""
     identity, store = await start(files, metadata, broker_id)
     store.close()
     return identity
 
 
 def snapshot(files: SimulatedFiles) -> dict[Path, bytes]:
-    """Every file there is."""
+    """Return all files."""
     found = {}
     for directory in files._disk.directories:
         for name in files._disk.directories[directory].entries:
@@ -54,7 +54,7 @@ def snapshot(files: SimulatedFiles) -> dict[Path, bytes]:
 
 
 async def refused(files: SimulatedFiles, metadata: MemoryStore, match: str, broker_id: str = "broker-1") -> None:
-    """The start is refused by one sentence, and changes neither the folder nor the metadata."""
+    """Check that one sentence refuses the start, and that neither the folder nor the metadata changes."""
     before = snapshot(files), await metadata.scan("", LAST)
     with pytest.raises(IdentityMismatch, match=match) as caught:
         await start(files, metadata, broker_id)
@@ -73,7 +73,7 @@ async def test_a_new_folder_and_a_new_root_get_identities_that_stay(metadata: Me
 
 
 async def test_another_root_is_refused(metadata: MemoryStore) -> None:
-    """E1: an empty one, and one of another cluster; the sentence names both."""
+    """E1: an empty one, and another cluster's; the sentence names both."""
     files = SimulatedFiles(seed=2)
     mine = await lived(files, metadata)
     await refused(files, MemoryStore(), f"belongs to the cluster {mine.cluster} .* holds no cluster")
@@ -84,7 +84,7 @@ async def test_another_root_is_refused(metadata: MemoryStore) -> None:
 
 
 async def test_a_brokers_other_folder_is_refused(metadata: MemoryStore) -> None:
-    """E1: a new folder, and one of another broker of the cluster; with an id of its own it may have a folder."""
+    """E1: a new folder, and another broker's; under another id a broker may have a folder."""
     files, another = SimulatedFiles(seed=4), SimulatedFiles(seed=5)
     mine = await lived(files, metadata)
     await refused(
@@ -96,7 +96,7 @@ async def test_a_brokers_other_folder_is_refused(metadata: MemoryStore) -> None:
 
 
 async def test_a_missing_identity_beside_data_is_damage(metadata: MemoryStore) -> None:
-    """E1: the folder is not new, whatever else is there: ledgers or a journal."""
+    """E1: if there are ledgers or a journal, the folder is not new."""
     files = SimulatedFiles(seed=6)
     await lived(files, metadata)
     files.remove(DATA / IDENTITY_FILE)
@@ -108,7 +108,7 @@ async def test_a_missing_identity_beside_data_is_damage(metadata: MemoryStore) -
 
 
 async def test_a_damaged_identity_is_named(metadata: MemoryStore) -> None:
-    """E1, E3: nothing is read from it, and nothing is written over it."""
+    """E1, E3: nothing is read from it, and it is not overwritten."""
     files = SimulatedFiles(seed=7)
     await lived(files, metadata)
     files.flip(DATA / IDENTITY_FILE, 0)
@@ -127,10 +127,10 @@ async def test_a_root_that_lost_its_identity_is_damage(metadata: MemoryStore) ->
 
 
 async def test_brokers_that_make_a_cluster_at_once_all_join_it() -> None:
-    """E1: what one of them has just written is no damage to the others."""
+    """E1: a record that one of them has just written is no damage to the others."""
 
     class Slow(MemoryStore):
-        """The first who asks for the root's identity finds none, and goes on when another broker has started."""
+        """The first reader of the root's identity finds none, and continues when another broker has started."""
 
         is_first = True
 
@@ -147,7 +147,7 @@ async def test_brokers_that_make_a_cluster_at_once_all_join_it() -> None:
 
 
 async def test_a_missing_journal_is_not_a_new_one(metadata: MemoryStore) -> None:
-    """E1, E3: also when its fences alone are gone."""
+    """E1, E3: this includes the loss of its fences alone."""
     files = SimulatedFiles(seed=10)
     await lived(files, metadata)
     for name in files.names(journal_dir()):
@@ -157,7 +157,7 @@ async def test_a_missing_journal_is_not_a_new_one(metadata: MemoryStore) -> None
 
 
 async def test_older_metadata_is_refused(metadata: MemoryStore) -> None:
-    """E1: restored from a copy, it does not know what the journal's last writer did."""
+    """E1: it was restored from a copy and does not know what the journal's last writer did."""
     files = SimulatedFiles(seed=11)
     await lived(files, metadata)
     old = await metadata.get("/journals/broker-1")
@@ -174,7 +174,7 @@ async def test_older_metadata_is_refused(metadata: MemoryStore) -> None:
 
 
 async def test_an_older_copy_of_the_folder_is_refused(metadata: MemoryStore) -> None:
-    """E1: also one that has reached the same epoch by itself; the newest one goes on."""
+    """E1: this includes a copy that has reached the same epoch by itself; the newest one starts."""
     files = SimulatedFiles(seed=12)
     await lived(files, metadata)
     copy, second, away = files.crash(keep=1.0), files.crash(keep=1.0), MemoryStore()
@@ -189,7 +189,7 @@ async def test_an_older_copy_of_the_folder_is_refused(metadata: MemoryStore) -> 
 
 
 async def test_of_two_copies_that_start_at_once_one_wins(metadata: MemoryStore) -> None:
-    """E1, E4: both fit the record, one writes it; the other has begun nothing."""
+    """E1, E4: both fit the record, and one writes it; the other has begun nothing."""
     files = SimulatedFiles(seed=13)
     await lived(files, metadata)
     copy = files.crash(keep=1.0)
@@ -243,7 +243,7 @@ def test_a_take_over_that_began_has_not_lost() -> None:
 
 
 async def stream_of(metadata: MemoryStore) -> int:
-    """The stream of broker-1's life."""
+    """Return the stream of broker-1's life."""
     recorded = await JournalRecords(metadata, DATA).read("broker-1")
     assert recorded is not None
     return recorded.life.stream
@@ -264,7 +264,7 @@ async def test_a_journal_from_elsewhere_is_refused(metadata: MemoryStore) -> Non
 @pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("starts_before", [0, 1])
 async def test_a_start_interrupted_anywhere_is_taken_up_by_the_next(keep: float, starts_before: int) -> None:
-    """E1: at every operation of the disk, whatever of it survives."""
+    """E1: at every operation of the disk, with any surviving writes."""
     interrupted = 0
     for moment in range(200):
         files, metadata = SimulatedFiles(seed=moment), MemoryStore()

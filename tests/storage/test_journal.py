@@ -47,7 +47,7 @@ async def test_one_sync_confirms_all_ledgers_that_wait() -> None:
 async def test_a_large_block_is_formed_apart_from_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, *, is_large: bool
 ) -> None:
-    """E7: checksums and copies of megabytes are a worker thread's; a small block is not worth the way there."""
+    """E7: a worker thread handles checksums and copies of megabytes; a small block is not worth it."""
     files = SimulatedFiles()
     apart: list[bool] = []
     is_apart = False
@@ -92,7 +92,7 @@ async def test_what_is_confirmed_was_synced_before() -> None:
 
 @pytest.mark.parametrize(("operation", "drops"), [("write", False), ("sync", False), ("sync", True)])
 async def test_a_failed_write_or_sync_ends_the_writer(operation: str, drops: bool) -> None:
-    """Nothing is retried: everything that waits and every later append gets the failure."""
+    """Nothing is retried: all waiting and later appends fail."""
     files = SimulatedFiles()
     async with ledger_store(files) as store:
         ledger, other = await store.create(1), await store.create(2)
@@ -120,7 +120,7 @@ async def test_a_failed_write_or_sync_ends_the_writer(operation: str, drops: boo
 
 
 async def test_what_a_failed_sync_dropped_is_made_durable_or_not_shown() -> None:
-    """A restart of the process reads the block from the system's memory; a power loss after that must not take it."""
+    """A restarted process reads the block from the system's memory; a later power loss must not take it."""
     files = SimulatedFiles(seed=4)
     async with ledger_store(files) as store:
         ledger = await store.create(1)
@@ -137,7 +137,7 @@ async def test_what_a_failed_sync_dropped_is_made_durable_or_not_shown() -> None
 
 
 async def unsynced_block() -> SimulatedFiles:
-    """The disk of a process that died between the write and the sync of its last block."""
+    """Return the disk of a process that died between the write and the sync of its last block."""
     files = SimulatedFiles(seed=6)
     async with ledger_store(files) as store:
         ledger = await store.create(1)
@@ -150,7 +150,7 @@ async def unsynced_block() -> SimulatedFiles:
 
 
 async def test_a_recovery_may_lose_power_at_any_operation() -> None:
-    """D9: also while it takes over a block that only the system's memory had."""
+    """D9: this includes the takeover of a block that only the system's memory had."""
     is_whole = False
     moment = 0
     while not is_whole:
@@ -256,7 +256,7 @@ async def test_whoever_waits_for_room_is_told_when_the_writer_ends() -> None:
 
 
 async def test_confirmations_keep_the_order_of_the_appends_across_ledgers() -> None:
-    """A watermark shared by a ledger and the one that follows it never passes an entry that is not durable."""
+    """A watermark that two successive ledgers share never passes an entry that is not durable."""
     async with ledger_store(SimulatedFiles()) as store:
         confirmed = Watermark(Position(0, -1))
         first = await store.create(1, confirmed=confirmed)

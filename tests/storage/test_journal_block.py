@@ -75,7 +75,7 @@ def test_a_flipped_bit_shows_in_the_region_it_is_in(region: str) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_d9_the_directory_lists_exactly_the_sectors_that_are_rightly_empty(seed: int) -> None:
-    """D9: an empty sector that is not listed was not written, wherever the block stands in its file."""
+    """D9: an unlisted empty sector was not written, wherever the block is in its file."""
     rng = random.Random(seed)
     pieces = [
         bytes(rng.choice((0, 1, 511, 512, 513, 1024, 5000))) + rng.randbytes(rng.randrange(700)) for _ in range(6)
@@ -91,7 +91,7 @@ def test_d9_the_directory_lists_exactly_the_sectors_that_are_rightly_empty(seed:
 @pytest.mark.parametrize("first", [bytes(3000), b"x" * UNCOPIED_BYTES_MIN + bytes(510), bytes(UNCOPIED_BYTES_MIN)])
 @pytest.mark.parametrize("second", [b"", bytes(300), bytes(100) + b"y" * UNCOPIED_BYTES_MIN])
 def test_d9_empty_sectors_are_listed_where_large_payloads_are_not_copied(first: bytes, second: bytes) -> None:
-    """D9: zeros that a payload ends with may fill a sector together with the zeros of what stands behind it."""
+    """D9: zeros at a payload's end may fill a sector together with later zeros."""
     entries = [
         encode_entry(Entry(Position(1, number), payload, 0, 1, 0)) for number, payload in enumerate((first, second))
     ]
@@ -106,7 +106,7 @@ def test_d9_empty_sectors_are_listed_where_large_payloads_are_not_copied(first: 
 
 
 def test_a_large_payload_is_not_copied() -> None:
-    """A block hands the very bytes on that were sent, and copies the small pieces around them together."""
+    """A block passes the sent bytes on, and copies the small pieces around them together."""
     payloads = [b"x" * UNCOPIED_BYTES_MIN, b"small", b"also small", b"y" * UNCOPIED_BYTES_MIN]
     entries = [
         encode_entry(Entry(Position(1, number), payload, number, 1, 1_000)) for number, payload in enumerate(payloads)
@@ -133,7 +133,7 @@ def test_an_unwritten_place_is_told_from_a_damaged_header() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_sector_is_empty_if_every_byte_of_it_is_zero(seed: int) -> None:
-    """D9, E7: found by comparing whole sectors, at the block's edges too."""
+    """D9, E7: whole sectors are compared, also at the block's edges."""
     rng = random.Random(seed)
     for size in (1, 511, 512, 513, 1024, rng.randrange(1, 4000)):
         block = bytearray(size)

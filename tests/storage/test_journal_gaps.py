@@ -1,4 +1,4 @@
-"""Journal files that somebody removed: each is damage that is named, and nothing else is lost by the start."""
+"""Removed journal files: each is reported as damage, and the start loses nothing else."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ ENTRIES = [b"%03d" % number + b"x" * 700 for number in range(12)]
 
 
 async def life(files: SimulatedFiles, count: int = 12) -> None:
-    """A writer that fills several journal files of 4 KiB and is killed."""
+    """Run a writer that fills several journal files of 4 KiB and is killed."""
     async with ledger_store(files, journal_file_bytes=4096) as store:
         await add_all(await store.create(1), ENTRIES[:count])
 
@@ -29,7 +29,7 @@ async def start(files: SimulatedFiles) -> DirectoryLedgerStore:
 
 @pytest.mark.parametrize("which", range(4))
 async def test_every_journal_file_that_exists_must_exist(which: int) -> None:
-    """E3: the first, one in the middle, the last with data, and the one prepared behind it."""
+    """E3: the first, one in the middle, the last with data, and the prepared one after it."""
     files = SimulatedFiles(seed=1)
     await life(files)
     paths = journal_files(files)
@@ -60,7 +60,7 @@ def put(files: SimulatedFiles, path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("which", range(4))
 async def test_a_journal_file_of_an_earlier_life_is_not_this_one(which: int) -> None:
-    """E3: the file that was made and never written to least of all, as it would be an empty journal file."""
+    """E3: above all the file that was never written to, because it would be an empty journal file."""
     files = SimulatedFiles(seed=11)
     await life(files)
     unwritten = files.content(journal_files(files)[-1])
@@ -77,7 +77,7 @@ async def test_a_journal_file_of_an_earlier_life_is_not_this_one(which: int) -> 
 
 @pytest.mark.parametrize("which", range(3))
 async def test_a_journal_file_as_it_was_before_it_was_written_to_is_missed(which: int) -> None:
-    """E3: the first one of a life, and the first one behind those that a checkpoint freed, too."""
+    """E3: this includes the first file of a life, and the first after those that a checkpoint freed."""
     unwritten: dict[Path, bytes] = {}
     files = SimulatedFiles(seed=12)
 
@@ -100,7 +100,7 @@ async def test_a_journal_file_as_it_was_before_it_was_written_to_is_missed(which
 
 
 async def test_a_file_that_vanishes_while_the_journal_is_read_is_missed() -> None:
-    """E3: only its writer frees one, and notes that before."""
+    """E3: only its writer frees one, and records that before."""
     files = SimulatedFiles(seed=9)
     await life(files)
     survivor = files.kill()
@@ -119,7 +119,7 @@ async def test_a_file_that_vanishes_while_the_journal_is_read_is_missed() -> Non
 
 
 async def test_all_journal_files_removed_is_not_an_empty_journal() -> None:
-    """E3: the fence names them; with a renamed one it is the same."""
+    """E3: the fence names them; with a renamed file it is the same."""
     files = SimulatedFiles(seed=2)
     await life(files, 3)
     for path in journal_files(files)[1:]:
@@ -131,7 +131,7 @@ async def test_all_journal_files_removed_is_not_an_empty_journal() -> None:
 
 
 async def test_a_removed_fence_is_damage_while_journal_files_are_there() -> None:
-    """E3: it says which files there are."""
+    """E3: it lists the files."""
     files = SimulatedFiles(seed=3)
     await life(files)
     files.remove(journal_dir() / "fence-0000000001")
@@ -142,7 +142,7 @@ async def test_a_removed_fence_is_damage_while_journal_files_are_there() -> None
 
 
 async def test_a_damaged_fence_is_named() -> None:
-    """E3: what it says cannot be trusted, so nothing starts."""
+    """E3: its content cannot be trusted, so nothing starts."""
     files = SimulatedFiles(seed=4)
     await life(files)
     (fence,) = [name for name in files.names(journal_dir()) if name.startswith("fence-")]
@@ -152,7 +152,7 @@ async def test_a_damaged_fence_is_named() -> None:
 
 
 async def test_the_loss_of_a_journal_file_can_be_accepted() -> None:
-    """E3: by a file in its place that says so, as the message says; what other files hold is replayed."""
+    """E3: a file in its place accepts the loss, as the message says; the other files are replayed."""
     files = SimulatedFiles(seed=5)
     async with ledger_store(files, journal_file_bytes=4096) as store:
         await add_all(await store.create(1), ENTRIES[:4])
@@ -173,7 +173,7 @@ async def test_the_loss_of_a_journal_file_can_be_accepted() -> None:
 
 @pytest.mark.parametrize("kept", [0, 1, 512, 2_000, 4_095])
 async def test_a_journal_file_that_was_cut_is_named(kept: int) -> None:
-    """E3: what was cut off is not taken for a block whose write was interrupted."""
+    """E3: the missing part does not count as a block whose write was interrupted."""
     files = SimulatedFiles(seed=6)
     async with ledger_store(files, journal_file_bytes=4096) as store:
         await add_all(await store.create(1), ENTRIES[:4])
@@ -186,7 +186,7 @@ async def test_a_journal_file_that_was_cut_is_named(kept: int) -> None:
 
 
 async def test_freed_files_are_not_missed() -> None:
-    """E3: a checkpoint notes what it frees before it removes the first of them, at any loss of power."""
+    """E3: a checkpoint records what it frees before it removes the first file, with any power loss."""
     total = 0
     for moment in range(40, 400, 7):
         disk = SimulatedFiles(seed=moment)

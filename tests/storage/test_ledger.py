@@ -103,7 +103,7 @@ async def test_the_tail_in_memory_is_bounded_once_it_is_written() -> None:
 
 
 async def test_the_tail_of_small_messages_counts_what_they_cost_in_memory() -> None:
-    """E16: a message of one byte costs some hundred bytes in memory, and the bound is about those."""
+    """E16: a message of one byte takes some hundred bytes in memory, and these count."""
     async with ledger_store(SimulatedFiles()) as store:
         ledger = await store.create(1)
         for _ in range(2_000):
@@ -113,7 +113,7 @@ async def test_the_tail_of_small_messages_counts_what_they_cost_in_memory() -> N
 
 
 async def test_a_deleted_ledger_does_not_hold_the_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """E16: entries that were deleted before they were written to their file let those behind them go from memory."""
+    """E16: entries that are deleted before they are written let later ones leave the memory."""
     monkeypatch.setattr(write_behind, "WRITE_BEHIND_BYTES", 10_000)
     async with ledger_store(SimulatedFiles(seed=4), tail_bytes_max=50_000) as store:
         gone, kept = await store.create(1), await store.create(2)

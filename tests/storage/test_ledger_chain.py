@@ -1,4 +1,4 @@
-"""Which ledgers a managed ledger has: trimming some, and deleting all, as their owner does."""
+"""The list of a managed ledger's ledgers: its owner trims some, and deletes all."""
 
 import pytest
 
@@ -38,7 +38,7 @@ async def test_trimming_is_on_record_before_anything_is_removed(files: Simulated
 async def test_a_removal_that_was_cut_off_is_finished_by_the_next_owner(
     files: SimulatedFiles, metadata: MemoryStore
 ) -> None:
-    """E18: a crash between the trim's record and the removal of its files leaves no file that nobody refers to."""
+    """E18: a crash between the trim's record and the removal leaves no file without a record."""
     config = ManagedLedgerConfig(ledger_bytes_max=100)
     for operations in range(1, 200):
         disk, store_of_records = SimulatedFiles(seed=operations), MemoryStore()
@@ -89,7 +89,7 @@ async def test_deleting_removes_record_and_files_and_a_new_one_is_another(
 
 
 async def test_a_trim_that_is_refused_trims_nothing(files: SimulatedFiles, metadata: MemoryStore) -> None:
-    """D4, E18: what the record still lists is still read."""
+    """D4, E18: ledgers that the record still lists can be read."""
     version = await metadata.put("/owners/it", b"me")
     async with ledger_store(files) as store:
         claim, config = Check("/owners/it", version), ManagedLedgerConfig(ledger_bytes_max=1)

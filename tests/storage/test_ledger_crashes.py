@@ -1,8 +1,9 @@
-"""Lives of a broker's ledgers that end at a random moment: after each, everything confirmed is there, and nothing else.
+"""Lives of a broker's ledgers that end at a random moment: then exactly the confirmed entries must be there.
 
-A `Topic` is the model: what was appended, in order, and how much of it was confirmed. A life opens all topics (which
-holds them against the model), appends, reads, rolls, trims and seals with several tasks, and is cut short by a failing
-disk, a loss of power or the death of the process, possibly while it still recovers from the one before.
+A `Topic` is the model: what was appended, in order, and how much was confirmed. Each life opens all topics (which
+compares them with the model), then appends, reads, rolls, trims and seals with several tasks. It ends by a failing
+disk,
+a power loss or the death of the process, perhaps while it still recovers from the life before.
 """
 
 import random
@@ -52,7 +53,7 @@ class Topic:
         self.appended.append((position, payload))
 
     def recovered(self, entries: list[Entry], ledger: ManagedLedger) -> None:
-        """Hold what a restart finds against what happened; from now on that is what happened."""
+        """Compare what a restart finds with the model, and make it the new model."""
         found = [(entry.position, entry.payload) for entry in entries]
         gone = (entries[0].first_index if entries else ledger.next_index) - self.first_index
         assert all(position <= self.trimmed for position, _payload in self.appended[:gone]), (
@@ -118,7 +119,7 @@ async def disturbing(topic: Topic, ledger: ManagedLedger, rng: random.Random) ->
 
 
 async def guarded(work: Awaitable[None]) -> None:
-    """The end of the life ends its tasks, by the errors that say so."""
+    """End the tasks with the errors that end the life."""
     with suppress(LedgerFailed, LedgerNotMade, LedgerSealed, OSError):
         await work
 
@@ -183,7 +184,7 @@ async def story(seed: int) -> None:
 
 @every_schedule(examples_max=25, seed=st.integers(0, 1_000_000))
 async def test_nothing_confirmed_is_lost_and_nothing_else_is_made_up(seed: int) -> None:
-    """D9: over lives that end anywhere: torn writes, lost names, half a recovery, half a checkpoint, half a roll."""
+    """D9: lives end anywhere: torn writes, lost names, half a recovery, half a checkpoint, half a roll."""
     await story(seed)
 
 
@@ -191,5 +192,5 @@ async def test_nothing_confirmed_is_lost_and_nothing_else_is_made_up(seed: int) 
 @pytest.mark.parametrize("millions", range(1, 11))
 @every_schedule(examples_max=4, seed=st.integers(0, 999_999))
 async def test_nothing_confirmed_is_lost_over_many_seeds(millions: int, seed: int) -> None:
-    """D9: the same, longer. Each part stays far below a test's time limit, and has seeds of its own."""
+    """D9: the same, longer. Each part stays far below a test's time limit, and has its own seeds."""
     await story(millions * 1_000_000 + seed)

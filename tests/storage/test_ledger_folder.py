@@ -17,7 +17,7 @@ INDEX = LEDGERS / f"{1:020d}.index"
 
 
 async def closed_ledger() -> SimulatedFiles:
-    """A disk on which ledger 1 is complete and durable and no journal knows it any more."""
+    """Make a disk on which ledger 1 is complete and durable, and no journal has it any more."""
     files = SimulatedFiles()
     async with ledger_store(files) as store:
         ledger = await store.create(1)
@@ -66,7 +66,7 @@ async def test_a_ledger_is_read_with_its_index_without_it_and_with_a_damaged_one
 
 @pytest.mark.parametrize("has_index", [True, False])
 async def test_d9_a_ledger_cut_at_any_byte_is_never_taken_for_a_shorter_one(has_index: bool) -> None:
-    """D9: the index was written after the batches were durable, and the record tells the end, so a clean cut shows."""
+    """D9: the index was written after the batches were durable, and names the end, so a clean cut shows."""
     whole = await closed_ledger()
     ends = ends_of_batches(whole)
     for size in range(ends[-1]):
@@ -87,7 +87,7 @@ async def test_d9_a_ledger_cut_at_any_byte_is_never_taken_for_a_shorter_one(has_
 
 @pytest.mark.parametrize("has_index", [True, False])
 async def test_d9_no_flipped_bit_in_a_ledger_is_read_or_cut(has_index: bool) -> None:
-    """D9, E10: entries before the damaged batch are read, it is refused with its offset; later ones tell the end."""
+    """D9, E10: entries before the damaged batch are read; the batch is refused with its offset; the end is known."""
     whole = await closed_ledger()
     ends = ends_of_batches(whole)
     for bit in range(0, ends[-1] * 8, 5 if has_index else 7):
@@ -113,7 +113,7 @@ async def test_d9_no_flipped_bit_in_a_ledger_is_read_or_cut(has_index: bool) -> 
 
 
 async def test_a_batch_inside_a_damaged_payload_is_not_taken_for_the_ledgers_own() -> None:
-    """E10, D9: only a chain of batches that reaches the end of the file says that a ledger goes on behind damage."""
+    """E10, D9: only a chain of batches up to the file's end proves that a ledger continues after damage."""
     files = SimulatedFiles()
     async with ledger_store(files) as store:
         ledger = await store.create(1)
@@ -132,7 +132,7 @@ async def test_a_batch_inside_a_damaged_payload_is_not_taken_for_the_ledgers_own
 
 
 def _forged_batch(first_entry: int) -> bytes:
-    """What a client could send that looks like a good batch of ledger 1."""
+    """Make what a client could send that looks like a valid batch of ledger 1."""
     encoded = encode_entry(Entry(Position(1, first_entry), b"forged", 0, 1, 1_000))
     return b"".join(encode_batch(1, first_entry, [encoded], confirmed_before=-1, previous_crc=0)[1])
 
@@ -150,7 +150,7 @@ async def test_an_index_behind_its_file_is_completed() -> None:
 
 
 async def test_a_ledger_that_was_created_has_a_file() -> None:
-    """E2, E3: so that "no file" is damage with or without an index, and an empty file an empty ledger."""
+    """E2, E3: so "no file" is damage with or without an index, and an empty file is an empty ledger."""
     files = await closed_ledger()
     files.remove(LEDGER)
     found, corrupt = await read_until_damage(files, 3)
@@ -176,7 +176,7 @@ async def test_files_of_others_are_left_alone_and_named() -> None:
 
 
 async def journal_with_a_lost_batch() -> tuple[SimulatedFiles, Path]:
-    """The disk after a power loss, where the journal's batch of ledger 1's last entry is damaged."""
+    """Return the disk after a power loss that damaged the journal's batch of ledger 1's last entry."""
     files = SimulatedFiles()
     async with ledger_store(files) as store:
         ledger, other = await store.create(1), await store.create(2)
@@ -194,7 +194,7 @@ def journals(files: SimulatedFiles) -> list[Path]:
 
 
 async def test_d9_a_batch_lost_from_the_journal_quarantines_its_ledger_for_good() -> None:
-    """D9: the error names file and offset, other ledgers go on, and a later start does not forget it."""
+    """D9: the error names file and offset, other ledgers continue, and a later start does not forget it."""
     files, journal = await journal_with_a_lost_batch()
     for _start in range(2):
         async with ledger_store(files) as store:

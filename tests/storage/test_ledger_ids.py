@@ -1,4 +1,4 @@
-"""Ids of ledgers: reserved in blocks, never given twice."""
+"""Ids of ledgers: reserved in blocks, never reused."""
 
 import trio
 

@@ -1,4 +1,4 @@
-"""Position arithmetic, held against a plain list of all positions."""
+"""Position arithmetic, compared with a plain list of all positions."""
 
 import pytest
 from hypothesis import given
@@ -112,7 +112,7 @@ def test_the_record_survives_its_encoding() -> None:
 
 
 def test_a_record_of_as_many_ledgers_as_there_may_be_fits_every_store() -> None:
-    """E18: with large numbers, many writers, and 2,000 ledgers more from changes of owner."""
+    """E18: with large numbers, many writers, and 2,000 more ledgers from changes of owner."""
     writers = [Writer("f" * 32, f"broker-{number}", number, 2**63 + number) for number in range(16)]
     closed = tuple(
         LedgerInfo(10**6 + n, 10**10 + n, 10**6, 10**6, 2**28, 1_800_000_000_000 + n, True, n % 3, writers[n % 16])

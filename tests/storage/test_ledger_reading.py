@@ -1,4 +1,4 @@
-"""Reading and searching across the ledgers of a managed ledger where one of them is damaged."""
+"""Reading and searching across the ledgers of a managed ledger, one of which is damaged."""
 
 import random
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ ENTRIES = 12
 
 @asynccontextmanager
 async def running(files: SimulatedFiles, metadata: MemoryStore) -> AsyncIterator[ManagedLedger]:
-    """A managed ledger of small ledgers, none of it in memory."""
+    """Run a managed ledger of small ledgers, none of it in memory."""
     async with ledger_store(files, tail_bytes_max=0) as store, trio.open_nursery() as nursery:
         ledger = await open_managed_ledger(
             "segment://public/default/orders/0000-ffff-0",
@@ -44,7 +44,7 @@ async def running(files: SimulatedFiles, metadata: MemoryStore) -> AsyncIterator
 
 
 async def test_a_search_that_meets_damage_names_the_entries_that_it_hides() -> None:
-    """E10: what is searched for is one of them or behind them, so whoever searched can go on behind the damage."""
+    """E10: the target is one of them or behind them, so the caller can continue after the damage."""
     files, metadata = SimulatedFiles(seed=1), MemoryStore()
     async with running(files, metadata) as ledger:
         places: list[Position] = []
@@ -69,7 +69,7 @@ async def test_a_search_that_meets_damage_names_the_entries_that_it_hides() -> N
 
 
 async def test_a_time_behind_damage_is_found() -> None:
-    """E10: where an entry behind the damage is earlier, so that none in it can be the first."""
+    """E10: an entry after the damage is earlier, so no damaged one can be the first."""
     files = SimulatedFiles(seed=2)
     async with ledger_store(files, tail_bytes_max=0) as store:
         ledger = await store.create(1)
@@ -90,7 +90,7 @@ async def test_a_time_behind_damage_is_found() -> None:
 
 
 async def filled(files: SimulatedFiles, rng: random.Random, *, entries: int, payload_bytes: int) -> list[bytes]:
-    """One ledger with an index, in batches of one or several entries; returns the payloads."""
+    """Make a ledger with an index, in batches of one or several entries. Return the payloads."""
     metadata = MemoryStore()
     written = [rng.randbytes(rng.randrange(1, payload_bytes)) for _ in range(entries)]
     async with ledger_store(files, tail_bytes_max=0) as store:
@@ -105,7 +105,7 @@ async def filled(files: SimulatedFiles, rng: random.Random, *, entries: int, pay
 
 
 async def forget_journal(files: SimulatedFiles) -> None:
-    """Start once more, which brings the journal into the ledgers and begins another."""
+    """Start once more, which moves the journal into the ledgers and begins another."""
     async with ledger_store(files.kill()):
         pass
 
@@ -122,7 +122,7 @@ async def open_whole(store: DirectoryLedgerStore, metadata: MemoryStore) -> Mana
 
 
 def batches_of(content: bytes) -> list[tuple[int, BatchHeader]]:
-    """Where the batches of a ledger file stand."""
+    """Return where the batches of a ledger file are."""
     found, offset = [], 0
     while offset < len(content):
         found.append((offset, decode_batch_header(content, offset)))
@@ -131,7 +131,7 @@ def batches_of(content: bytes) -> list[tuple[int, BatchHeader]]:
 
 
 async def read_around(reading: LedgerReading, info: LedgerInfo, start: int = 0) -> tuple[dict[int, bytes], list[int]]:
-    """What can be read of a ledger from an entry on, and which entries it is told cannot."""
+    """Read a ledger from an entry on. Return what can be read, and which entries the error names."""
     listed = LedgerList([info])
     read: dict[int, bytes] = {}
     lacking: list[int] = []
@@ -150,7 +150,7 @@ async def read_around(reading: LedgerReading, info: LedgerInfo, start: int = 0) 
 
 @every_schedule(examples_max=60, seed=st.integers(0, 1_000_000))
 async def test_flipped_bits_hide_the_batches_that_they_are_in_and_nothing_else(seed: int) -> None:
-    """E10: the batches before and behind them are read, in the same chunk of the index too."""
+    """E10: the batches before and after them are read, even in the same chunk of the index."""
     rng = random.Random(seed)
     files = SimulatedFiles(seed=seed)
     written = await filled(files, rng, entries=rng.choice((5, 60, 400)), payload_bytes=rng.choice((20, 1_000)))
@@ -183,13 +183,13 @@ async def test_flipped_bits_hide_the_batches_that_they_are_in_and_nothing_else(s
 
 
 def made_up(entry: int) -> bytes:
-    """A payload that is a whole batch of the ledger, as a client may send it."""
+    """Make a payload that is a whole batch of the ledger, as a client may send it."""
     encoded = encode_entry(Entry(Position(1, entry), b"made up", entry, 1, 1_000))
     return b"".join(encode_batch(1, entry, [encoded], confirmed_before=0, previous_crc=7)[1])
 
 
 async def test_what_looks_like_a_batch_in_a_payload_is_not_taken_for_one() -> None:
-    """E10: where the batch around it has a damaged header: what is behind it does not continue it."""
+    """E10: the surrounding batch has a damaged header, and what follows does not continue the inner one."""
     files = SimulatedFiles(seed=3)
     async with ledger_store(files, tail_bytes_max=0) as store:
         ledger = await store.create(1)
@@ -217,7 +217,7 @@ async def test_what_looks_like_a_batch_in_a_payload_is_not_taken_for_one() -> No
 @pytest.mark.parametrize("place", [5, 60], ids=["header", "body"])
 @pytest.mark.parametrize(("batch", "expected"), [(1, [1]), (2, [2]), (3, [3]), (4, [])])
 async def test_of_a_damaged_open_ledger_what_is_in_memory_is_read(place: int, batch: int, expected: list[int]) -> None:
-    """E10: the file is damaged in its last chunk, to which more belongs than is written; the tail is not."""
+    """E10: the file is damaged in its last, incomplete chunk; the tail in memory is not."""
     files = SimulatedFiles(seed=4)
     async with ledger_store(files) as store:
         ledger = await store.create(1)

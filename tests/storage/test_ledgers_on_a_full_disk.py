@@ -1,4 +1,4 @@
-"""Managed ledgers while the disk is full: a roll that waits for space is in nobody's way who makes some."""
+"""Managed ledgers while the disk is full: a roll that waits for space does not block work that frees some."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ PAYLOAD = b"x" * 5_000
 
 @pytest.mark.parametrize("how", ["trim", "delete"])
 async def test_space_is_made_while_a_roll_waits_for_it(autojump_clock: MockClock, how: str) -> None:
-    """E13, E18: the roll holds a full ledger back; trimming, or deleting the topic, is what the disk needs."""
+    """E13, E18: the roll holds a full ledger back; trimming, or deleting the topic, frees the disk."""
     files, metadata = SimulatedFiles(seed=1), MemoryStore()
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
         config = ManagedLedgerConfig(ledger_bytes_max=20_000)
@@ -66,7 +66,7 @@ class Filling(MemoryStore):
 
 
 async def test_rolls_that_find_no_metadata_space_leave_no_files(autojump_clock: MockClock) -> None:
-    """E13, E16: the topic goes on in its ledger; tries come with pauses, whatever is appended, and clean up."""
+    """E13, E16: the topic continues in its ledger; attempts have pauses, with any appends, and clean up."""
     files, metadata = SimulatedFiles(seed=2), Filling()
     async with ledger_store(files) as store:
         ids = LedgerIds(metadata)
@@ -84,7 +84,7 @@ async def test_rolls_that_find_no_metadata_space_leave_no_files(autojump_clock: 
 
 
 async def test_an_end_that_cannot_be_recorded_is_recorded_later(autojump_clock: MockClock) -> None:
-    """E13: the metadata log fills between the two writes of a roll, and the topic goes on."""
+    """E13: the metadata log fills between the two writes of a roll, and the topic continues."""
     files, metadata = SimulatedFiles(seed=3), Filling()
     async with ledger_store(files) as store:
         ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=100))
@@ -107,7 +107,7 @@ async def test_an_end_that_cannot_be_recorded_is_recorded_later(autojump_clock: 
 
 
 async def test_a_ledger_that_waits_for_space_is_deleted(autojump_clock: MockClock) -> None:
-    """E13: there is nothing else to delete, and nobody waits for the end of what is gone."""
+    """E13: nothing else can be deleted, and nobody waits for the end of a deleted ledger."""
     files, metadata = SimulatedFiles(seed=4), MemoryStore()
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
         ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=20_000))
@@ -127,7 +127,7 @@ async def test_a_ledger_that_waits_for_space_is_deleted(autojump_clock: MockCloc
 
 
 async def test_the_next_owner_in_this_process_reads_what_cannot_be_completed(autojump_clock: MockClock) -> None:
-    """E13, E14: it serves at once from memory; the ledger's end is on record when its file is complete, not before."""
+    """E13, E14: it serves from memory at once; the ledger's end is recorded when its file is complete, not before."""
     files, metadata = SimulatedFiles(seed=5), MemoryStore()
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store, trio.open_nursery() as nursery:
         ids = LedgerIds(metadata)
@@ -164,7 +164,7 @@ async def test_the_next_owner_in_this_process_reads_what_cannot_be_completed(aut
 
 
 async def test_without_space_for_a_ledger_a_topic_is_read_alone(autojump_clock: MockClock) -> None:
-    """E13: it takes messages as soon as an empty file can be made, and a new topic has nothing to be read."""
+    """E13: it accepts messages as soon as an empty file can be made; a new topic has nothing to read."""
     files, metadata = SimulatedFiles(seed=6), MemoryStore()
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
         before = await open_managed(store, metadata)
@@ -194,7 +194,7 @@ async def test_without_space_for_a_ledger_a_topic_is_read_alone(autojump_clock: 
 
 @pytest.mark.parametrize("how", ["seal", "close", "delete"])
 async def test_a_topic_without_space_for_a_ledger_is_left(autojump_clock: MockClock, how: str) -> None:
-    """E13: whoever gives it up, or takes it away, waits for nothing, and no ledger is made afterwards."""
+    """E13: a task that gives it up, or removes it, waits for nothing, and no ledger is made afterwards."""
     files, metadata = SimulatedFiles(seed=7), MemoryStore()
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
         before = await open_managed(store, metadata)
@@ -213,7 +213,7 @@ async def test_a_topic_without_space_for_a_ledger_is_left(autojump_clock: MockCl
 
 
 async def test_what_was_aborted_stays_hidden_without_space_for_a_ledger(autojump_clock: MockClock) -> None:
-    """E13, T17: the last ledger is a closed one then, and has an index that names them."""
+    """E13, T17: the last ledger is a closed one then, with an index that names them."""
     files = SimulatedFiles(seed=8)
     async with segment_host(MemoryStore(), files) as broker:
         first = await broker.own()

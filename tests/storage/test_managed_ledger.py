@@ -109,9 +109,9 @@ async def test_an_old_ledger_is_followed_at_the_next_append(
 async def test_a_step_of_the_wall_clock_rolls_no_ledger(
     mock_clock: MockClock, files: SimulatedFiles, metadata: MemoryStore, step_ms: int
 ) -> None:
-    """E15: a clock that steps rolls no ledgers, nor does a restart behind entries that were stamped ahead of it.
+    """E15: steps of the clock, and restarts behind entries with later timestamps, roll no ledger.
 
-    A clock that had been ahead made a ledger for every entry.
+    A clock that had been ahead used to make a ledger for every entry.
     """
     clock = Clock()
     clock.now_ms = 1_000_000_000_000
@@ -132,7 +132,7 @@ async def test_a_step_of_the_wall_clock_rolls_no_ledger(
 async def test_a_roll_that_finds_the_metadata_log_full_is_put_off(
     autojump_clock: MockClock, files: SimulatedFiles
 ) -> None:
-    """E13: the topic goes on in the ledger it has, and rolls when there is space."""
+    """E13: the topic continues in its ledger, and rolls when there is space."""
 
     class Filling(MemoryStore):
         is_full = False
@@ -156,7 +156,7 @@ async def test_a_roll_that_finds_the_metadata_log_full_is_put_off(
 
 
 async def test_sealing_waits_for_what_was_taken_and_lasts(files: SimulatedFiles, metadata: MemoryStore) -> None:
-    """T20: nothing is appended to a sealed ledger, and nothing that was taken is lost."""
+    """T20: nothing is appended to a sealed ledger, and no accepted entry is lost."""
     async with ledger_store(files) as store:
         ledger = await open_managed(store, metadata)
         await publish(ledger, [b"a"])
@@ -257,7 +257,7 @@ async def test_sealing_meets_a_roll(files: SimulatedFiles, metadata: MemoryStore
 async def test_a_list_that_is_full_makes_the_last_ledger_grow(
     files: SimulatedFiles, metadata: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E18: the record does not outgrow the store; entries go on in the ledger that is open."""
+    """E18: the record does not exceed the store's limit; entries continue in the open ledger."""
     monkeypatch.setattr(ledger_chain, "LEDGERS_MAX", 3)
     async with ledger_store(files) as store:
         ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=1))
@@ -328,7 +328,7 @@ async def test_ledgers_that_are_made_at_once_share_their_sync(files: SimulatedFi
 
 
 async def test_ledgers_that_shared_a_failed_sync_are_synced_again(files: SimulatedFiles) -> None:
-    """E2: the sync failed for all, and was told to one; the others try it themselves."""
+    """E2: the sync failed for all of them, and one was told; the others repeat it."""
     syncs = 0
 
     def fail_the_first(operation: str, path: Path) -> None:
@@ -357,7 +357,7 @@ async def test_ledgers_that_shared_a_failed_sync_are_synced_again(files: Simulat
 
 
 async def test_indexes_of_ledgers_read_long_ago_leave_memory(files: SimulatedFiles, metadata: MemoryStore) -> None:
-    """E16: reading all of a long history keeps the indexes of a few ledgers, and reading again finds everything."""
+    """E16: reading a long history keeps the indexes of a few ledgers, and another read finds everything."""
     async with ledger_store(files) as store:
         config = ManagedLedgerConfig(ledger_bytes_max=1)
         ledger = await open_managed(store, metadata, config=config)
@@ -372,7 +372,7 @@ async def test_indexes_of_ledgers_read_long_ago_leave_memory(files: SimulatedFil
 
 
 async def test_the_index_of_a_ledger_that_is_read_often_stays(files: SimulatedFiles, metadata: MemoryStore) -> None:
-    """E16: the one read longest ago goes, not the one that was opened first."""
+    """E16: the least recently read index is evicted, not the first loaded one."""
     async with ledger_store(files) as store:
         ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=1))
         async with rolling(ledger):
@@ -389,7 +389,7 @@ async def test_the_index_of_a_ledger_that_is_read_often_stays(files: SimulatedFi
 async def test_a_ledger_that_cannot_be_followed_goes_on(
     autojump_clock: MockClock, files: SimulatedFiles, metadata: MemoryStore
 ) -> None:
-    """E13: reads and appends go on in the one there is; a later append makes the next one."""
+    """E13: reads and appends continue in the existing ledger; a later append makes the next one."""
     async with ledger_store(files) as store:
         ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=1))
         async with rolling(ledger):

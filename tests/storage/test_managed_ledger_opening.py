@@ -1,4 +1,4 @@
-"""One owner of a managed ledger after another: what each finds, and what the one before can still do."""
+"""One owner of a managed ledger after another: what each finds, and what the earlier one can still do."""
 
 import pytest
 import trio
@@ -72,7 +72,7 @@ async def test_a_crash_between_the_steps_of_a_roll_leaves_two_ledgers_to_recover
 async def test_d8_what_is_confirmed_does_not_go_back_over_restarts(
     files: SimulatedFiles, metadata: MemoryStore
 ) -> None:
-    """D8: also when all entries were trimmed or the last ledger was empty."""
+    """D8: this holds even if all entries were trimmed or the last ledger was empty."""
     highest = EARLIEST
     for number in range(4):
         async with ledger_store(files) as store:
@@ -107,7 +107,7 @@ async def test_d4_an_owner_whose_claim_is_gone_changes_nothing(files: SimulatedF
 
 
 async def test_d2_the_last_owner_is_fenced_by_the_record_too(files: SimulatedFiles, metadata: MemoryStore) -> None:
-    """D2: a record changed by a new owner refuses the old one's roll and seal, without any claim."""
+    """D2: a record that a new owner changed refuses the old one's roll and seal, without any claim."""
     async with ledger_store(files) as store:
         old = await open_managed(store, metadata)
         await publish(old, [b"a"])
@@ -138,7 +138,7 @@ async def test_two_who_open_at_once_do_not_share_a_ledger(files: SimulatedFiles,
 async def test_the_next_owner_in_this_process_waits_for_what_was_taken(
     files: SimulatedFiles, metadata: MemoryStore
 ) -> None:
-    """E14: it knows all that will be confirmed, since nothing may come to light behind what it has recovered."""
+    """E14: it knows everything that will be confirmed, because nothing may appear behind what it recovered."""
     async with ledger_store(files) as store:
         before = await open_managed(store, metadata)
         taken = [before.append(payload) for payload in (b"a", b"b", b"c")]
@@ -150,7 +150,7 @@ async def test_the_next_owner_in_this_process_waits_for_what_was_taken(
 async def test_positions_rise_when_the_owner_changes_back_and_forth(
     files: SimulatedFiles, metadata: MemoryStore
 ) -> None:
-    """Two brokers hold blocks of ids; a new owner's next ledger still has a greater id than the last one's."""
+    """Two brokers hold blocks of ids; a new owner's next ledger still has a higher id than the last one."""
     async with ledger_store(files) as store:
         blocks = [LedgerIds(metadata), LedgerIds(metadata)]
         places: list[Position] = []

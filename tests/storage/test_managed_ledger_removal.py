@@ -1,4 +1,4 @@
-"""Removing managed ledgers: what a crash at any step leaves, and who goes on."""
+"""Removing managed ledgers: what a crash at any step leaves, and who continues."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ async def open_one(
 
 @asynccontextmanager
 async def filled(store: DirectoryLedgerStore, metadata: MemoryStore) -> AsyncIterator[ManagedLedger]:
-    """A managed ledger of several ledgers, of which the last is open."""
+    """Make a managed ledger of several ledgers, the last of which is open."""
     ledger = await open_one(store, metadata)
     async with trio.open_nursery() as nursery:
         await nursery.start(ledger.run)
@@ -59,7 +59,7 @@ async def records(metadata: MemoryStore) -> list[str]:
 @pytest.mark.parametrize("keep", [0.0, 1.0])
 @pytest.mark.parametrize("next_is", ["deletion", "owner"])
 async def test_a_loss_of_power_at_any_step_leaves_no_file_that_no_record_names(keep: float, next_is: str) -> None:
-    """E16, E18: the next deletion of the name goes on, as does its next owner, who begins with nothing."""
+    """E16, E18: the next deletion of the name continues, and so does its next owner, who starts empty."""
     for operations in range(200):
         disk, metadata = SimulatedFiles(seed=operations), MemoryStore()
         is_cut = False
@@ -91,7 +91,7 @@ async def test_a_loss_of_power_at_any_step_leaves_no_file_that_no_record_names(k
 
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_a_store_that_fails_at_any_change_leaves_no_file_that_no_record_names(is_open: bool) -> None:
-    """E16, E18: also of one that nobody had opened."""
+    """E16, E18: this includes one that nobody had opened."""
     for change in range(1, 20):
         disk, metadata = SimulatedFiles(seed=change), SteeredStore()
         is_cut = False
@@ -143,7 +143,7 @@ async def test_what_was_trimmed_and_not_removed_yet_goes_too() -> None:
 
 
 async def test_one_that_another_broker_may_write_to_is_not_removed() -> None:
-    """E4: not before that broker has closed it; nor can another folder remove it."""
+    """E4: that broker must close it first; another folder cannot remove it, either."""
 
     async def alive(_writer: Writer) -> bool:
         return True
@@ -202,7 +202,7 @@ async def test_one_whose_writers_journal_is_lost_can_be_removed() -> None:
 
 
 async def test_without_the_claim_nothing_is_removed() -> None:
-    """D4: whoever lost it is told."""
+    """D4: the caller gets an error."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=8)
     async with ledger_store(files) as store, filled(store, metadata):
         there = files.names(LEDGERS)

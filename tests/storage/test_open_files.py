@@ -45,7 +45,7 @@ def test_a_file_in_use_is_not_closed(disk: SimulatedFiles) -> None:
 
 
 def test_what_was_written_is_synced_before_its_file_is_closed(disk: SimulatedFiles) -> None:
-    """The system reports a failed write-back only to descriptors that are open."""
+    """The system reports a failed write-back only to open descriptors."""
     opened = OpenFiles(disk, descriptors_max=1)
     opened.write(path(0), 0, [b"first"])
     opened.write(path(1), 0, [b"second"])

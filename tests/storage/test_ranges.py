@@ -1,4 +1,4 @@
-"""Ranges and batch bits against a naive model: the set of acknowledged messages."""
+"""Ranges and batch bits, compared with a naive model: the set of acknowledged messages."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ def three_ledgers() -> MemoryStream:
 
 
 def test_mark_delete_runs_over_ledger_ends() -> None:
-    """Filling the first hole carries the mark-delete through ranges in several ledgers."""
+    """Filling the first gap carries the mark-delete through ranges in several ledgers."""
     stream = three_ledgers()
     acknowledged = Acknowledged(EARLIEST, stream.next_after)
     for position in stream.positions[1:]:
@@ -86,7 +86,7 @@ def test_batch_is_acknowledged_with_its_last_bit() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that acknowledges every other entry is stopped; filling holes still works."""
+    """A client that acknowledges every other entry is stopped; filling gaps still works."""
     stream = MemoryStream()
     for _ in range(40):
         stream.append()
@@ -109,7 +109,7 @@ def test_ack_set_words_are_signed_and_trimmed() -> None:
 
 
 def test_words_become_bits_in_linear_time() -> None:
-    """E7, E8: quadratic work on so many words would take minutes."""
+    """E7, E8: quadratic work on this many words would take minutes."""
     words = [-1] * 300_000
     assert bits_from_words(words) == 2 ** (64 * len(words)) - 1
 
@@ -137,7 +137,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=40))
 def test_any_sequence_matches_the_set_of_messages(sequence: list[tuple[str, int, int]]) -> None:
-    """D12: after any acknowledgements the state says of each message what a plain set would say."""
+    """D12: after any acknowledgements the state is that of a plain set."""
     stream = three_ledgers()
     positions = stream.positions
     acknowledged = Acknowledged(EARLIEST, stream.next_after)

@@ -111,7 +111,7 @@ def test_what_was_written_is_read_across_files() -> None:
 
 
 def test_d9_a_journal_cut_at_any_byte_ends_with_its_last_whole_block() -> None:
-    """D9: what was not written whole was not confirmed."""
+    """D9: an incomplete block was not confirmed."""
     for size in range(LABEL_SIZE, three_blocks().offset + 1):
         journal = three_blocks()
         del journal.files[0][size:]
@@ -119,7 +119,7 @@ def test_d9_a_journal_cut_at_any_byte_ends_with_its_last_whole_block() -> None:
 
 
 def test_d9_no_flipped_bit_loses_more_than_the_batch_it_is_in_and_that_is_said() -> None:
-    """D9: also in the last block, which no later one vouches for."""
+    """D9: this includes the last block, which no later one proves."""
     whole = three_blocks()
     expected = [each for _file, _begin, _stop, parts in whole.blocks for each in parts]
     named = 0
@@ -138,7 +138,7 @@ def test_d9_no_flipped_bit_loses_more_than_the_batch_it_is_in_and_that_is_said()
 
 
 def test_no_flipped_bit_of_a_label_loses_anything() -> None:
-    """D9: the first block tells which file it is."""
+    """D9: the first block says which file it is."""
     for bit in range(LABEL_SIZE * 8):
         journal = three_blocks()
         flip(journal.files[0], bit)
@@ -146,7 +146,7 @@ def test_no_flipped_bit_of_a_label_loses_anything() -> None:
 
 
 def test_a_file_that_nothing_identifies_is_not_an_empty_one() -> None:
-    """E3: zeros, a damaged label with nothing behind it, and the prepared file of another."""
+    """E3: zeros, a damaged label with nothing after it, and another journal's prepared file."""
     for label in (bytes(LABEL_SIZE), b"\xff" + encode_label("1")[1:], encode_label("2")):
         journal = three_blocks()
         journal.next_file()
@@ -157,7 +157,7 @@ def test_a_file_that_nothing_identifies_is_not_an_empty_one() -> None:
 
 
 def test_the_first_file_is_missed_where_its_unwritten_copy_stands() -> None:
-    """E3: which block comes first is known."""
+    """E3: it is known which block comes first."""
     journal = three_blocks()
     journal.next_file()
     journal.block(part(5, b"five"))
@@ -178,7 +178,7 @@ def test_bits_that_flip_where_nothing_was_written_change_nothing() -> None:
 @pytest.mark.parametrize("payload", [b"x" * 4000, bytes(4000), b"x" * 900 + bytes(1100) + b"y" * 2000])
 @pytest.mark.parametrize("begin", [0, 300, SECTOR - 10])
 def test_d9_a_power_loss_inside_an_unconfirmed_block_is_a_torn_tail(payload: bytes, begin: int) -> None:
-    """D9: whichever of its sectors reached the disk, in whichever order, zeros in the payload or not."""
+    """D9: with any subset of its sectors on the disk, with and without zeros in the payload."""
     journal = Written()
     filler = part(9, b"f" * begin)
     journal.block(filler)
@@ -203,7 +203,7 @@ def test_d9_a_power_loss_inside_an_unconfirmed_block_is_a_torn_tail(payload: byt
 
 @pytest.mark.parametrize("payload", [b"x" * 4000, bytes(4000)])
 def test_d9_a_flipped_bit_in_the_last_block_is_corruption_though_nothing_follows(payload: bytes) -> None:
-    """D9: the block was written whole, so it may have been confirmed, and the ledger is named."""
+    """D9: the block is complete, so it may have been confirmed, and the ledger is named."""
     journal = Written()
     journal.block(part(1, payload))
     _file, begin, stop, _parts = journal.blocks[-1]

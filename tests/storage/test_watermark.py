@@ -1,4 +1,4 @@
-"""A watermark wakes exactly those whose position it has reached, and remembers nobody who went away."""
+"""A watermark wakes exactly the tasks whose position it has reached, and forgets tasks that left."""
 
 import pytest
 import trio
@@ -67,7 +67,7 @@ def test_those_who_wait_are_woken_and_no_others(entries: list[int], gone: set[in
 
 
 async def test_who_gives_up_is_forgotten() -> None:
-    """E16: a watermark that never rises holds nothing of those who no longer wait."""
+    """E16: a watermark that never rises keeps nothing of tasks that no longer wait."""
     watermark = Watermark(EARLIEST)
     async with trio.open_nursery() as nursery:
         waiters = Waiters(watermark, nursery)
@@ -80,7 +80,7 @@ async def test_who_gives_up_is_forgotten() -> None:
 
 
 async def test_a_failure_is_told_to_all_who_wait_now_or_later() -> None:
-    """What was reached before stays reached. Derived watermarks fail too. Each task gets an error of its own."""
+    """What was reached before stays reached. Derived watermarks fail, too. Each task gets its own error."""
     watermark = Watermark(at(3))
     derived = watermark.derive(lambda position: position)
     told: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Who may open a ledger that somebody else wrote: stories of brokers with one and with two data folders."""
+"""Who may open a ledger that another broker wrote, with brokers on one and on two data folders."""
 
 from collections.abc import Sequence
 
@@ -65,7 +65,7 @@ async def alive(_writer: Writer) -> bool:
 
 
 async def test_a_record_names_the_writer_before_an_entry_is_appended(metadata: MemoryStore) -> None:
-    """E2: folder, broker, epoch and stream; also of closed ledgers, which are in that folder."""
+    """E2: folder, broker, epoch and stream; this includes closed ledgers in that folder."""
     files = SimulatedFiles()
     async with ledger_store(files) as store:
         topic = await open_topic(store, metadata)
@@ -80,7 +80,7 @@ async def test_a_record_names_the_writer_before_an_entry_is_appended(metadata: M
 
 @pytest.mark.parametrize("closed", [False, True])
 async def test_another_folder_does_not_open_what_is_not_in_it(metadata: MemoryStore, closed: bool) -> None:
-    """E1, E2: neither as empty nor at all, and the record stays as it was, so that its own folder serves it."""
+    """E1, E2: it is not read as empty or opened, and the record stays, so that its own folder can serve it."""
     files = SimulatedFiles(seed=1)
     async with ledger_store(files) as store:
         topic = await open_topic(store, metadata)
@@ -98,7 +98,7 @@ async def test_another_folder_does_not_open_what_is_not_in_it(metadata: MemorySt
 
 
 async def test_another_broker_of_the_folder_replays_the_dead_ones_journal(metadata: MemoryStore) -> None:
-    """E2: and goes on; the dead one, started again, finds all of it."""
+    """E2: it continues from there; the dead broker, after a restart, finds all of it."""
     files = SimulatedFiles(seed=1)
     async with ledger_store(files, broker_id="one") as one:
         await publish(await open_topic(one, metadata), b"a", b"b")
@@ -115,7 +115,7 @@ async def test_another_broker_of_the_folder_replays_the_dead_ones_journal(metada
 
 
 async def test_a_taker_fences_the_writer_so_that_a_zombie_confirms_nothing(metadata: MemoryStore) -> None:
-    """E4, D2: a plain publish too; what it confirmed before is in what the taker reads."""
+    """E4, D2: this includes a plain publish; what it confirmed before is in what the new owner reads."""
     files = SimulatedFiles(seed=3)
     async with ledger_store(files, broker_id="one") as one:
         zombie = await open_topic(one, metadata)
@@ -134,7 +134,7 @@ async def test_a_taker_fences_the_writer_so_that_a_zombie_confirms_nothing(metad
 
 
 async def test_a_living_writer_is_not_fenced(metadata: MemoryStore) -> None:
-    """E4: its other topics go on; once it has closed the ledger anybody in the folder may open the topic."""
+    """E4: its other topics continue; once it has closed the ledger, any broker of the folder may open the topic."""
     files = SimulatedFiles(seed=4)
     async with ledger_store(files, broker_id="one") as one:
         topic = await open_topic(one, metadata)
@@ -183,7 +183,7 @@ async def test_a_journal_that_is_gone_is_not_an_empty_one(metadata: MemoryStore,
 
 
 async def test_a_missing_file_of_an_open_ledger_is_damage(metadata: MemoryStore) -> None:
-    """E3: also without its index, and with nothing of it in the journal; the error names it."""
+    """E3: this holds without its index, and with nothing of it in the journal; the error names it."""
     files = SimulatedFiles(seed=7)
     async with ledger_store(files, journal_file_bytes=4096) as store:
         await publish(await open_topic(store, metadata), *[b"x" * 500] * 40)
@@ -202,7 +202,7 @@ async def test_a_missing_file_of_an_open_ledger_is_damage(metadata: MemoryStore)
 async def test_a_missing_file_of_a_closed_ledger_is_told_to_who_reads_it(
     metadata: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """E3, E10: it is named when the topic is loaded; new messages are taken and read."""
+    """E3, E10: it is named when the topic is loaded; new messages are accepted and read."""
     files = SimulatedFiles(seed=8)
     async with ledger_store(files) as store:
         topic = await open_topic(store, metadata)
@@ -227,7 +227,7 @@ async def test_a_missing_file_of_a_closed_ledger_is_told_to_who_reads_it(
 
 
 async def test_a_ledger_whose_record_was_not_written_is_forgotten(metadata: MemoryStore) -> None:
-    """E2: its file comes first, so a refused record leaves an empty file that nobody lists, and no open ledger."""
+    """E2: its file comes first, so a refused record leaves an unlisted empty file, and no open ledger."""
     files = SimulatedFiles(seed=9)
     async with ledger_store(files) as store:
         claim = await metadata.put("/claim", b"mine")
@@ -247,7 +247,7 @@ async def test_a_ledger_whose_record_was_not_written_is_forgotten(metadata: Memo
 
 
 class LosesAnswers(MemoryStore):
-    """Makes every change of a managed ledger's record, and does not say so."""
+    """Makes every change of a managed ledger's record, but does not answer."""
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         done = await super().commit(ops)
@@ -272,7 +272,7 @@ async def test_a_ledger_whose_record_may_be_written_keeps_its_file() -> None:
 
 
 async def test_what_a_living_writer_closed_is_taken_over_without_a_fence(metadata: MemoryStore) -> None:
-    """E4, E14: it lost its claims and lives on; its ledgers say that they are closed, and later ones are not."""
+    """E4, E14: it lost its claims and lives on; its ledgers count as closed, and later ones do not."""
     files = SimulatedFiles(seed=11)
     async with ledger_store(files, broker_id="one") as one:
         await publish(await open_topic(one, metadata), b"a")

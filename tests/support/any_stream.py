@@ -13,7 +13,7 @@ StreamPair = tuple[trio.abc.Stream, trio.abc.Stream]
 
 
 def plain_pair() -> StreamPair:
-    """The two ends of a connection: the broker's, and the client's."""
+    """Return the two ends of a connection: the broker's, and the client's."""
     return memory_stream_pair()
 
 

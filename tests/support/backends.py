@@ -21,7 +21,7 @@ Story = Callable[..., Awaitable[None]]
 
 
 def on_backends(*backends: str) -> Callable[[Story], Callable[..., None]]:
-    """A test that runs the story once under each backend; fixtures and parameters are passed on."""
+    """Make a test that runs the story once under each backend. Fixtures and parameters are passed on."""
 
     def decorate(story: Story) -> Callable[..., None]:
         def test(backend: str, **arguments: object) -> None:
@@ -40,7 +40,7 @@ on_both_backends = on_backends("asyncio", "trio")
 
 
 def on_trio(story: Story) -> Callable[..., None]:
-    """A test that runs the story under Trio, with a clock that jumps to the next deadline when nothing else happens."""
+    """Make a test that runs the story under Trio, with a clock that jumps to the next deadline when all tasks wait."""
 
     def test(**arguments: object) -> None:
         async def run() -> None:

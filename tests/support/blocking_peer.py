@@ -67,7 +67,7 @@ class BlockingPeer:
         self._reads = False
 
     def received_of(self, kind: int) -> list[pb.BaseCommand]:
-        """The commands of one type that it was sent."""
+        """Return the received commands of one type."""
         return [command for command in self.received if command.type == kind]
 
     # What a socket does

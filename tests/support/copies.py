@@ -1,4 +1,4 @@
-"""What a pipeline copied from one topic to another, each piece in a transaction, and whether each message counts once.
+"""Records what a pipeline copied from one topic to another, and checks that each message counts once.
 
     copies = Copies()
     piece = copies.begin((0, 7), [message.value, ...])
@@ -7,9 +7,9 @@
     copies.settle(piece)                      # when its commit is answered
     complaints = copies.judge(history, inputs, outputs, is_ordered=True)
 
-`history.History` checks the source topic. This module checks that every readable message of the source has exactly one
-readable copy in the target, made in a transaction that was not aborted. If an acknowledgement was lost, the message has
-two copies. If it was acknowledged but its copy was lost, it has none. Pure.
+Each piece is one transaction. `history.History` checks the source topic. This module checks that every readable message
+of the source has exactly one readable copy in the target, made in a transaction that was not aborted. If an
+acknowledgement was lost, the message has two copies. If it was acknowledged but its copy was lost, it has none. Pure.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ class Piece:
     fate: Fate = Fate.OPEN
 
     def copy_of(self, value: bytes) -> bytes:
-        """The copy of a message that has this value."""
+        """Return the copy's value for a message with this value."""
         return b"%d:%s" % (self.number, name_of(value))
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Copies:
     settled_pieces: int = 0
 
     def begin(self, transaction_id: tuple[int, int], values: Iterable[bytes]) -> Piece:
-        """Record that a piece was begun, which takes the messages with these values."""
+        """Record a new piece, which takes the messages with these values."""
         piece = Piece(len(self.pieces), transaction_id, [name_of(value) for value in values])
         self.pieces.append(piece)
         return piece
@@ -62,7 +62,9 @@ class Copies:
         """Record a received message. It must not be in a piece that was settled before the consumer connected."""
         settled = self.settled.get(name_of(value))
         if settled is not None and settled <= settled_before:
-            self.complaints.append(f"{name_of(value)!r} came again, to a consumer that came after its piece's commit")
+            self.complaints.append(
+                f"{name_of(value)!r} was redelivered to a consumer that connected after its piece's commit"
+            )
 
     def settle(self, piece: Piece) -> None:
         """Record that the piece's commit was acknowledged."""
@@ -71,11 +73,11 @@ class Copies:
             self.settled.setdefault(name, self.settled_pieces)
 
     def missing(self, values: Iterable[bytes]) -> set[bytes]:
-        """The names of those messages that are in no piece known to be committed."""
+        """Return those names that are in no piece known to be committed."""
         return {name_of(value) for value in values} - self.settled.keys()
 
     def expected(self) -> set[bytes]:
-        """The values of all copies that must be seen."""
+        """Return the values of all copies that must be visible."""
         return {piece.copy_of(name) for piece in self.pieces if piece.fate is Fate.COMMITTED for name in piece.inputs}
 
     def judge(
@@ -104,7 +106,7 @@ class Copies:
 
 
 def name_of(value: bytes) -> bytes:
-    """A message's value without its padding."""
+    """Return a message's value without its padding."""
     transaction, _, rest = value.partition(b".")
     return transaction + b"." + rest.partition(b".")[0]
 

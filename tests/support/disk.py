@@ -226,7 +226,7 @@ class SimulatedFiles:
 
     @property
     def operations(self) -> int:
-        """The operations of all processes so far, as `lose_power_after` counts them."""
+        """The number of operations of all processes so far, as `lose_power_after` counts them."""
         return self._disk.operations
 
     # -- storage.files.Files
@@ -311,7 +311,7 @@ class SimulatedFiles:
     # -- faults
 
     def process(self) -> "SimulatedFiles":
-        """Another process's view of this disk: its own `stop`, `resume` and `before`."""
+        """Return another process's view of this disk, with its own `stop`, `resume` and `before`."""
         other = SimulatedFiles()
         other._disk = self._disk
         return other
@@ -372,7 +372,7 @@ class SimulatedFiles:
             del kept[size:]
 
     def content(self, path: Path) -> bytes:
-        """A file's bytes as a process sees them now."""
+        """Return a file's bytes as a process sees them now."""
         return bytes(self._disk.inode(path).content)
 
     def crash(self, *, keep: float | None = None) -> "SimulatedFiles":
@@ -422,7 +422,7 @@ class SimulatedFiles:
                 raise fault.error
 
     def is_first_loss(self) -> bool:
-        """True once, for the operation that the loss of power interrupted."""
+        """Return True once, for the operation that the power loss interrupted."""
         first = not self._saw_loss
         self._saw_loss = True
         return first

@@ -102,7 +102,7 @@ def sensible(chance: random.Random, content: Message) -> None:
 
 
 def drawn_frame(chance: random.Random) -> bytes:
-    """One command, with a payload if it is one that has some."""
+    """Return one command, with a payload if its type has one."""
     kind = chance.choice(ONCE + OFTEN)
     command = pb.BaseCommand(type=kind)
     content: Message = getattr(command, MEMBERS[kind])

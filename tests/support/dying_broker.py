@@ -22,7 +22,7 @@ class DyingBroker(DyingProcess):
     """See the module's docstring; made by `dying_broker`."""
 
     def __init__(self, data_dir: Path, arguments: Sequence[str]) -> None:
-        """Nothing runs yet."""
+        """Set up; nothing runs yet."""
         super().__init__(
             "tidewire.cli",
             ["broker.main"],
@@ -36,7 +36,7 @@ class DyingBroker(DyingProcess):
 
     @property
     def service_url(self) -> str:
-        """For clients of the Pulsar protocol."""
+        """The URL for clients of the Pulsar protocol."""
         return f"pulsar://{self.pulsar}"
 
     def start(self, death: Death | None = None) -> bool:
@@ -60,7 +60,7 @@ class DyingBroker(DyingProcess):
 
 @contextmanager
 def dying_broker(data_dir: Path, *arguments: str) -> Iterator[DyingBroker]:
-    """A broker on `data_dir`, to be started; `arguments` are further flags for it. Killed at the end if it runs."""
+    """Set up a broker on `data_dir`. `arguments` are further flags. It is killed at the end if it runs."""
     broker = DyingBroker(data_dir, arguments)
     try:
         yield broker

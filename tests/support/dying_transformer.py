@@ -26,17 +26,17 @@ WRITTEN_BEFORE: Final = 1
 
 
 def kill(process: int) -> None:
-    """As a crash would."""
+    """Kill all of it, as a crash would."""
     os.kill(process, signal.SIGKILL)
 
 
 def copied(frame: DataFrame) -> DataFrame:
-    """What the job makes of its input."""
+    """Return what the job makes of its input."""
     return frame.selectExpr("key", "value")
 
 
 class Dying(ConsumeTransformProduce):
-    """A transformation whose driver dies when it has written, unless it died before."""
+    """A transformation whose driver dies after the write, unless it died before."""
 
     moment = ""
 

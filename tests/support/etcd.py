@@ -23,22 +23,22 @@ _roots = count()
 
 @contextmanager
 def running_etcd(folder: Path) -> Iterator[EtcdProcess]:
-    """An etcd with its data in `folder`.
+    """Run an etcd with its data in `folder`.
 
     Raises:
-        NeedError: it is not installed; the message has the command that installs it.
+        NeedError: etcd is not installed; the message has the command that installs it.
     """
     with EtcdProcess(folder, command=str(place("etcd"))) as etcd:
         yield etcd
 
 
 def fresh_root() -> str:
-    """A root that no other test of this run uses."""
+    """Return a root that no other test of this run uses."""
     return f"/tests/{next(_roots)}"
 
 
 def etcd_store(endpoint: str, *, root: str | None = None) -> AbstractAsyncContextManager[EtcdStore]:
-    """A store on `endpoint`, below a root of its own if none is named."""
+    """Open a store on `endpoint`, below its own root if none is given."""
     return EtcdStore.open([endpoint], root=fresh_root() if root is None else root)
 
 

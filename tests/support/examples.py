@@ -1,4 +1,4 @@
-"""How many examples a test with drawn arguments has, if the number in its profile is too small or too large for it."""
+"""Sets the number of examples of a test with drawn arguments, if its profile's number is too small or too large."""
 
 from typing import Final
 
@@ -9,6 +9,6 @@ CHECKED: Final = 100
 
 
 def examples(count: int) -> int:
-    """This many examples under the profile `check`. Under `thorough`, as many times more as that profile draws."""
+    """Use this many examples under the profile `check`, and more in proportion under `thorough`."""
     assert settings.default is not None, "a profile is loaded before tests are collected"
     return count * settings.default.max_examples // CHECKED

@@ -36,7 +36,7 @@ class FailingStore(MemoryStore):
             raise StoreUnavailable("no answer")
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
-        """As the contract says, or not at all, or without an answer."""
+        """Commit as the contract says, or refuse, or do not answer."""
         if not self._is_failing():
             return await super().commit(ops)
         kind = self._random.randrange(3)
@@ -47,21 +47,21 @@ class FailingStore(MemoryStore):
         raise StoreUnavailable("no answer")
 
     async def get(self, key: str) -> Record | None:
-        """As the contract says, or without an answer."""
+        """Get as the contract says, or do not answer."""
         self._question()
         return await super().get(key)
 
     async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
-        """As the contract says, or without an answer."""
+        """Scan as the contract says, or do not answer."""
         self._question()
         return await super().scan(start, end, limit=limit)
 
     async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
-        """As the contract says, or without an answer."""
+        """Query as the contract says, or do not answer."""
         self._question()
         return await super().query(index, start, end, limit=limit)
 
     async def barrier(self) -> int:
-        """As the contract says, or without an answer."""
+        """Wait as the contract says, or do not answer."""
         self._question()
         return await super().barrier()

@@ -1,4 +1,4 @@
-"""The largest legal requests of clients: each flood is one legal way to demand much of a broker at once.
+"""The largest legal requests of clients. Each flood is one legal way to demand much of a broker at once.
 
 A flood gets a `Stage` with a running broker, and returns when the broker has answered. It asserts that the answers are
 correct. Meanwhile `scripts/stalls.py` measures how long single steps of the broker's event loop take.
@@ -38,7 +38,7 @@ class Stage:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[WireClient]:
-        """One more connection."""
+        """Open another connection."""
         tests.support.wire.ANSWER_SECONDS_MAX = SECONDS_MAX
         stream = await trio.open_tcp_stream(*self._pulsar)
         async with stream:
@@ -47,7 +47,7 @@ class Stage:
             yield client
 
     async def rest(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """One request by HTTP; the answer's body."""
+        """Make one HTTP request, and return the answer's body."""
         async with await trio.open_tcp_stream(*self._http) as stream:
             head = f"{method} {path} HTTP/1.1\r\nhost: {self._http.host}:{self._http.port}\r\nconnection: close\r\n"
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -105,17 +105,17 @@ def small(ids: list[pb.MessageIdData]) -> list[pb.MessageIdData]:
 
 
 def plain(name: str) -> str:
-    """A regular topic."""
+    """Return a new regular topic."""
     return f"persistent://public/default/{name}"
 
 
 def scalable(name: str) -> str:
-    """A scalable topic."""
+    """Create a scalable topic."""
     return f"topic://public/default/{name}"
 
 
 async def small_commands(stage: Stage) -> None:
-    """100,000 PINGs, pipelined."""
+    """Pipeline 100,000 PINGs."""
     async with stage.connected() as client:
         stage.begin()
         data = encode_command(commands.ping()) * 1000
@@ -131,7 +131,7 @@ async def small_commands(stage: Stage) -> None:
 
 
 async def lookups(stage: Stage) -> None:
-    """20,000 LOOKUPs, pipelined."""
+    """Pipeline 20,000 LOOKUPs."""
     async with stage.connected() as client:
         stage.begin()
         async with trio.open_nursery() as nursery:
@@ -146,13 +146,13 @@ async def lookups(stage: Stage) -> None:
 
 
 async def small_sends(stage: Stage) -> None:
-    """30,000 small messages, pipelined."""
+    """Pipeline 30,000 small messages."""
     stage.begin()
     await stage.fill(plain("small"), 30_000)
 
 
 async def large_sends(stage: Stage) -> None:
-    """20 messages of 5 MB, pipelined, and their delivery."""
+    """Pipeline 20 messages of 5 MB, and receive them."""
     stage.begin()
     await stage.fill(plain("large"), 20, message(bytes(5_000_000)))
     async with stage.connected() as client:
@@ -160,7 +160,7 @@ async def large_sends(stage: Stage) -> None:
 
 
 async def large_metadata(stage: Stage) -> None:
-    """30 batches whose metadata are full of properties, and their delivery."""
+    """Send 30 batches whose metadata are full of properties, and receive them."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2)
     metadata.num_chunks_from_msg, metadata.uuid = 1, "u"
     while metadata.ByteSize() < METADATA_BYTES_MAX - 10_000:
@@ -180,7 +180,7 @@ async def large_metadata(stage: Stage) -> None:
 
 
 async def large_ack_set(stage: Stage) -> None:
-    """An ACK with as many words as a batch may have, eight times."""
+    """Send an ACK with the most words that a batch may have, eight times."""
     await stage.fill(plain("words"), 8)
     async with stage.connected() as client:
         ids = await consume(client, plain("words"), 8)
@@ -191,7 +191,7 @@ async def large_ack_set(stage: Stage) -> None:
 
 
 async def scattered_acks(stage: Stage) -> None:
-    """Every other one of 50,000 messages, 25,000 in one ACK; then the rest in one."""
+    """Acknowledge every second one of 50,000 messages, 25,000 in one ACK, and then the rest in one ACK."""
     await stage.fill(plain("scattered"), 50_000)
     async with stage.connected() as client:
         ids = small(await consume(client, plain("scattered"), 50_000))
@@ -205,7 +205,7 @@ async def scattered_acks(stage: Stage) -> None:
 
 
 async def acks_in_a_transaction(stage: Stage) -> None:
-    """20,000 messages acknowledged in one transaction, 10,000 in each command, and committed; then as many aborted."""
+    """Acknowledge 20,000 messages in one transaction, 10,000 per command, and commit it; then abort as many."""
     topic = scalable("txn-acks")
     await stage.rest("PUT", "/admin/v2/scalable/public/default/txn-acks?numInitialSegments=1")
     async with stage.connected() as client:
@@ -229,7 +229,7 @@ async def acks_in_a_transaction(stage: Stage) -> None:
 
 
 async def everything_again(stage: Stage) -> None:
-    """50,000 messages held, asked for again by one small command; then their consumer leaves."""
+    """Hold 50,000 messages, and request them again with one small command; then the consumer leaves."""
     topic = plain("again")
     await stage.fill(topic, 50_000)
     async with stage.connected() as client:
@@ -245,7 +245,7 @@ async def everything_again(stage: Stage) -> None:
 
 
 async def many_seeks(stage: Stage) -> None:
-    """Back and forth over 50,000 messages that are held."""
+    """Seek back and forth over 50,000 messages that a consumer holds."""
     topic = plain("again")
     for _ in range(3):
         async with stage.connected() as client:
@@ -256,7 +256,7 @@ async def many_seeks(stage: Stage) -> None:
 
 
 async def many_consumers(stage: Stage) -> None:
-    """5,000 consumers of one shared subscription on one connection, which ends."""
+    """Open 5,000 consumers of one shared subscription on one connection, and close it."""
     topic = plain("consumers")
     await stage.fill(topic, 5_000)
     stage.begin()
@@ -276,7 +276,7 @@ async def many_consumers(stage: Stage) -> None:
 
 
 async def many_producers(stage: Stage) -> None:
-    """10,000 producers of one topic on one connection, which ends."""
+    """Open 10,000 producers of one topic on one connection, and close it."""
     topic = plain("producers")
     stage.begin()
     async with stage.connected() as client:
@@ -290,7 +290,7 @@ async def many_producers(stage: Stage) -> None:
 
 
 async def many_connections(stage: Stage) -> None:
-    """2,000 connections with a consumer each on one subscription, closed at once."""
+    """Open 2,000 connections with one consumer each on one subscription, and close them at once."""
     topic = plain("connections")
     await stage.fill(topic, 100)
     async with AsyncExitStack() as stack:
@@ -308,7 +308,7 @@ async def many_connections(stage: Stage) -> None:
 
 
 async def many_layout_sessions(stage: Stage) -> None:
-    """3,000 sessions of a topic with 300 segments, which is split."""
+    """Open 3,000 sessions of a topic with 300 segments, and split it."""
     topic = scalable("sessions")
     await stage.rest("PUT", "/admin/v2/scalable/public/default/sessions?numInitialSegments=300")
     async with stage.connected() as client:
@@ -324,7 +324,7 @@ async def many_layout_sessions(stage: Stage) -> None:
 
 
 async def many_segments(stage: Stage) -> None:
-    """A topic of 1,024 segments: made, described, subscribed, deleted."""
+    """Create, describe, subscribe to and delete a topic of 1,024 segments."""
     stage.begin()
     path = "/admin/v2/scalable/public/default/segments"
     await stage.rest("PUT", f"{path}?numInitialSegments=1024")
@@ -338,7 +338,7 @@ async def many_segments(stage: Stage) -> None:
 
 
 async def many_topics(stage: Stage) -> None:
-    """2,000 topics with properties: made, listed, watched."""
+    """Create, list and watch 2,000 topics with properties."""
     body = json.dumps({f"property-{number}": "v" * 100 for number in range(20)}).encode()
     path = "/admin/v2/scalable/public/crowded"
     stage.begin()
@@ -363,7 +363,7 @@ async def many_topics(stage: Stage) -> None:
 
 
 async def large_schemas(stage: Stage) -> None:
-    """Avro definitions of 250 KB, the second one with a field more."""
+    """Add two Avro definitions of 250 KB; the second one has one field more."""
     async with stage.connected() as client:
         stage.begin()
         for count in (4_000, 4_001):
@@ -377,7 +377,7 @@ async def large_schemas(stage: Stage) -> None:
 
 
 async def many_properties(stage: Stage) -> None:
-    """Subscribing with 10,000 properties, twenty times."""
+    """Subscribe with 10,000 properties, twenty times."""
     async with stage.connected() as client:
         stage.begin()
         properties = {f"k{number}": "v" for number in range(9_999)}
@@ -389,7 +389,7 @@ async def many_properties(stage: Stage) -> None:
 
 
 async def large_group(stage: Stage) -> None:
-    """A batch of 2,000 transactions decided at once, half of them winners."""
+    """Decide a batch of 2,000 transactions at once, half of them winners."""
     async with stage.connected() as client:
         group = pb.TransactionGroup(application="app", batch=1)
         txns = []
@@ -408,7 +408,7 @@ async def large_group(stage: Stage) -> None:
 
 
 async def metadata_pages(stage: Stage) -> None:
-    """Every record of the metadata store, by HTTP."""
+    """Read every record of the metadata store over HTTP."""
     stage.begin()
     await stage.rest("GET", "/admin/v2/metadata/records")
     await stage.rest("POST", "/admin/v2/metadata/snapshot")

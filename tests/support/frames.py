@@ -21,7 +21,7 @@ class Peer:
     """Sends and receives objects. Several tasks may send; one may receive. The end of the stream ends the iteration."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
-        """Does not close the stream."""
+        """Set up. It does not close the stream."""
         self._stream = stream
         self._sending = trio.Lock()
         self._received = bytearray()

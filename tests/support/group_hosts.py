@@ -5,7 +5,7 @@
         await host.commit(TransactionGroup("app", 1), txn)
 
 Several hosts may share a store, as brokers do, or each may have its own store on one etcd. A host that does not run is
-like a broker that has died: what it has begun is in the store.
+like a dead broker: its unfinished work is in the store.
 """
 
 from collections.abc import AsyncIterator
@@ -23,12 +23,12 @@ AGE_MS = 3_600_000
 
 
 def now_ms() -> int:
-    """Trio's clock as wall time, so that a mocked clock moves both."""
+    """Return Trio's clock as wall time, so that a mocked clock moves both."""
     return round(trio.current_time() * 1000)
 
 
 class GroupHost:
-    """A broker's coordinator, over a store that it may share with others."""
+    """A broker's coordinator, over a store that other hosts may share."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self.metadata = metadata
@@ -49,7 +49,7 @@ class GroupHost:
         await self.groups.commit(group, winners, once=False)
 
     async def state(self, txn: TxnId) -> TxnState:
-        """What the header says."""
+        """Return the state in the header."""
         record = await self.metadata.get(header_key(txn))
         assert record is not None
         return Header.from_value(record.value).state
@@ -60,7 +60,7 @@ class GroupHost:
 
 @asynccontextmanager
 async def running(host: GroupHost) -> AsyncIterator[GroupHost]:
-    """With the tasks that a broker runs."""
+    """Run the host with a broker's background tasks."""
     async with trio.open_nursery() as nursery:
         await host.transactions.start(nursery)
         nursery.start_soon(host.transactions.timeout_sweep.run)

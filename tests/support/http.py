@@ -40,7 +40,7 @@ LAYOUT = "/admin/v2/scalable/public/default/x"
 
 @dataclass
 class Answer:
-    """What the server said."""
+    """The server's answer."""
 
     status: int
     headers: dict[str, str]
@@ -48,13 +48,13 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The body, which must be JSON and say so."""
+        """The body, which must be JSON with the JSON content type."""
         assert self.headers["content-type"] == "application/json"
         return json.loads(self.body)
 
     @property
     def reason(self) -> str:
-        """Why a request was refused."""
+        """The reason of a refusal."""
         assert list(self.json) == ["reason"]
         return str(self.json["reason"])
 
@@ -103,7 +103,7 @@ async def connect(address: Address) -> HttpClientConnection:
 async def request(
     address: Address, method: str, target: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """One request on a connection of its own."""
+    """Send one request on a new connection."""
     connection = await connect(address)
     async with connection.stream:
         return await connection.request(method, target, body=body, headers=headers)

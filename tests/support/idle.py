@@ -33,14 +33,14 @@ class TaskSteps(trio.abc.Instrument):
         self._steps[task.name] += 1
 
     def clear(self) -> None:
-        """Count from here."""
+        """Start counting here."""
         self._steps.clear()
 
     @property
     def counts(self) -> dict[str, int]:
-        """Steps by task name."""
+        """Return the number of steps by task name."""
         return dict(self._steps)
 
     def of(self, name: str) -> int:
-        """Steps of the tasks whose name (the qualified name of their function) ends with `name`."""
+        """Return the number of steps of the tasks whose name (the function's qualified name) ends with `name`."""
         return sum(count for task, count in self._steps.items() if task.endswith(name))

@@ -1,7 +1,7 @@
-"""How tests start Java: with the compiler and the collector that are quick to begin.
+"""The options with which tests start Java: a compiler and a collector that start quickly.
 
-A test's Java machine lives for seconds or minutes. With its defaults it spends half of its time on compiling what is
-soon over: one file of Spark tests took 34 s of CPU, and takes 19 s with these options.
+A test's Java process lives for seconds or minutes. With the defaults it spends half of its time compiling code that
+soon ends. One file of Spark tests took 34 s of CPU with the defaults, and takes 19 s with these options.
 """
 
 from typing import Final

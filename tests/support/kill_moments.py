@@ -45,7 +45,7 @@ class Moment(NamedTuple):
 
 
 def draw(random: Random, *, from_outside: bool) -> Moment:
-    """The moment of one kill."""
+    """Draw the moment of one kill."""
     change_after = random.uniform(0, 0.1) if random.random() < 0.6 else None
     if not from_outside and random.random() < 0.5:
         # The first dozen writes are the broker's start; its segments' recovery follows, and then the load.

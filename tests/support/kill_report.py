@@ -14,7 +14,7 @@ QUEUE: Final = "queue-copies"
 
 @dataclass
 class Report:
-    """What came of it."""
+    """The result of a kill loop."""
 
     seed: int
     kills: Counter[str] = field(default_factory=Counter)
@@ -31,7 +31,7 @@ class Report:
 
     @property
     def kill_count(self) -> int:
-        """All kills."""
+        """The number of all kills."""
         return sum(self.kills.values())
 
     def __str__(self) -> str:

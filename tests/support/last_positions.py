@@ -1,4 +1,4 @@
-"""Asks a broker for the last readable positions of segments: up to where a new reader could read now."""
+"""Asks a broker for the last readable positions of segments. A new reader could read up to there now."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -19,7 +19,7 @@ SECONDS_MAX: Final = 120.0
 
 
 class _Deaf:
-    """Listens to nothing."""
+    """Ignores everything."""
 
     def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
         """See `Listener`."""
@@ -29,10 +29,10 @@ class _Deaf:
 
 
 async def last_positions(host: str, port: int, topics: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """By topic, the ledger and entry of the last message that a reader may see; (-1, -1) where there is none.
+    """Return, by topic, the ledger and entry of the last readable message; (-1, -1) if there is none.
 
     Raises:
-        TidewireError, OSError: the broker is not there, or refuses.
+        TidewireError, OSError: the broker is unreachable, or refuses.
     """
     address = BrokerAddress(host, port)
     connection = Connection(

@@ -1,4 +1,4 @@
-"""Splits and merges the segments of scalable topics at random, with a broker that may die meanwhile.
+"""Splits and merges the segments of scalable topics at random. The broker may die meanwhile.
 
 changes = LayoutChanges(http_address, happenings)
 await changes.change(topics, random)
@@ -37,7 +37,7 @@ class SegmentView(NamedTuple):
     is_active: bool
 
     def key(self) -> str:
-        """A key whose messages go there."""
+        """Return a key whose messages go to this segment."""
         candidates = (f"end-{number}" for number in range(10_000_000))
         return next(key for key in candidates if self.start <= key_hash(key) <= self.end)
 
@@ -46,16 +46,16 @@ class LayoutChanges:
     """See the module."""
 
     def __init__(self, http: Address, happenings: Happenings) -> None:
-        """Of topics that exist."""
+        """Set up. The topics must exist."""
         self.complaints: list[str] = []
         self._http = http
         self.happenings = happenings
 
     async def segments(self, topic: str) -> list[SegmentView]:
-        """The topic's segments, as the broker says.
+        """Return the topic's segments, as the broker reports them.
 
         Raises:
-            OSError, AssertionError: it was not there to answer (`GONE`).
+            OSError, AssertionError: the broker was unreachable (`GONE`).
         """
         answer = await request(self._http, "GET", _path(topic))
         assert answer.status == 200, answer.body
@@ -65,7 +65,7 @@ class LayoutChanges:
         ]
 
     async def change(self, topics: Sequence[str], random: Random) -> None:
-        """Split a segment of one of them, or join two; the broker may die meanwhile."""
+        """Split a segment of one of the topics, or merge two. The broker may die meanwhile."""
         topic = random.choice(topics)
         try:
             active = sorted(

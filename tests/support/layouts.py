@@ -32,7 +32,7 @@ _MOVES = [
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Layout]:
-    """A topic's layouts from its creation on, each one move after the one before."""
+    """The layouts of a topic from its creation on, each one move after the one before."""
     steps = [create(draw(st.integers(1, 8)), NOW_MS, creation_id="c-1", properties=draw(_PROPERTIES))]
     for kind, a, b in draw(
         st.lists(st.tuples(st.sampled_from(_MOVES), st.integers(0, 30), st.integers(0, 30)), max_size=60)

@@ -32,7 +32,7 @@ FOLDER = "the-folder"
 
 
 def journal_dir(broker_id: str = "broker-1") -> Path:
-    """Where that broker's journal is."""
+    """Return that broker's journal folder."""
     return broker_home.journal_dir(DATA, broker_id)
 
 
@@ -46,7 +46,7 @@ async def ledger_store(
     journal_file_bytes: int = 64 * 1024,
     tail_bytes_max: int = 64 * 1024 * 1024,
 ) -> AsyncIterator[DirectoryLedgerStore]:
-    """An open store and its running writer."""
+    """Open a store, and run its writer."""
     config = LedgerStoreConfig(journal_file_bytes=journal_file_bytes, tail_bytes_max=tail_bytes_max)
     home = await BrokerHome.enter(files, DATA, folder, broker_id)
     store = await DirectoryLedgerStore.open(home, config, is_alive=is_alive, random_bits=files.random.getrandbits)
@@ -62,31 +62,31 @@ async def ledger_store(
 
 
 def part(ledger: int, payload: bytes, *, offset: int = 0) -> Part:
-    """The first batch of a ledger, with one entry, on its way to a place in the ledger's file."""
+    """Make the first batch of a ledger, with one entry, and its offset in the ledger's file."""
     encoded = encode_entry(Entry(Position(ledger, 0), payload, 0, 1, 1_000))
     _, pieces = encode_batch(ledger, 0, [encoded], confirmed_before=-1, previous_crc=0)
     return Part(ledger, offset, b"".join(pieces))
 
 
 def written(*parts: Part) -> list[WrittenPart]:
-    """The parts as the journal's writer has them."""
+    """Return the parts in the form in which the journal's writer has them."""
     return [WrittenPart(each.ledger, each.offset, (each.batch,)) for each in parts]
 
 
 def add(ledger: OpenLedger, payload: bytes) -> Position:
-    """Append one message; its index and time follow from its place."""
+    """Append one message. Its index and time follow from its position."""
     number = ledger.next_entry
     return ledger.append(payload, first_index=number, message_count=1, timestamp_ms=1_000 + number)
 
 
 async def add_all(ledger: OpenLedger, payloads: list[bytes]) -> None:
-    """Append and wait until they are durable, each in a block of its own."""
+    """Append messages, each in its own block, and wait until they are durable."""
     for payload in payloads:
         await ledger.confirmed.wait_for(add(ledger, payload))
 
 
 async def payloads_of(store: DirectoryLedgerStore, ledger: int) -> list[bytes]:
-    """What the store recovers of a ledger, from its file."""
+    """Return what the store recovers of a ledger from its file."""
     sealed = await store.recover(ledger)
     entries = await sealed.read(0, sealed.last_entry, entries_max=100_000, bytes_max=1 << 30)
     return [entry.payload for entry in entries]

@@ -67,7 +67,7 @@ async def publish(ledger: ManagedLedger, payloads: list[bytes], *, message_count
 
 
 async def payloads(ledger: ManagedLedger, *, entries_max: int = 3, bytes_max: int = 1_000_000) -> list[bytes]:
-    """Everything, by small reads; checks that positions and indexes rise without gaps."""
+    """Read everything in small reads, and check that positions and indexes rise without gaps."""
     found: list[bytes] = []
     at = EARLIEST
     index: int | None = None

@@ -33,7 +33,7 @@ from storage.writer import Writer
 
 
 class _Kept:
-    """What the place has of one ledger."""
+    """The content of one ledger."""
 
     def __init__(self, ledger: int) -> None:
         self.entries: list[Entry] = []
@@ -53,7 +53,7 @@ class MemoryLedgers:
 
     @asynccontextmanager
     async def broker(self, broker_id: str = "broker-1") -> AsyncIterator["MemoryLedgerStore"]:
-        """A store of the broker's next life."""
+        """Open a store for the broker's next life."""
         epoch = self.epochs.get(broker_id, 0) + 1
         self.epochs[broker_id] = epoch
         store = MemoryLedgerStore(self, Writer(self.folder, broker_id, epoch, stream=epoch))
@@ -61,7 +61,7 @@ class MemoryLedgers:
         store.has_ended = True
 
     def path(self, ledger: int) -> Path:
-        """Names a ledger in errors."""
+        """Return the ledger's name in errors."""
         return Path(self.folder) / str(ledger)
 
 
@@ -178,10 +178,10 @@ class MemoryLedgerStore:
         return None
 
     def require_space(self) -> None:
-        """There is always some."""
+        """Return at once: there is always space."""
 
     def require_writing(self) -> None:
-        """Hold that this life still confirms entries."""
+        """Check that this life still confirms entries."""
         if self.has_ended:
             raise LedgerFailed("the store was closed")
         if self._writer in self._place.fenced or self._place.epochs[self._writer.broker] > self._writer.epoch:
@@ -275,5 +275,5 @@ def _within(entries: list[Entry], entries_max: int, bytes_max: int) -> list[Entr
 
 
 def _keeps_the_contract(store: MemoryLedgerStore) -> LedgerStore:
-    """For the type checker."""
+    """Lets the type checker compare the classes with the contract."""
     return store

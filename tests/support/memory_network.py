@@ -27,18 +27,18 @@ class MemoryByteStream(anyio.abc.ByteStream):
         self._rest = b""
 
     async def send(self, item: bytes) -> None:
-        """Hand the bytes over; waits while too much is not received."""
+        """Hand the bytes over. Wait while too many bytes are not received."""
         await self._outgoing.send(bytes(item))
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """What has come, at most `max_bytes` of it."""
+        """Return the arrived bytes, at most `max_bytes`."""
         if not self._rest:
             self._rest = await self._incoming.receive()
         taken, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
         return taken
 
     async def send_eof(self) -> None:
-        """Say that no more will come."""
+        """Signal the end of this direction."""
         await self._outgoing.aclose()
 
     async def aclose(self) -> None:
@@ -49,12 +49,12 @@ class MemoryByteStream(anyio.abc.ByteStream):
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """There is no socket to tell about."""
+        """There are none, because there is no socket."""
         return {}
 
 
 def memory_stream_pair() -> tuple[MemoryByteStream, MemoryByteStream]:
-    """The two ends of a new connection."""
+    """Return the two ends of a new connection."""
     to_far, at_far = anyio.create_memory_object_stream[bytes](CHUNKS_MAX)
     to_near, at_near = anyio.create_memory_object_stream[bytes](CHUNKS_MAX)
     return MemoryByteStream(to_far, at_near), MemoryByteStream(to_near, at_far)

@@ -9,7 +9,7 @@ LAST = "\U0010ffff"
 
 
 async def keys(store: MetadataStore, start: str = "", end: str = LAST) -> list[str]:
-    """The keys of a range, in the store's order."""
+    """Return the keys of a range, in the store's order."""
     return [record.key for record in await store.scan(start, end)]
 
 
@@ -25,5 +25,5 @@ async def keys_left(store: MetadataStore, prefix: str) -> list[str]:
 
 
 async def hits(store: MetadataStore, index: str, start: str = "", end: str = LAST) -> list[tuple[str, str]]:
-    """An index's entries as (index key, primary key), in the store's order."""
+    """Return an index's entries as (index key, primary key), in the store's order."""
     return [(hit.index_key, hit.record.key) for hit in await store.query(index, start, end)]

@@ -1,8 +1,8 @@
 """Folders of an embedded store in the states that crashes and operators leave, on a real or simulated disk.
 
 folder = make_folder(DiskFiles(), tmp_path / "data")           # records, an index, a large change set
-append(DiskFiles(), tmp_path / "data", unfinished(...))        # and what a store would never leave by itself
-contents(tmp_path / "data")                                    # every file's bytes, to see that nothing changed
+append(DiskFiles(), tmp_path / "data", unfinished(...))        # and a state that no store leaves by itself
+contents(tmp_path / "data")                                    # every file's bytes, to check that nothing changed
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ LARGE = 500
 
 
 async def fill(files: Files, data_dir: Path, *, large: bool = True) -> None:
-    """Seven records under `/n/` with an index over them, one deleted, and LARGE ones under `/large/` in one step."""
+    """Write seven records under `/n/` with an index, delete one, and write LARGE ones under `/large/` in one step."""
     async with EmbeddedStore.open(files, data_dir) as store:
         for number in range(8):
             await store.put(f"/n/{number}", b'{"n": %d}' % number, indexes=(IndexEntry("odd", f"{number % 2}"),))
@@ -33,13 +33,13 @@ async def fill(files: Files, data_dir: Path, *, large: bool = True) -> None:
 
 
 def make_folder(data_dir: Path, *, large: bool = True) -> Path:
-    """`fill`, on the real disk; the folder that holds the files."""
+    """Call `fill` on the real disk, and return the folder with the files."""
     trio.run(lambda: fill(DiskFiles(), data_dir, large=large))
     return metadata_directory(data_dir)
 
 
 def append(files: Files, data_dir: Path, *pieces: Sequence[Body]) -> None:
-    """Write batches behind the log's end, each piece durable before the next."""
+    """Append batches to the log, each piece durable before the next."""
     opened = open_folder(files, metadata_directory(data_dir))
     try:
         for bodies in pieces:
@@ -49,36 +49,36 @@ def append(files: Files, data_dir: Path, *pieces: Sequence[Body]) -> None:
 
 
 def next_revision(files: Files, data_dir: Path) -> int:
-    """What the next change set's revision will be."""
+    """Return the revision of the next change set."""
     opened = open_folder(files, metadata_directory(data_dir))
     opened.close()
     return opened.image.revision + 1
 
 
 def large_records(revision: int, prefix: str = "/partial/") -> list[DataRecord]:
-    """A change set of more than a batch."""
+    """Return a change set that is larger than a batch."""
     return [Record(f"{prefix}{number:04}", b"y" * 50, revision) for number in range(300)]
 
 
 def unfinished(revision: int) -> list[Body]:
-    """A transaction that lacks its last batch, and so its end."""
+    """Return a transaction without its last batch, and so without its end."""
     whole = [body for piece in transactions.pieces("cut", large_records(revision)) for body in piece]
     assert len(whole) > 2
     return whole[:-1]
 
 
 def aborted(revision: int) -> list[Body]:
-    """A transaction that was given up."""
+    """Return an aborted transaction."""
     return [*unfinished(revision), *transactions.abort("given up")]
 
 
 def small(records: Iterable[DataRecord]) -> list[Body]:
-    """A change set that fits a batch."""
+    """Return a change set that fits into a batch."""
     return pack([[encode(record) for record in records]])
 
 
 def contents(data_dir: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file below, its bytes and when it was last changed."""
+    """Return the bytes and the modification time of every file below the folder."""
     return {
         str(path): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in sorted(data_dir.rglob("*"))

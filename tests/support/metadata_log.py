@@ -37,7 +37,7 @@ EVERYTHING = ("", "\U0010ffff")
 
 
 def large(count: int = 100, value: bytes = bytes(1000), *, prefix: str = "/large") -> list[Op]:
-    """A change set that takes many pieces, and uses everything a change set can do."""
+    """Return a change set that takes many pieces and uses every kind of operation."""
     ops: list[Op] = [
         Put(f"{prefix}/{number:05}", value, indexes=(IndexEntry("i", "large"),)) for number in range(count)
     ]
@@ -46,14 +46,14 @@ def large(count: int = 100, value: bytes = bytes(1000), *, prefix: str = "/large
 
 
 async def prepare(store: MetadataStore) -> None:
-    """What `large` changes and removes."""
+    """Prepare the records that `large` changes and removes."""
     await store.commit([Put("/old", b""), Put("/changed", b"", indexes=(IndexEntry("i", "old"),))])
     await store.commit([Put(f"/range/{number}", b"") for number in range(5)])
     await store.commit([PutSequential("/s", b"", "p")])
 
 
 async def seen(store: MetadataStore) -> object:
-    """All that readers see, as a value to compare."""
+    """Return everything that readers see, as one comparable value."""
     return (
         await store.scan(*EVERYTHING),
         await store.query("i", *EVERYTHING),
@@ -64,7 +64,7 @@ async def seen(store: MetadataStore) -> object:
 
 
 def markers(disk: SimulatedFiles, path: Path = FIRST_LOG) -> list[LogRecord]:
-    """The transaction markers in a log file, in order, with the data records of each kind between them left out."""
+    """Return the transaction markers in a log file, in order, and count the data records of each kind between them."""
     return [
         record
         for record in records_of(disk, path)
@@ -79,7 +79,7 @@ def records_of(disk: SimulatedFiles, path: Path = FIRST_LOG) -> Iterator[LogReco
 
 
 class Stepping:
-    """Lets a store's writes to its log go through one at a time, and looks at the store before each."""
+    """Lets a store write to its log one write at a time, and inspects the store before each."""
 
     def __init__(self, disk: SimulatedFiles, look: Callable[[int], Awaitable[None]]) -> None:
         self.disk = disk

@@ -1,12 +1,12 @@
 """Ends the transactions of a load, through crashes of the broker, and records the outcome of each.
 
     outcomes = Outcomes(happenings)
-    await outcomes.commit(running, random)   # asked again by the client until it is answered
+    await outcomes.commit(running, random)   # the client repeats the request until it is answered
     outcomes.broker_died(random)             # gives up some unanswered ones
-    await outcomes.finish()                  # afterwards all that the broker still knows have ended
+    await outcomes.finish()                  # afterwards all transactions that the broker knows have ended
 
-When the broker dies, some commits are unanswered. The client retries some of them. Others are given up and aborted,
-which tells how they ended. The rest are given up until the end.
+When the broker dies, some commits are unanswered. The client retries some of them. Others are given up and aborted, and
+the answer tells how they ended. The rest are given up until `finish`.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ ABORT_ASKED: Final = "abort asked"
 
 
 class Fated(Protocol):
-    """What is written down of a transaction."""
+    """What is recorded about a transaction."""
 
     fate: Fate
 
@@ -56,7 +56,7 @@ class Outcomes:
     """See the module."""
 
     def __init__(self, happenings: Happenings) -> None:
-        """Nothing has ended yet."""
+        """Set up; nothing has ended yet."""
         self.complaints: list[str] = []
         self.unanswered_seen = 0
         """Commits that were unanswered when the broker died."""
@@ -66,7 +66,7 @@ class Outcomes:
         self._left: list[Running] = []
 
     def broker_died(self, random: Random) -> None:
-        """Give some of the commits up that are unanswered."""
+        """Give up some of the unanswered commits."""
         for ours in [ours for ours in self._asking if ours.asking is not None]:
             self.unanswered_seen += 1
             if random.random() < 0.6:
@@ -74,11 +74,11 @@ class Outcomes:
                 ours.asking.cancel()
 
     def leave(self, ours: Running) -> None:
-        """Leave it to its time-out."""
+        """Leave the transaction to its time-out."""
         self._left.append(ours)
 
     async def abort(self, ours: Running) -> None:
-        """Abort one that nobody ever asked to commit."""
+        """Abort a transaction that nobody asked to commit."""
         self._happenings.note(ABORT_ASKED)
         try:
             await ours.handle.abort()
@@ -92,7 +92,7 @@ class Outcomes:
         ours.record.fate = Fate.ABORTED
 
     async def commit(self, ours: Running, random: Random, *, asks_at_once: bool = False) -> None:
-        """Commit one that was sent whole; given up, `asks_at_once` how it ended, or does so sometimes."""
+        """Commit a transaction that was sent completely. If given up, `asks_at_once` makes it learn the outcome now."""
         ours.record.fate = Fate.UNKNOWN
         self._happenings.note(COMMIT_ASKED)
         self._asking.add(ours)
@@ -112,7 +112,7 @@ class Outcomes:
                 self._unresolved.append(ours)
 
     async def finish(self) -> None:
-        """Learn how the others ended; those left to their time-out must have been aborted by it, or are now."""
+        """Learn how the other transactions ended. Those left to their time-out must be aborted."""
         while self._unresolved:
             await self._ask_by_aborting(self._unresolved.pop())
         while self._left:
@@ -126,7 +126,7 @@ class Outcomes:
             ours.record.fate = Fate.ABORTED
 
     async def _ask_by_aborting(self, ours: Running) -> None:
-        """Learn how an unanswered commit ended; one that never arrived is aborted by this."""
+        """Learn how an unanswered commit ended. If it never arrived, this aborts the transaction."""
         try:
             await ours.handle.abort()
         except TransactionConflict:
@@ -138,4 +138,4 @@ class Outcomes:
 
     def _complain_if_recent(self, ours: Running, error: TidewireError) -> None:
         if trio.current_time() - ours.begun < RETENTION_SECONDS:
-            self.complaints.append(f"the broker does not tell the outcome of {ours.record}: {error!r}")
+            self.complaints.append(f"the broker does not report the outcome of {ours.record}: {error!r}")

@@ -1,8 +1,8 @@
-"""A consumer's outlet that records what it was sent, and becomes writable or not as a test says.
+"""A consumer's outlet that records what it was sent. A test decides whether it is writable.
 
 outlet = RecordingOutlet()
 outlet.writable = False       # a slow consumer
-outlet.writable = True        # tells whoever attached
+outlet.writable = True        # sets the attached signals
 outlet.positions, outlet.deliveries, outlet.ends
 """
 
@@ -39,16 +39,16 @@ class RecordingOutlet:
 
     @property
     def positions(self) -> list[Position]:
-        """Of everything sent, in order."""
+        """The positions of everything sent, in order."""
         return [delivery.entry.position for delivery in self.deliveries]
 
     @property
     def is_attached(self) -> bool:
-        """Whether somebody wants to be told."""
+        """Whether a signal is attached."""
         return bool(self._signals)
 
     def send(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep them."""
+        """Record the deliveries."""
         assert deliveries, "nothing is not sent"
         self.deliveries.extend(deliveries)
 
@@ -57,11 +57,11 @@ class RecordingOutlet:
         self.ends += 1
 
     def active_changed(self, *, is_active: bool) -> None:
-        """Keep it."""
+        """Record it."""
         self.active.append(is_active)
 
     def damaged(self, reason: str) -> None:
-        """Keep it."""
+        """Record it."""
         self.damages.append(reason)
 
     def disconnected(self) -> None:
@@ -69,15 +69,15 @@ class RecordingOutlet:
         self.disconnections += 1
 
     def attach(self, signal: Signal) -> None:
-        """As `Outlet`."""
+        """See `Outlet`."""
         self._signals.append(signal)
 
     def detach(self, signal: Signal) -> None:
-        """As `Outlet`."""
+        """See `Outlet`."""
         self._signals.remove(signal)
 
 
 def recording_consumer(name: str = "c", *, priority: int = 0) -> tuple[Consumer, RecordingOutlet]:
-    """A consumer without permits, and what it is sent."""
+    """Return a consumer without permits, and its outlet."""
     outlet = RecordingOutlet()
     return Consumer(1, name, outlet, priority=priority), outlet

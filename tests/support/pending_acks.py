@@ -6,7 +6,7 @@
         await rig.end(txn, EndAction.COMMIT)
         assert rig.is_acknowledged(0)
 
-`Target` replaces the subscription: it applies acknowledgements to the cursor, and records what it is given back.
+`Target` replaces the subscription. It applies acknowledgements to the cursor, and records what it gets back.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -38,7 +38,7 @@ CLAIM = f"/owners/{SEGMENT}"
 
 
 class Target:
-    """A subscription that takes acknowledgements into its cursor and keeps what it is given back."""
+    """A subscription that applies acknowledgements to its cursor and records what it gets back."""
 
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
@@ -48,10 +48,10 @@ class Target:
         """The most that was set aside, taken or given back in one step."""
 
     def require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """Everything is."""
+        """Accept everything."""
 
     def set_aside(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """Nobody holds anything."""
+        """Do nothing, because no consumer holds an entry."""
         self.longest_part = max(self.longest_part, len(acks))
 
     def take(self, acks: Sequence[EntryAck], *, cumulative: bool) -> list[EntryAck]:
@@ -69,7 +69,7 @@ class Target:
 
 @dataclass
 class Rig:
-    """One owner's subscription, running."""
+    """One owner's running subscription."""
 
     store: MemoryStore
     stream: MemoryStream
@@ -105,19 +105,19 @@ class Rig:
 
 
 def command(request: int = 1, consumer: str = "c") -> CommandId:
-    """The identity of a command, come by a connection of its own."""
+    """Return the identity of a command that arrived on its own connection."""
     return CommandId(consumer, request, object())
 
 
 def transactions_of(store: MemoryStore) -> Transactions:
-    """A broker's part in transactions; nothing of it runs."""
+    """Return a broker's part in transactions, without its tasks."""
     settings = TransactionSettings(coordinators=1, timeout_ms_max=1_000_000, retention_ms=0)
     return Transactions(store, settings, lambda: 1_000)
 
 
 @asynccontextmanager
 async def owned(store: MemoryStore, stream: MemoryStream, name: str = "s") -> AsyncIterator[Rig]:
-    """The subscription's next owner."""
+    """Run the subscription's next owner."""
     claim = Check(CLAIM, await store.put(CLAIM, b""))
     transactions = transactions_of(store)
     headers, counters = transactions.headers, transactions.counters

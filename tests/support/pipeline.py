@@ -34,7 +34,7 @@ from tidewire.protocol.errors import TidewireError, is_retriable
 WORKERS: Final = 2
 
 PIECE_MESSAGES_MAX: Final = 40
-"""Taken by one transaction, or by two at a time."""
+"""Messages that one transaction takes, or two concurrent ones."""
 
 FETCHED_AHEAD: Final = 100
 """Messages that a worker may hold of each segment."""
@@ -78,7 +78,7 @@ class Pipeline:
         """Set when more is settled."""
 
     async def run(self) -> None:
-        """Work until `finish` is called."""
+        """Copy until `finish` is called."""
         async with trio.open_nursery() as nursery:
             for worker in range(WORKERS):
                 name = f"{self._subscription} {worker}"
@@ -86,20 +86,20 @@ class Pipeline:
         self._stopped.set()
 
     async def until_settled(self, values: Iterable[bytes]) -> None:
-        """Return when all messages of these values are in a piece that is known to be committed."""
+        """Wait until all messages with these values are in a piece that is known to be committed."""
         while values := self._copies.missing(values):
             self._more = trio.Event()
             await self._more.wait()
 
     async def finish(self) -> None:
-        """Let the workers end what they are doing, and return when they have."""
+        """Let the workers end their current work, and wait for them."""
         self._stopping.set()
         for scope in self._waits:
             scope.cancel()
         await self._stopped.wait()
 
     async def _work(self, name: str, random: Random) -> None:
-        # Under one name, so that what a lost connection leaves to it is its own again at once.
+        # The consumer keeps its name, so that it gets its segments back at once after a lost connection.
         while not self._stopping.is_set():
             settled_before = self._copies.settled_pieces
             try:
@@ -117,7 +117,7 @@ class Pipeline:
                 self._complain_unless_passing(error, "consume")
 
     async def _go_on_with(self, consumer: StreamConsumer | QueueConsumer, random: Random, settled_before: int) -> None:
-        """Take messages by this consumer as long as it is known what it holds."""
+        """Take messages with this consumer as long as it is known what it holds."""
         is_known = True
         while is_known and not self._stopping.is_set():
             messages = await self._receive(consumer, random.randint(1, PIECE_MESSAGES_MAX))
@@ -141,7 +141,7 @@ class Pipeline:
             is_known = all(ends)
 
     async def _receive(self, consumer: StreamConsumer | QueueConsumer, count: int) -> list[Message]:
-        """Some messages, at least one unless it is stopped."""
+        """Return some messages, at least one unless it is stopped."""
         messages: list[Message] = []
         with trio.CancelScope() as waiting:
             self._waits.add(waiting)
@@ -162,7 +162,7 @@ class Pipeline:
     async def _copy(
         self, consumer: StreamConsumer | QueueConsumer, messages: Sequence[Message], random: Random
     ) -> bool:
-        """One transaction; whether it is known what became of the messages, for a consumer that goes on."""
+        """Copy in one transaction. Return whether the fate of the messages is known, so the consumer can continue."""
         fate = random.random()
         is_left = fate < 0.04
         try:
@@ -195,14 +195,14 @@ class Pipeline:
             return False
         if fate < 0.15:
             await self._outcomes.abort(ours)
-            # All of it was acknowledged in there, so all of it comes again.
+            # All messages were acknowledged in this transaction, so all are redelivered.
             return piece.fate is Fate.ABORTED
         await self._outcomes.commit(ours, random, asks_at_once=True)
         if piece.fate is not Fate.COMMITTED:
             return False
         self._copies.settle(piece)
         self._more.set()
-        # A new consumer gets nothing of what is settled.
+        # A new consumer gets no settled messages.
         return random.random() > 0.05
 
     def _complain_unless_passing(self, error: TidewireError, what: str) -> None:

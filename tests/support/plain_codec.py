@@ -1,9 +1,9 @@
-"""An entry format that no protocol here speaks, and its codec: it shows that topics need no Pulsar.
+"""An entry format that no protocol here uses, and its codec. It shows that topics do not need Pulsar.
 
 payload = plain("p", 3, key=b"k", message="m", chunk=0, chunks=2)   # of producer p, its send 3
-EntryCodecs({EntryFormat.KAFKA: PlainCodec()})                      # it takes the place of a format without a front end
+EntryCodecs({EntryFormat.KAFKA: PlainCodec()})                      # it replaces a format without a front end
 
-What does not parse is nothing that the codec can tell anything of.
+The codec knows nothing about a payload that it cannot parse.
 """
 
 import orjson
@@ -16,7 +16,7 @@ from storage.entry import Entry
 def plain(
     producer: str, sequence: int, *, key: bytes | None = None, message: str = "", chunk: int = 0, chunks: int = 1
 ) -> bytes:
-    """A payload in this format."""
+    """Make a payload in this format."""
     text = None if key is None else key.decode()
     return orjson.dumps([producer, sequence, text, message, chunk, chunks])
 

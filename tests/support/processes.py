@@ -60,28 +60,28 @@ class RunningBroker:
 
     @property
     def service_url(self) -> str:
-        """For clients of the Pulsar protocol."""
+        """The URL for clients of the Pulsar protocol."""
         return f"pulsar://{self.pulsar}"
 
     @property
     def http_url(self) -> str:
-        """For REST and metrics."""
+        """The address for REST and metrics."""
         return f"http://{self.http}"
 
     @property
     def process(self) -> subprocess.Popen[str]:
-        """The process now running."""
+        """The running process."""
         assert self._process is not None, "the broker is not running"
         return self._process
 
     @property
     def pid(self) -> int:
-        """Of the process now running; another one after `restart`."""
+        """The running process's id; `restart` changes it."""
         return self.process.pid
 
     @property
     def stderr(self) -> str:
-        """Everything that it wrote to standard error, over all starts."""
+        """Everything that it wrote to standard error, in all its lives."""
         if not self._stderr_path.exists():
             return ""
         return self._stderr_path.read_text(encoding="utf-8", errors="replace")
@@ -129,7 +129,7 @@ class RunningBroker:
         self.http = Address.parse(ready[2])
 
     def kill(self) -> None:
-        """End it as a crash would (kill -9), and wait until it is gone."""
+        """Kill it as a crash would (kill -9), and wait until it is gone."""
         process = self.process
         self._process = None
         process.kill()
@@ -142,7 +142,7 @@ class RunningBroker:
         self.start()
 
     def stop(self) -> None:
-        """Ask it to end (SIGTERM), and wait.
+        """Stop it (SIGTERM), and wait for its end.
 
         Raises:
             BrokerFailure: it had ended by itself, did not end within STOP_SECONDS_MAX, or its status was not 0.
@@ -172,7 +172,7 @@ class RunningBroker:
 
 @contextmanager
 def running_broker(data_dir: Path, *arguments: str, command: Sequence[str] = BROKER_COMMAND) -> Iterator[RunningBroker]:
-    """A broker on `data_dir`, ready; `arguments` are further flags for it.
+    """Run a broker on `data_dir`; it is ready. `arguments` are further flags.
 
     Raises:
         BrokerFailure: it did not start, or did not end cleanly at the end of the block.

@@ -32,7 +32,7 @@ class Proxy:
         self._lost = trio.Event()
 
     def serve(self, server: str) -> None:
-        """From now on pass connections to this server, HOST:PORT."""
+        """Pass new connections to this server, HOST:PORT, from now on."""
         host, _, port = server.rpartition(":")
         self._server = (host, int(port))
 
@@ -42,22 +42,22 @@ class Proxy:
         self._end_all()
 
     def mute(self) -> None:
-        """From now on answers are lost."""
+        """Discard answers from now on."""
         self._is_muted = True
         self._lost = trio.Event()
 
     def mend(self) -> None:
-        """Let everything pass again."""
+        """Let everything pass again, and end muted connections."""
         if self._is_muted:
             self._end_all()
         self._is_cut = self._is_muted = False
 
     async def answer_lost(self) -> None:
-        """Return when, since `mute`, some answer was lost."""
+        """Return once an answer was lost since `mute`."""
         await self._lost.wait()
 
     async def handle(self, client: trio.SocketStream) -> None:
-        """One connection."""
+        """Serve one connection."""
         if self._is_cut:
             await client.aclose()
             return
@@ -92,7 +92,7 @@ class Proxy:
 
 @asynccontextmanager
 async def open_proxy(server: str) -> AsyncIterator[Proxy]:
-    """A proxy to `server`, HOST:PORT, on a port of its own."""
+    """Run a proxy to `server`, HOST:PORT, on its own port."""
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         proxy = Proxy(server, listener.socket.getsockname()[1])

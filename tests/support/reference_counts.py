@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_stopped() -> Iterator[None]:
-    """In the block nothing is collected."""
+    """Stop the collector during the block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

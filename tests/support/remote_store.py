@@ -41,7 +41,7 @@ class RemoteStore(MetadataStore):
     authoritative = False
 
     def __init__(self, peer: Peer) -> None:
-        """Of a connection whose other end serves a store."""
+        """Set up on a connection whose other end serves a store."""
         self._peer = peer
         self._numbers = count(1)
         self._answers: dict[int, tuple[str, Any]] = {}
@@ -51,10 +51,10 @@ class RemoteStore(MetadataStore):
     @classmethod
     @asynccontextmanager
     async def connect(cls, address: Address) -> AsyncIterator[Self]:
-        """A client of the store served there.
+        """Connect to the store that is served there.
 
         Raises:
-            StoreUnavailable: nobody serves there.
+            StoreUnavailable: no store is served there.
         """
         try:
             stream = await trio.open_tcp_stream(*address)
@@ -111,7 +111,7 @@ class RemoteStore(MetadataStore):
         return told
 
     async def run_there(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Let a function of some module run in the store's process, with the store: for what is too much to send."""
+        """Run a module's function in the store's process, with the store. It is for data that is too large to send."""
         result: T = await self._call("run_there", function=function, arguments=arguments)
         return result
 

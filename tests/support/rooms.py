@@ -38,18 +38,18 @@ MESSAGE_BYTES_MAX = 100_000
 
 
 def now_ms() -> int:
-    """A clock that stands."""
+    """Return a fixed time."""
     return 1_000_000
 
 
 def moving_clock() -> WallClock:
-    """A clock that goes with Trio's, which a test may jump, from the same moment on."""
+    """Return a clock that follows Trio's, which a test may jump, starting at the same moment."""
     start = trio.current_time()
     return lambda: now_ms() + round((trio.current_time() - start) * 1000)
 
 
 class Rooms(Broker):
-    """A broker with short ways for tests."""
+    """A broker with shortcuts for tests."""
 
     def __init__(
         self, foundation: Foundation, session: Session, nursery: trio.Nursery, ledgers: DirectoryLedgerStore
@@ -63,12 +63,12 @@ class Rooms(Broker):
         """Every topic that was taken over, in order."""
 
     async def control(self, topic: TopicName = TOPIC) -> None:
-        """Be the topic's controller, and everybody here knows it."""
+        """Make this broker the topic's controller, and wait until its parts know it."""
         await self.elections.elect(topic)
         await wait_all_tasks_blocked()
 
     async def segment(self, topic: TopicName, segment_id: int) -> TopicName:
-        """The name of a segment."""
+        """Return the name of a segment."""
         return topic.segment_name((await self.layouts.get(topic)).segment(segment_id).descriptor)
 
     async def open_topic(self, name: TopicName, claim: Check) -> Topic:
@@ -77,7 +77,7 @@ class Rooms(Broker):
 
 
 def settings_of(**settings: object) -> BrokerSettings:
-    """The daemon's settings; a segment's data goes as soon as it may, unless the test says otherwise."""
+    """Return the daemon's settings. A segment's data is removed as soon as possible, unless the test says otherwise."""
     return load_settings({"message_bytes_max": MESSAGE_BYTES_MAX, "segment_retention_seconds": 0, **settings})
 
 
@@ -87,7 +87,7 @@ async def subscribe(broker: Rooms, name: str, start: StartPosition = StartPositi
 
 
 async def segments(broker: Rooms) -> dict[int, Topic]:
-    """TOPIC's segments, active and sealed, by id."""
+    """Return TOPIC's segments, active and sealed, by id."""
     layout = await broker.layouts.get(TOPIC)
     return {
         segment_id: await broker.topics.get(TOPIC.segment_name(segment.descriptor))
@@ -102,7 +102,7 @@ async def publish(topic: Topic, payload: bytes, txn: TxnId | None = None) -> Non
 
 
 async def visible(topic: Topic) -> list[Entry]:
-    """What a reader of the whole topic gets."""
+    """Return what a reader of the whole topic gets."""
     found: list[Entry] = []
     at = EARLIEST
     while entries := await topic.read(at, entries_max=100, bytes_max=1_000_000):
@@ -112,7 +112,7 @@ async def visible(topic: Topic) -> list[Entry]:
 
 
 async def payloads(topic: Topic) -> list[bytes]:
-    """The payloads of all visible entries."""
+    """Return the payloads of all visible entries."""
     return [entry.payload for entry in await visible(topic)]
 
 
@@ -126,7 +126,7 @@ async def rooms(
     codecs: EntryCodecs = ENTRY_CODECS,
     **settings: object,
 ) -> AsyncIterator[Rooms]:
-    """One broker's rooms, following the store; `is_alive` says whether another broker of the same folder does."""
+    """Run one broker's rooms. `is_alive` says whether another broker of the same folder is alive."""
     chosen = settings_of(**settings)
     async with (
         ledger_store(files, broker_id=chosen.broker_id, is_alive=is_alive) as ledgers,

@@ -3,8 +3,8 @@
     complaints = judge(history, inputs, copies)
 
 Each copy has the position of its message (spark_job.PLACE), so `history.History` can check it like a reading. The
-history knows what must be there once, what must not be there, and each key's order. Transactions whose commit was not
-answered may be there or not, but the copies must match what other readers see.
+history knows which messages must be there once, which must not, and each key's order. A transaction whose commit was
+not answered may be there or not, but the copies must match what other readers see.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from tests.support.history import COMPLAINTS_MAX, History, Place, Read
 
 
 class Copy(NamedTuple):
-    """One row that was put away."""
+    """One row that was written."""
 
     where: str
     """In words: a file's line, a message's position."""
@@ -25,17 +25,17 @@ class Copy(NamedTuple):
 
 
 def parse_place(text: str) -> Place:
-    """Of what the job writes: `0000-7fff-0 LEDGER ENTRY BATCH_INDEX`.
+    """Parse a position as the job writes it: `0000-7fff-0 LEDGER ENTRY BATCH_INDEX`.
 
     Raises:
-        ValueError: it is written otherwise.
+        ValueError: the text has another form.
     """
     segment, ledger, entry, batch_index = text.split(" ")
     return Place(int(segment.rpartition("-")[2]), int(ledger), int(entry), int(batch_index))
 
 
 def judge(history: History, inputs: Sequence[Read], copies: Sequence[Copy]) -> list[str]:
-    """What is wrong with `copies`, in the order of reading, when `inputs` is all that can be read of the topic."""
+    """Return complaints about `copies`, in the order of reading; `inputs` is everything readable in the topic."""
     reads = [Read(copy.place, copy.key, copy.value) for copy in copies]
     complaints = [f"as a reading of the topic: {text}" for text in history.judge(reads)]
     complaints += _not_once(inputs, copies)

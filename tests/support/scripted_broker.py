@@ -70,18 +70,18 @@ class Segment:
     """Sends to this segment pile up here while it is a list; `ScriptedBroker.answer_held` answers them."""
 
     def values(self) -> list[bytes]:
-        """What was sent to it, message by message."""
+        """Return what was sent to it, message by message."""
         return [single.value for entry in self.entries for single in split_messages(entry)]
 
     def close_consumers(self) -> None:
-        """Close them all."""
+        """Close all its consumers."""
         for consumer in self.consumers:
             del consumer.peer.consumers[consumer.consumer_id]
             consumer.peer.send(commands.close_consumer(consumer.consumer_id))
         self.consumers.clear()
 
     def deliver(self) -> None:
-        """Send each consumer what it was not sent yet."""
+        """Send each consumer the entries that it was not sent yet."""
         for consumer in self.consumers:
             consumer.deliver(self)
 
@@ -133,7 +133,7 @@ class Topic:
         """What stream consumers are told to consume; all segments that are active unless set."""
 
     def dag(self) -> pb.ScalableTopicDAG:
-        """Its layout."""
+        """Return its layout."""
         dag = pb.ScalableTopicDAG(epoch=self.epoch, controller_broker_url=str(ADDRESS))
         for segment in self.segments.values():
             dag.segments.add(
@@ -148,12 +148,12 @@ class Topic:
         return dag
 
     def push(self) -> None:
-        """Tell everybody who watches its layout."""
+        """Push its layout to all watches."""
         for peer, session_id in self.watchers:
             peer.send(commands.scalable_topic_update(session_id, self.dag(), resolved_topic_name=self.name))
 
     def assigned(self) -> list[pb.ScalableAssignedSegment]:
-        """What a stream consumer gets."""
+        """Return what a stream consumer is assigned."""
         share = [known for known, segment in self.segments.items() if not segment.sealed]
         return [
             pb.ScalableAssignedSegment(
@@ -166,17 +166,17 @@ class Topic:
         ]
 
     def assign(self, *segment_ids: int) -> None:
-        """Give stream consumers these segments, and tell them."""
+        """Assign these segments to stream consumers, and tell them."""
         self.share = list(segment_ids)
         for peer, consumer_id in self.members:
             peer.send(commands.scalable_topic_assignment_update(consumer_id, self.epoch, self.assigned()))
 
     def seal(self, segment_id: int) -> None:
-        """The segment takes no more messages; nobody is told yet."""
+        """Seal the segment, without telling anybody."""
         self.segments[segment_id].sealed = True
 
     def split(self, segment_id: int) -> tuple[Segment, Segment]:
-        """Replace a segment by two halves of it. Its producers are told, unless its sends are held."""
+        """Replace a segment by its two halves. Its producers are told, unless its sends are held."""
         parent = self.segments[segment_id]
         middle = (parent.hash_start + parent.hash_end) // 2
         ranges = (parent.hash_start, middle), (middle + 1, parent.hash_end)
@@ -209,7 +209,7 @@ class Topic:
 
 
 def send_refusal(send: pb.CommandSend, code: int, reason: str) -> pb.BaseCommand:
-    """The refusal of a send; as brokers do, a batch is named by the id of its last message."""
+    """Return the refusal of a send. As brokers do, it names a batch by the id of its last message."""
     sequence_id = max(send.sequence_id, send.highest_sequence_id)
     return commands.send_error(send.producer_id, sequence_id, code, reason)  # type: ignore[arg-type]
 
@@ -230,7 +230,7 @@ class Peer:
         self.send_bytes(encode_command(command))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send whatever bytes."""
+        """Send arbitrary bytes."""
         try:
             self._send.send_nowait(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -262,11 +262,11 @@ class Peer:
                 await self.stream.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # The reading task ends the connection.
-        # Dropped, and all that was sent before has left.
+        # The connection was dropped, and everything sent before has left.
         scope.cancel()
 
     def drop(self) -> None:
-        """Read nothing more, and end the connection behind what was sent."""
+        """Stop reading, and end the connection after the bytes already sent."""
         self._is_dropped = True
         self._send.close()
 
@@ -293,7 +293,7 @@ class ScriptedBroker:
     # ----------------------------------------------------------------------------------------------------- the script
 
     def add_topic(self, name: str, segments: int = 1) -> Topic:
-        """A topic: scalable, of so many segments, or plain."""
+        """Add a topic: scalable with this number of segments, or plain."""
         if name.startswith("topic://"):
             size = HASHES // segments
             made = [
@@ -309,19 +309,19 @@ class ScriptedBroker:
         return self.topics[name]
 
     def new_segment(self, topic: str, segment_id: int, start: int, end: int, parents: tuple[int, ...] = ()) -> Segment:
-        """A segment, known by its name."""
+        """Add a segment that can be found by its name."""
         name = f"segment://{topic.removeprefix('topic://')}/{start:04x}-{end:04x}-{segment_id}"
         segment = Segment(segment_id, name, start, end, len(self.segments) + 1, parents)
         self.segments[name] = segment
         return segment
 
     def client(self, **settings: float) -> AbstractAsyncContextManager[Client]:
-        """A client of this broker; it waits for nothing between attempts to reconnect."""
+        """Connect a client to this broker. It does not wait between attempts to reconnect."""
         return open_client(ADDRESS, Settings(**{"reconnect_seconds_max": 0.0, **settings}), dial=self.dial)
 
     @asynccontextmanager
     async def network(self, **settings: float) -> AsyncIterator[Network]:
-        """What a client has below it, without the client."""
+        """Return the client's lower half, without the client."""
         async with anyio.create_task_group() as tasks:
             known = Settings(**{"reconnect_seconds_max": 0.0, **settings})
             network = Network(ADDRESS, tasks, settings=known, dial=self.dial)
@@ -331,21 +331,21 @@ class ScriptedBroker:
                 await network.aclose()
 
     def hold(self, *kinds: int) -> None:
-        """Let commands of these types pile up."""
+        """Hold commands of these types."""
         for kind in kinds:
             self._held.setdefault(kind, [])
 
     def release(self, kind: int) -> None:
-        """Answer what has piled up."""
+        """Answer the held commands."""
         for peer, frame in self._held.pop(kind):
             self._answer(peer, frame)
 
     def forget(self, kind: int) -> None:
-        """Let what has piled up never be answered, and answer what comes from now on."""
+        """Never answer the held commands, but answer later ones."""
         del self._held[kind]
 
     def on(self, kind: int, handler: Handler) -> None:
-        """Let the script answer commands of this type."""
+        """Let `handler` answer commands of this type."""
         self._handlers[kind] = handler
 
     def off(self, kind: int) -> None:
@@ -364,17 +364,17 @@ class ScriptedBroker:
             topic.members.clear()
 
     async def seen(self, kind: int, times: int = 1) -> Any:
-        """Wait until a command of this type has come so many times; the content of the last one that has."""
+        """Wait until this many commands of this type have arrived. Return the content of the last one."""
         while self._counts[kind] < times:
             await self._came.wait()
         return self.of(kind)[-1]
 
     def of(self, kind: int) -> list[Any]:
-        """The contents of all commands of this type, in order."""
+        """Return the contents of all commands of this type, in order."""
         return [content for known, content in self.commands if known == kind]
 
     def answer_held(self, segment: Segment) -> None:
-        """Answer what has piled up at one segment, and close its producers if it is sealed."""
+        """Answer the held sends of one segment, and close its producers if it is sealed."""
         held, segment.held = segment.held, None
         for peer, frame in held or ():
             self._answer(peer, frame)
@@ -382,7 +382,7 @@ class ScriptedBroker:
             self.close_producers(segment)
 
     def close_producers(self, segment: Segment) -> None:
-        """Answer the sends that met the seal, then close the producers."""
+        """Answer the sends that arrived after the seal, then close the producers."""
         held = self._held.get(T.SEND, [])
         for peer, frame in [
             (peer, frame) for peer, frame in held if peer.producers.get(frame.command.send.producer_id) is segment
@@ -397,7 +397,7 @@ class ScriptedBroker:
     # ----------------------------------------------------------------------------------------------------- the broker
 
     async def dial(self, address: BrokerAddress) -> anyio.abc.ByteStream:
-        """A client's end of a new connection."""
+        """Return a client's end of a new connection."""
         await anyio.lowlevel.checkpoint()
         if self.refuses:
             raise ConnectionRefusedError("the script refuses")
@@ -416,7 +416,7 @@ class ScriptedBroker:
                     segment.consumers.remove(consumer)
 
     def take(self, peer: Peer, frame: Frame) -> None:
-        """A command has come."""
+        """Handle a command."""
         kind = frame.command.type
         self.commands.append((kind, getattr(frame.command, MEMBERS[kind])))
         self.payloads.append(frame.payload)
@@ -435,7 +435,7 @@ class ScriptedBroker:
             handler(peer, frame)
 
     def answer(self, peer: Peer, frame: Frame) -> None:
-        """What the broker does without a handler; for handlers that only sometimes interfere."""
+        """Answer as the broker does without a handler. Handlers that interfere only sometimes call it."""
         getattr(self, f"_{MEMBERS[frame.command.type]}")(peer, frame)
 
     def _connect(self, peer: Peer, frame: Frame) -> None:
@@ -565,7 +565,7 @@ class ScriptedBroker:
         request = frame.command.seek
         for topic in self.topics.values():
             if (peer, request.consumer_id) in topic.members:
-                # Of a stream consumer: to the beginning or the end of all segments.
+                # A stream consumer seeks to the beginning or the end of all segments.
                 to_end = position(request.message_id) > (0, 0)
                 for segment in topic.segments.values():
                     segment.cursors = dict.fromkeys(segment.cursors, len(segment.entries) if to_end else 0)
@@ -633,12 +633,12 @@ class ScriptedBroker:
 
 @asynccontextmanager
 async def scripted_broker() -> AsyncIterator[ScriptedBroker]:
-    """A broker for the length of an `async with`."""
+    """Run a broker during an `async with`."""
     async with anyio.create_task_group() as tasks:
         yield ScriptedBroker(tasks)
         tasks.cancel_scope.cancel()
 
 
 def payload_of(value: bytes, *, key: str | None = None, publish_time_ms: int = 1_000) -> bytes:
-    """A message as a producer would have sent it."""
+    """Return a message as a producer would send it."""
     return build_message(message_metadata("scripted", 0, publish_time_ms, key=key), value)

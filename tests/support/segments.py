@@ -39,14 +39,14 @@ def _now_ms() -> int:
 
 
 async def append(buffer: TransactionBuffer, payload: bytes, txn: TxnId | None) -> Position:
-    """Append one message as a topic does; durable once the ledger has confirmed the position."""
+    """Append one message as a topic does. It is durable once the ledger has confirmed the position."""
     if txn is not None:
         await buffer.admit(txn)
     return buffer.append(payload, 1, txn, EntryFormat.PULSAR)
 
 
 def puts_an_op(ops: Sequence[Op]) -> bool:
-    """Whether a change set makes an op record."""
+    """Return whether a change set creates an op record."""
     return any(isinstance(op, PutSequential) for op in ops)
 
 
@@ -75,7 +75,7 @@ class Segment:
             self.has_ended.set()
 
     async def leave(self) -> None:
-        """End its tasks, as when its claim is lost."""
+        """Cancel its tasks, as when its claim is lost."""
         self.scope.cancel()
         await self.has_ended.wait()
 
@@ -86,7 +86,7 @@ class Segment:
         return position
 
     async def readable_entries(self) -> list[Entry]:
-        """Everything at or below the readable position."""
+        """Return all entries at or below the readable position."""
         entries: list[Entry] = []
         at = EARLIEST
         while found := await self.ledger.read(
@@ -97,14 +97,14 @@ class Segment:
         return entries
 
     async def visible(self) -> list[bytes]:
-        """The payloads that a consumer would get now."""
+        """Return the payloads that a consumer would get now."""
         entries = await self.readable_entries()
         await self.buffer.prepare(entries)
         return [entry.payload for entry in entries if self.buffer.is_visible(entry)]
 
 
 class SegmentHost:
-    """What the segments of one broker share."""
+    """The parts that the segments of one broker share."""
 
     def __init__(self, metadata: MetadataStore, ledgers: DirectoryLedgerStore, nursery: trio.Nursery) -> None:
         self.metadata = metadata
@@ -117,7 +117,7 @@ class SegmentHost:
         self._nursery = nursery
 
     async def claim(self, name: str = SEGMENT) -> Check:
-        """Take the claim of a segment from whoever had it."""
+        """Take the claim of a segment from its owner."""
         key = f"/owners/{name}"
         return Check(key, await self.metadata.put(key, b"{}"))
 
@@ -141,38 +141,38 @@ class SegmentHost:
         return segment
 
     async def start_groups(self) -> None:
-        """Tell headers what groups decide; tests that look at what is open in between do without."""
+        """Run the groups' part of the headers. Tests that inspect open transactions leave it out."""
         await self._nursery.start(self.coordinator.groups.run)
 
     async def begin(self) -> TxnId:
-        """A new open transaction."""
+        """Begin a transaction."""
         return await self.coordinator.new_transaction(0, 60_000)
 
     async def commit(self, txn: TxnId) -> None:
-        """Commit; participants may not have heard of it on return."""
+        """Commit. Participants may not know it yet on return."""
         await self.coordinator.end(txn, EndAction.COMMIT)
 
     async def abort(self, txn: TxnId) -> None:
-        """Abort, likewise."""
+        """Abort. Participants may not know it yet on return."""
         await self.coordinator.end(txn, EndAction.ABORT)
 
     async def forget_header(self, txn: TxnId) -> None:
-        """What garbage collection does at the end of a transaction's retention."""
+        """Delete the header, as garbage collection does at the end of the retention."""
         assert await self.op_keys() == [], "a header outlives its op records"
         await self.metadata.delete(header_key(txn))
 
     async def op_keys(self) -> list[str]:
-        """The keys of all op records."""
+        """Return the keys of all op records."""
         return [record.key for record in await self.metadata.scan(*starting_with(OPS))]
 
     async def abort_keys(self) -> list[str]:
-        """The keys of all abort records."""
+        """Return the keys of all abort records."""
         return [record.key for record in await self.metadata.scan(*starting_with("/txn/segment-state/"))]
 
 
 @asynccontextmanager
 async def segment_host(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterator[SegmentHost]:
-    """One broker's transactional rooms; leaving the block is like killing it, but for what is being written."""
+    """Run one broker's transactional rooms. Leaving the block is like killing it, but writes in progress end."""
     async with ledger_store(files) as ledgers, trio.open_nursery() as nursery:
         made = SegmentHost(metadata, ledgers, nursery)
         await nursery.start(made.headers.run)

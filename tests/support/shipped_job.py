@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 
 def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For each task the process, its folder, and the package that is imported there."""
+    """Return, for each task, its process, its folder, and the package that it imports."""
     rows = sum(batch.num_rows for batch in batches)
     import tidewire
 

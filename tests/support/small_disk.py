@@ -17,7 +17,7 @@ from pathlib import Path
 
 @contextmanager
 def small_disk(folder: Path, size: int) -> Iterator[Path]:
-    """An empty file system of so many bytes, in memory, in a new folder in `folder`.
+    """Mount an empty file system of this size, in memory, in a new folder in `folder`.
 
     Raises:
         AssertionError: it cannot be mounted.
@@ -35,12 +35,12 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
 
 
 def enlarge(disk: Path, size: int) -> None:
-    """Let it hold so many bytes from now on."""
+    """Set a larger size."""
     subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
 
 
 def fill(disk: Path) -> Path:
-    """Take all the space that there is, by one file."""
+    """Take all free space, with one file."""
     path = disk / "somebody-elses"
     with path.open("wb") as file:
         while (free := os.statvfs(disk)).f_bavail:
@@ -51,7 +51,7 @@ def fill(disk: Path) -> Path:
 
 @contextmanager
 def space_taken(disk: Path) -> Iterator[None]:
-    """Take all the space that there is, for the length of the block."""
+    """Take all free space during the block."""
     path = fill(disk)
     try:
         yield

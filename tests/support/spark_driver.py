@@ -32,7 +32,7 @@ from tests.support.java import QUICK_JAVA
 
 ROOT: Final = Path(__file__).parent.parent.parent
 START_SECONDS_MAX: Final = 240.0
-"""A driver that has not started by then never will; an idle machine takes ten seconds."""
+"""A driver that has not started by then never will. An idle machine takes ten seconds."""
 LINES_KEPT_MAX: Final = 100
 
 STARTED: Final = "driver started"
@@ -66,7 +66,7 @@ _JAVA_OPTIONS: Final = " ".join((*QUICK_JAVA, "-Xss4m"))
 
 
 class Victims(Enum):
-    """Who of a driver's or an executor's processes is killed; the others notice, at a time of their own."""
+    """Which of a driver's or an executor's processes are killed. The others notice some time later."""
 
     ALL = "all of it"
     JVM = "its JVM"
@@ -77,7 +77,7 @@ class SparkDriver:
     """See the module's docstring."""
 
     def __init__(self, folder: Path, arguments: Sequence[str], happenings: Happenings, *, master: str) -> None:
-        """Nothing runs yet. `folder` is Spark's, `arguments` are the job's."""
+        """Set up; nothing runs yet. `folder` is for Spark, `arguments` are the job's."""
         self.ended = trio.Event()
         self.status: int | None = None
         self.was_killed = False
@@ -92,7 +92,7 @@ class SparkDriver:
         """Descriptors of all processes that were seen below it, by number."""
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Start it, and return when the job has started or everything has ended."""
+        """Start it. Return when the job has started, or all processes have ended."""
         self._folder.mkdir(parents=True, exist_ok=True)
         home = self._home()
         logging = self._folder / "log4j2.properties"
@@ -105,7 +105,7 @@ class SparkDriver:
             "spark.driver.extraJavaOptions": options,
             "spark.executor.extraJavaOptions": options,
             "spark.executorEnv.PYTHONPATH": str(ROOT),
-            # Executors are killed more often than a cluster's master puts up with.
+            # Executors are killed more often than a cluster's master allows by default.
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.local.dir": str(self._folder / "local"),
             "spark.sql.session.timeZone": "UTC",
@@ -134,7 +134,7 @@ class SparkDriver:
             await started.wait()
 
     def _home(self) -> Path:
-        """Of Spark: the installed one, but it is this folder that executors keep their files in."""
+        """Return the installed Spark's home, but let executors keep their files in this folder."""
         import pyspark
 
         home = self._folder / "home"
@@ -152,7 +152,7 @@ class SparkDriver:
                 nursery.start_soon(self._read_output, process.stdout, started)
                 nursery.start_soon(self._read_log, process.stderr)
                 self.status = await process.wait()
-                # What the killed one leaves behind may keep the pipes open.
+                # Processes that the killed one leaves behind may keep the pipes open.
                 nursery.cancel_scope.deadline = trio.current_time() + 1
         finally:
             process.kill()
@@ -189,15 +189,15 @@ class SparkDriver:
 
     @property
     def reason(self) -> str:
-        """Why it ended, in the job's own words, or the last ones of its log."""
+        """Return why it ended: the job's own message, or the end of its log."""
         return next((line for line in reversed(self._last_lines) if _RAISED.match(line)), "\n".join(self._last_lines))
 
     def executors(self) -> list[int]:
-        """The JVMs of its executors."""
+        """Return the JVMs of its executors."""
         return [pid for pid in self._below() if b"CoarseGrainedExecutorBackend" in _command(pid)]
 
     def executor_of(self, pid: int) -> int | None:
-        """The executor's JVM that a worker belongs to; None: it is gone, or the driver works by itself."""
+        """Return the JVM of a worker's executor; None if it is gone, or if the driver works alone."""
         executors = set(self.executors())
         while pid > 1:
             if pid in executors:
@@ -225,7 +225,7 @@ class SparkDriver:
                 os.kill(pid, signal.SIGKILL)
 
     def _below(self, top: int | None = None) -> Iterator[int]:
-        """The processes below one, itself not among them."""
+        """Return the processes below one, without it."""
         assert self._process is not None, "it was never started"
         children: dict[int, list[int]] = {}
         for pid, parent in _parents().items():
@@ -240,7 +240,7 @@ class SparkDriver:
                 yield pid
 
     def close(self) -> None:
-        """Kill whatever is left of it."""
+        """Kill all remaining processes."""
         if self.is_running:
             self.kill(Victims.ALL)
         for descriptor in self._known.values():
@@ -251,7 +251,7 @@ class SparkDriver:
 
 
 def event_of(line: str) -> str | None:
-    """What a line of Spark's log tells that is of interest."""
+    """Return the event that a line of Spark's log reports, if any."""
     found = _FILE.search(line)
     if found is None:
         return None
@@ -259,8 +259,8 @@ def event_of(line: str) -> str | None:
 
 
 async def listen(steering: Path, happenings: Happenings, *, held: trio.MemorySendChannel[int]) -> None:
-    """Note what steered data sources say, until cancelled; `held` gets the numbers of processes that stand still."""
-    # Open for writing too, or the pipe would end with the first process that does.
+    """Note what steered data sources report, until cancelled. `held` gets the ids of paused processes."""
+    # It is opened for writing, too; otherwise the pipe would end with its first writer.
     async with trio.lowlevel.FdStream(os.open(steering / spark_steering.PIPE, os.O_RDWR | os.O_NONBLOCK)) as stream:
         async for line in _lines(stream):
             event, _, pid = line.rpartition(" ")
@@ -278,12 +278,12 @@ async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
 
 
 def _parents() -> dict[int, int]:
-    """The parent of each process."""
+    """Return the parent of each process."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
-                # The name before it, in parentheses, may have anything in it.
+                # The process's name before it, in parentheses, may contain any text.
                 found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
     return found
 

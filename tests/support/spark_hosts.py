@@ -3,11 +3,11 @@
     with spark_on_two_hosts(folder) as spark:
         ...
 
-It is a standalone cluster whose master and workers live in the driver's JVM, as those of `local-cluster` do, but each
-worker listens on a loopback address of its own, which makes it a host of its own. Each has one executor with one core,
-whose Python imports from this checkout. Slow tasks are run a second time as soon as half of a stage is done.
+It is a standalone cluster whose master and workers run in the driver's JVM, as with `local-cluster`. But each worker
+listens on its own loopback address, so Spark treats it as a separate host. Each has one executor with one core, whose
+Python imports from this checkout. Spark runs slow tasks a second time as soon as half of a stage is done.
 
-Left out: a shuffle service, more than one application.
+Left out: a shuffle service, and more than one application.
 """
 
 import os

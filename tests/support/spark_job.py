@@ -16,18 +16,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 PLACE: Final = "place"
-"""The column of Parquet files, and the property of messages, that says where the original stands."""
+"""The column of Parquet files, and the property of messages, with the original's position."""
 
 
 def copied(rows: DataFrame) -> DataFrame:
-    """What is put away of each row."""
+    """Select what is written for each row."""
     position = F.col("position")
     parts = ("segment", position.ledger, position.entry, F.coalesce(position.batch_index, F.lit(-1)))
     return rows.select("key", "value", F.concat_ws(" ", *parts).alias(PLACE))
 
 
 def as_messages(copies: DataFrame) -> DataFrame:
-    """The same, with the columns of messages."""
+    """Select the same, with the columns of messages."""
     return copies.select("key", "value", F.create_map(F.lit(PLACE), F.col(PLACE)).alias("properties"))
 
 
@@ -70,7 +70,7 @@ def main() -> None:
         for query in queries:
             query.awaitTermination()
     else:
-        # A query that ends has failed, and then this raises its error.
+        # A query that ends has failed, and this raises its error.
         spark.streams.awaitAnyTermination()
 
 

@@ -8,7 +8,7 @@ from tests.support.history import Fate, History
 
 @dataclass
 class Report:
-    """What came of it."""
+    """The result of a kill loop."""
 
     seed: int
     kills: Counter[str] = field(default_factory=Counter)

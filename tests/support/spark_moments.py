@@ -47,7 +47,7 @@ class Target(Enum):
 
 
 class Moment(NamedTuple):
-    """When to kill: a while after something has happened so many times, or at a write of the broker's own."""
+    """When to kill: some time after an event has happened this many times, or at a disk write of the broker."""
 
     target: Target
     event: str
@@ -72,7 +72,7 @@ class Moment(NamedTuple):
 
 
 def moments(random: Random, target: Target, count: int, *, has_sink: bool) -> Iterator[Moment]:
-    """So many of them."""
+    """Draw this many moments."""
     events = list(_events(target, has_sink=has_sink))
     deck: list[str | None] = []
     for _ in range(count):
@@ -111,7 +111,7 @@ def _moment(random: Random, target: Target, event: str | None) -> Moment:
         victims = random.choice((Victims.JVM, Victims.JVM, Victims.PYTHON))
     waits = random.random() < 0.8
     if event == spark_driver.STARTED:
-        # A new driver takes a while until it does anything.
+        # A new driver needs some time before it does anything.
         return Moment(target, event, 1, random.uniform(0, 6), False, victims, False)
     holds = event in {*_STEERED, *_STEERED_SINK} and random.random() < 0.7
     delay = _log_uniform(random, 0.001, 0.3) if holds else _log_uniform(random, 0.00005, 0.03)

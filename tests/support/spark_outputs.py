@@ -15,9 +15,9 @@ _LOG: Final = "_spark_metadata"
 
 
 def parquet_files(folder: Path) -> list[Path]:
-    """The files that belong to a file sink's output, in the order of its micro-batches; others are of failed attempts.
+    """Return the files of a file sink's output, in the order of its micro-batches, without failed attempts.
 
-    Its log has a file for each micro-batch, and every so often one that begins with all that came before.
+    The sink's log has a file for each micro-batch. From time to time one file begins with all earlier entries.
     """
     if not (folder / _LOG).exists():
         return []
@@ -35,7 +35,7 @@ def parquet_files(folder: Path) -> list[Path]:
 
 
 def parquet_copies(folder: Path) -> list[Copy]:
-    """The rows of a file sink's output."""
+    """Return the rows of a file sink's output."""
     copies: list[Copy] = []
     for file in parquet_files(folder):
         for number, row in enumerate(pq.read_table(file).to_pylist()):
@@ -44,7 +44,7 @@ def parquet_copies(folder: Path) -> list[Copy]:
 
 
 def message_copies(messages: Iterable[Message]) -> list[Copy]:
-    """The messages of a sink's topic."""
+    """Return the messages of a sink's topic."""
     return [
         Copy(str(message.message_id), parse_place(message.properties[PLACE]), message.key or "", message.value)
         for message in messages

@@ -57,24 +57,24 @@ SINK_ABORTED: Final = "sink aborted"
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder to steer by."""
+    """Make a folder for steering."""
     folder.mkdir()
     os.mkfifo(folder / PIPE)
 
 
 def hold(folder: Path, event: str) -> None:
-    """Have the next process that comes to this event stand still there."""
+    """Hold the next process that reaches this event."""
     (folder / f"hold {event}").touch()
 
 
 def let_go(folder: Path) -> None:
-    """Have nobody stand still who does not yet."""
+    """Stop holding processes at events that none has reached."""
     for file in folder.glob("hold *"):
         file.unlink(missing_ok=True)
 
 
 def reached(folder: Path, event: str) -> None:
-    """This process has come to the event."""
+    """Report that this process has reached the event."""
     _say(folder, event)
     try:
         (folder / f"hold {event}").unlink()
@@ -85,7 +85,7 @@ def reached(folder: Path, event: str) -> None:
 
 
 def _say(folder: Path, text: str) -> None:
-    # Nobody listens when the story is over, and then nobody is to be held up.
+    # After the story nobody listens, and then no process may be held.
     with suppress(OSError):
         pipe = os.open(folder / PIPE, os.O_WRONLY | os.O_NONBLOCK)
         try:
@@ -115,7 +115,7 @@ class SteeredTidewire(TidewireSource):
 
 
 class SteeredReader(TidewireStreamReader):
-    """The source, which says where it is."""
+    """The source, which reports its steps."""
 
     def __init__(
         self, steering: Path, options: ReadOptions, schema: StructType, topic_schema: TopicSchema | None
@@ -147,7 +147,7 @@ class SteeredReader(TidewireStreamReader):
 
 
 class SteeredWriter(TidewireStreamWriter):
-    """The sink, which says where it is."""
+    """The sink, which reports its steps."""
 
     def __init__(self, steering: Path, options: WriteOptions, schema: StructType) -> None:
         super().__init__(options, schema)

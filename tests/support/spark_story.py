@@ -31,7 +31,7 @@ from tidewire.client.message import Message
 from tidewire.client.producer import Producer
 
 READ_SECONDS_MAX: Final = 300.0
-"""Everything is read by then, on a machine with much else to do."""
+"""Everything is read by then, even on a busy machine."""
 PAUSE_SECONDS_MAX: Final = 0.5
 
 
@@ -53,22 +53,22 @@ class Story:
         self.load = Load(client, *given, seed=seed, pause_seconds_max=PAUSE_SECONDS_MAX)
 
     async def create(self, topic: str) -> None:
-        """Make another topic, of two segments."""
+        """Create another topic with two segments."""
         await create(self._http, topic)
 
     async def goes_on(self, commits: int = 20) -> None:
-        """Return when so many more transactions are committed; others are aborted by then, and some open."""
+        """Wait until this many more transactions are committed. Meanwhile others are aborted, and some stay open."""
         await self.happenings.nth(COMMITTED, commits)
 
     async def is_split_and_merged(self) -> None:
-        """Return when segments were split and others merged."""
+        """Wait until segments were split and others merged."""
         done = self.changes.happenings.counts
         before = done[SPLIT_DONE], done[MERGE_DONE]
         while done[SPLIT_DONE] <= before[0] or done[MERGE_DONE] <= before[1]:
             await self.changes.change((self._topic,), self._random)
 
     async def ends(self) -> list[Read]:
-        """Finish the load; all that can be read, of which nothing is to be complained of."""
+        """Finish the load. Return everything readable, after checking it."""
         ends = await self.load.finish([view for view in await self.changes.segments(self._topic) if view.is_active])
         reading = await read_until(self.client, self._topic, ends)
         complaints = [*self.load.complaints, *self.changes.complaints, *self._outcomes.complaints, *reading.complaints]
@@ -95,13 +95,13 @@ async def told(broker: RunningBroker, topic: str, *, seed: int = 1) -> AsyncIter
 
 
 async def create(http: Address, topic: str) -> None:
-    """Make a topic of two segments."""
+    """Create a topic with two segments."""
     answer = await request(http, "PUT", f"/admin/v2/scalable/{topic.removeprefix('topic://')}?numInitialSegments=2")
     assert answer.status == 204, answer
 
 
 async def read_until(client: Client, topic: str, ends: set[bytes]) -> Reading:
-    """Everything that can be read of a topic, of which these are the last messages."""
+    """Return everything readable of a topic, up to these last messages."""
     reading = Reading(f"reader of {topic}")
     async with client.reader(topic) as reader, trio.open_nursery() as nursery:
         nursery.start_soon(follow, reader, reading)
@@ -114,13 +114,13 @@ async def read_until(client: Client, topic: str, ends: set[bytes]) -> Reading:
 
 
 async def read_all(client: Client, changes: LayoutChanges, topic: str) -> list[Message[bytes]]:
-    """Everything that can be read of a topic, up to messages that are sent for it to end with."""
+    """Return everything readable of a topic, up to end marks that are sent to it."""
     found = []
     async with client.producer(topic) as producer:
         ends = set()
         for segment in await changes.segments(topic):
             if segment.is_active:
-                # Where it was read before there is an end already, so this one is told from that.
+                # An earlier read has left an end mark, so this one is distinct.
                 end = b"%s.%d.%s" % (END, segment.segment_id, uuid.uuid4().hex.encode())
                 ends.add(end)
                 await producer.send(end, key=segment.key())

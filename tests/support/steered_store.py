@@ -22,7 +22,7 @@ Hook = Callable[[Sequence[Op]], Awaitable[None]]
 
 
 class Stopped(Exception):
-    """The caller's process is gone as far as the store is concerned."""
+    """For the store, the caller's process is gone."""
 
 
 class SteeredStore(MemoryStore):
@@ -39,20 +39,20 @@ class SteeredStore(MemoryStore):
         self._unanswered: tuple[int, bool] | None = None
 
     def fail_at(self, number: int | None) -> None:
-        """Take `number - 1` further change sets and no more; None: take them again."""
+        """Accept `number - 1` more change sets, and then none. None: accept them again."""
         self._stopped_at = None if number is None else self.commits + number
 
     def leave_unanswered(self, number: int, *, made: bool) -> None:
-        """Raise `StoreUnavailable` for the `number`-th change set from now, which is `made` or not."""
+        """Raise `StoreUnavailable` at the `number`-th change set from now. `made` says whether it is made."""
         self._unanswered = (self.commits + number, made)
 
     @property
     def has_answered_all(self) -> bool:
-        """Whether the change set that was to be left unanswered has not come."""
+        """Whether the change set to leave unanswered has not arrived yet."""
         return self._unanswered is None or self.commits < self._unanswered[0]
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
-        """As the contract says, with the test's steps around it."""
+        """Commit as the contract says, with the test's steps around it."""
         self.commits += 1
         if self._stopped_at is not None and self.commits >= self._stopped_at:
             raise Stopped(f"change set {self.commits}")
@@ -69,7 +69,7 @@ class SteeredStore(MemoryStore):
         return committed
 
     def watch_key(self, key: str) -> AbstractAsyncContextManager[KeyWatch]:
-        """As the contract says, but perhaps late."""
+        """Watch as the contract says, but perhaps late."""
         return _late(super().watch_key(key), key, self.late)
 
 
@@ -104,7 +104,7 @@ class LaggingStore(MemoryStore):
         self._seen: dict[str, Record] = {}
 
     def peek(self, key: str) -> Record | None:
-        """As of the last barrier."""
+        """Return the record as of the last barrier."""
         return self._seen.get(key)
 
     async def fresh(self, keys: Collection[str]) -> Fresh:

@@ -1,11 +1,12 @@
-"""The longest steps of the event loop while a story runs: for scripts and for debugging, never for an assertion.
+"""Finds the longest steps of the event loop while a story runs. For scripts and debugging, never for an assertion.
 
 with longest_steps() as steps:
     ...
 for step in steps.worst():
     print(step.cpu_seconds, step.task, step.paused_at)
 
-Milliseconds depend on the machine. So tests assert what does not: counts of slices, or how the work grows with size.
+Milliseconds depend on the machine. So tests assert what does not depend on it: the number of slices, or how the work
+grows with size.
 """
 
 from collections.abc import Iterator
@@ -15,23 +16,23 @@ from broker.loop_monitor import LongStep, LoopMonitor
 
 
 class Steps:
-    """What was seen."""
+    """The steps that were measured."""
 
     def __init__(self, monitor: LoopMonitor) -> None:
         self._monitor = monitor
 
     def worst(self, count: int = 10) -> tuple[LongStep, ...]:
-        """The longest by CPU time, longest first; of each task the longest one."""
+        """Return the longest steps by CPU time, longest first; one for each task."""
         return self._monitor.statistics().worst[:count]
 
     def clear(self) -> None:
-        """Look from here."""
+        """Start measuring here."""
         self._monitor.clear()
 
 
 @contextmanager
 def longest_steps() -> Iterator[Steps]:
-    """Watch the event loop of the caller while the context is open."""
+    """Measure the caller's event loop during the block."""
     monitor = LoopMonitor()
     with monitor.watching():
         yield Steps(monitor)

@@ -42,7 +42,7 @@ class StoreProcess(DyingProcess):
     """See the module's docstring; made by `store_process`."""
 
     def __init__(self, data_dir: Path, *, snapshot_log_bytes: int, program: str) -> None:
-        """Nothing runs yet."""
+        """Set up; nothing runs yet."""
         super().__init__(
             program,
             [],
@@ -53,10 +53,10 @@ class StoreProcess(DyingProcess):
         self._arguments = [str(data_dir), str(snapshot_log_bytes)]
 
     def start(self, death: Death | None = None) -> bool:
-        """Start it on the data of before, and wait until it answers; False: it killed itself before.
+        """Start it on the existing data, and wait until it answers. Return False if it killed itself before.
 
         Raises:
-            BrokerFailure: it ended otherwise, or was not ready in time.
+            BrokerFailure: it ended in another way, or was not ready in time.
         """
         told = self.launch(self._arguments, death)
         if told is None:
@@ -69,7 +69,7 @@ class StoreProcess(DyingProcess):
 def store_process(
     data_dir: Path, *, snapshot_log_bytes: int = SNAPSHOT_LOG_BYTES, program: str = STORE_PROGRAM
 ) -> Iterator[StoreProcess]:
-    """A store on `data_dir`, to be started. Killed at the end if it runs. `program`: the module whose `main` runs."""
+    """Set up a store on `data_dir`. It is killed at the end if it runs. `program` is the module whose `main` runs."""
     process = StoreProcess(data_dir, snapshot_log_bytes=snapshot_log_bytes, program=program)
     try:
         yield process
@@ -82,7 +82,7 @@ def store_process(
 
 @asynccontextmanager
 async def open_embedded(data_dir: Path, snapshot_log_bytes: int) -> AsyncIterator[MetadataStore]:
-    """The store that is served."""
+    """Open the store that is served."""
     async with EmbeddedStore.open(DiskFiles(), data_dir, snapshot_log_bytes=snapshot_log_bytes) as store:
         yield store
 
@@ -117,7 +117,7 @@ async def _serve_client(store: MetadataStore, stream: trio.SocketStream) -> None
 
 
 class _Calls:
-    """One client's: a method for each call it may make."""
+    """One client's calls: one method for each."""
 
     def __init__(self, store: MetadataStore, peer: Peer, nursery: trio.Nursery) -> None:
         self.peer = peer
@@ -135,7 +135,7 @@ class _Calls:
         self._closings: dict[int, trio.Event] = {}
 
     async def answer(self, number: int, method: Callable[..., Awaitable[Any]], arguments: dict[str, Any]) -> None:
-        """Make the call and send what it returned or raised."""
+        """Make the call, and send its result or its error."""
         with trio.CancelScope() as scope:
             self._scopes[number] = scope
             try:
@@ -154,12 +154,12 @@ class _Calls:
             return
 
     def give_up(self, number: int) -> None:
-        """Cancel a call as whoever made it was cancelled, unless it has ended; nobody hears of it again."""
+        """Cancel a call whose caller was cancelled, unless it has ended. Its result is discarded."""
         if number in self._scopes:
             self._scopes[number].cancel()
 
     async def open_watch(self, kind: str, where: tuple[str, ...]) -> int:
-        """Hold a watch open until `close_watch`; its number here."""
+        """Open a watch and keep it open until `close_watch`. Return its number."""
         number = next(self._numbers)
         following = self._store.watch_key(*where) if kind == "key" else self._store.watch_range(*where)
         await self._nursery.start(self._hold, number, following)
@@ -179,15 +179,15 @@ class _Calls:
         del self._watches[number], self._closings[number]
 
     async def run_there(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> Any:
-        """Let a function of the client's look at the store from inside, and return what it found."""
+        """Run the client's function on the store in this process, and return its result."""
         return await function(self._store, *arguments)
 
     async def next_watch(self, watch: int) -> Any:
-        """One step of a watch that is held open."""
+        """Take one step of an open watch."""
         return await self._watches[watch].next()
 
     async def close_watch(self, watch: int) -> None:
-        """Let it go."""
+        """Close the watch."""
         self._closings[watch].set()
 
 

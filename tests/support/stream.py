@@ -48,12 +48,12 @@ class MemoryStream:
 
     @property
     def last_position(self) -> Position:
-        """The last entry appended, or the place before the first."""
+        """The last entry's position, or the position before the first one."""
         return self._positions[-1] if self._positions else Position(self._next.ledger, -1)
 
     @property
     def positions(self) -> list[Position]:
-        """Of all entries, in order."""
+        """The positions of all entries, in order."""
         return list(self._positions)
 
     def append(
@@ -67,7 +67,7 @@ class MemoryStream:
         key: bytes | None = None,
         is_control: bool = False,
     ) -> Position:
-        """One more entry."""
+        """Append one entry."""
         position = self._next
         payload = b"%d:%d" % position
         entry = Entry(position, payload.ljust(size, b"."), self._index, messages, 1_000 + self._index)
@@ -92,15 +92,15 @@ class MemoryStream:
         self._aborted.add(position)
 
     def show(self, upto: Position | None = None) -> None:
-        """Raise the readable position, to the last entry unless told otherwise."""
+        """Raise the readable position to the last entry, or to the given one."""
         self.readable.raise_to(self.last_position if upto is None else upto)
 
     def roll(self) -> None:
-        """End the ledger; ids of ledgers leave gaps, as they do between several topics."""
+        """End the ledger. The next id leaves a gap, as with several topics."""
         self._next = Position(self._next.ledger + 3, 0)
 
     def seal(self) -> Position:
-        """End the stream where it stands."""
+        """Seal the stream after its last entry."""
         self.sealed_end = self.last_position
         for signal in self._signals:
             signal.set()
@@ -115,34 +115,34 @@ class MemoryStream:
         self._signals.remove(signal)
 
     def is_visible(self, entry: Entry) -> bool:
-        """Whether readers may see it."""
+        """Return whether readers may see it."""
         return not entry.is_control and entry.position not in self._aborted
 
     def chunk_of(self, entry: Entry) -> Chunk | None:
-        """Which part of a message it is."""
+        """Return which part of a message it is."""
         return self._chunks.get(entry.position)
 
     def key_of(self, entry: Entry) -> bytes | None:
-        """By what it keeps its order."""
+        """Return the key that decides its order."""
         return self._keys.get(entry.position)
 
     def controls_between(self, low: Position, high: Position) -> int:
-        """How many control entries are above `low` and not above `high`."""
+        """Count the control entries above `low` and not above `high`."""
         return sum(entry.is_control for entry in self._entries if low < entry.position <= high)
 
     def next_after(self, position: Position) -> Position:
-        """The next position that exists or will."""
+        """Return the next position that exists or will exist."""
         index = bisect_right(self._positions, position)
         if index < len(self._positions):
             return self._positions[index]
         return max(self._next, Position(position.ledger, position.entry + 1))
 
     def entries_between(self, low: Position, high: Position) -> int:
-        """How many entries are above `low` and not above `high`."""
+        """Count the entries above `low` and not above `high`."""
         return max(0, bisect_right(self._positions, high) - bisect_right(self._positions, low))
 
     async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries from `start` on, at least one if there is one."""
+        """Return entries from `start` on, at least one if there is one."""
         assert entries_max > 0
         assert bytes_max > 0
         await trio.lowlevel.checkpoint()

@@ -30,7 +30,7 @@ class Subject:
 
 @contextmanager
 def running_subject(name: str, folder: Path) -> Iterator[Subject]:
-    """The broker of that name with its data in `folder`, ready, and ended with the block."""
+    """Run the named broker with its data in `folder`. It is ready, and ends with the block."""
     if name == "pulsar":
         with running_pulsar(folder) as pulsar:
             yield Subject("pulsar", pulsar.service_url, pulsar.http_url, 75)

@@ -1,4 +1,4 @@
-"""The judge of the kill loop's pipelines, given outcomes that are right and outcomes that are wrong in one way each."""
+"""The judge of the kill loop's pipelines gets correct outcomes, and outcomes with one error each."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tests.support.history import Fate, History, Place, Read
 
 
 class Story:
-    """Three messages of one key and one of another, taken by a committed, an aborted, an unknown and an open piece."""
+    """Three messages of one key and one of another, in a committed, an aborted, an unknown and an open piece."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -47,7 +47,7 @@ def test_an_outcome_that_can_be_is_not_complained_of() -> None:
 
 
 def test_what_an_unanswered_transaction_sent_need_not_be_copied() -> None:
-    """Nobody knew that it would be there to be copied."""
+    """Nobody knew that it would be visible."""
     story = Story()
     story.history.transactions[0].fate = Fate.UNKNOWN
     del story.outputs[2:]
@@ -55,12 +55,12 @@ def test_what_an_unanswered_transaction_sent_need_not_be_copied() -> None:
 
 
 def lose(story: Story) -> None:
-    """Acknowledged, and nothing to show for it."""
+    """Acknowledge messages without a copy."""
     del story.outputs[2:4]
 
 
 def repeat(story: Story) -> None:
-    """The acknowledgement was lost."""
+    """Copy messages again, as if the acknowledgement was lost."""
     again = story.copies.begin((1, 1), story.values[:1])
     again.fate = Fate.COMMITTED
     story.outputs.insert(2, Read(Place(0, 8, 0, -1), "c", again.copy_of(story.values[0])))

@@ -1,4 +1,4 @@
-"""The broker that dies as told, tried by counting what is left of it."""
+"""The broker that kills itself at a given write. The test counts what is left of it."""
 
 import socket
 from pathlib import Path

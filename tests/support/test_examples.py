@@ -17,7 +17,7 @@ def profile() -> Iterator[None]:
 
 
 def test_a_test_draws_as_many_examples_as_it_says() -> None:
-    """So `make check` takes no longer."""
+    """`make check` takes no longer than the number says."""
     settings.load_profile("check")
     assert examples(60) == 60
 

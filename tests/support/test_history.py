@@ -1,4 +1,4 @@
-"""The judge of the kill loop, given outcomes that are right and outcomes that are wrong in one way each."""
+"""The judge of the kill loop gets correct outcomes, and outcomes with one error each."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tests.support.history import COMPLAINTS_MAX, Fate, History, Place, Read, Se
 
 
 class Story:
-    """Two keys, four transactions, one of each fate, each with both keys; committed and unknown are seen."""
+    """Two keys and four transactions, one of each fate, each with both keys. Committed and unknown ones are visible."""
 
     def __init__(self) -> None:
         self.history = History()

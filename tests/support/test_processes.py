@@ -1,4 +1,4 @@
-"""The fixture that runs a broker, tried on a stand-in that is ready, fails, hangs or refuses to end as told."""
+"""The fixture that runs a broker, with a stand-in that is ready, fails, hangs or refuses to end."""
 
 import signal
 import socket

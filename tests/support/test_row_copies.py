@@ -1,4 +1,4 @@
-"""The judge of what Spark put away, given outcomes that are right and outcomes that are wrong in one way each."""
+"""The judge of Spark's copies gets correct outcomes, and outcomes with one error each."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tests.support.row_copies import Copy, judge, parse_place
 
 
 class Story:
-    """Four transactions, one of each fate, each with two keys; what is committed or unknown is read and put away."""
+    """Four transactions, one of each fate, each with two keys. The committed and unknown ones are read and copied."""
 
     def __init__(self) -> None:
         self.history = History()

@@ -1,4 +1,4 @@
-"""The moments of kills are drawn so that none is left out, and Spark's log is understood."""
+"""Every moment of a kill is drawn, and Spark's log is understood."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""The store in a process of its own: what is written there is there after a kill, and each call comes back as it is."""
+"""The store in a separate process: writes survive a kill, and calls return the store's results and errors."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.support.store_process import store_process
 
 
 async def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
-    """M23: an acknowledged write is there after kill -9, and a call under way then has no known outcome."""
+    """M23: an acknowledged write survives kill -9, and a call in progress has an unknown outcome."""
     with store_process(tmp_path / "data") as process:
         assert process.start()
         async with RemoteStore.connect(process.address) as store:
@@ -53,7 +53,7 @@ async def test_refusals_and_watches_come_over(tmp_path: Path) -> None:
 
 
 async def test_it_dies_at_the_write_it_was_told(tmp_path: Path) -> None:
-    """M23: a write that died before it was on the disk was answered to nobody."""
+    """M23: a write that died before it was on the disk was not answered."""
     with store_process(tmp_path / "data") as process:
         assert process.start()
         process.stop()

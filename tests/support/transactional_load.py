@@ -3,11 +3,11 @@
     load = Load(client, producer, history, happenings, outcomes, seed=7)
     nursery.start_soon(load.run)
     ...                                  # kill the broker, and tell: outcomes.broker_died(random)
-    ends = await load.finish(segments)   # afterwards: everything is decided, and the last messages of all are named
+    ends = await load.finish(segments)   # afterwards all transactions are decided, and `ends` are the last messages
 
 Each worker has its own keys and sends one message after another, so the order of every key is known. But it has several
-transactions open at a time, which end in another order than they began. Some are committed, some aborted, some left to
-time out. The seed decides what each transaction does. The timing depends on the machine.
+transactions open at a time, and they end in another order than they began. Some are committed, some aborted, some left
+to time out. The seed decides what each transaction does. The timing depends on the machine.
 """
 
 from collections import deque
@@ -61,7 +61,7 @@ class Load:
         seed: int,
         pause_seconds_max: float = 0.0,
     ) -> None:
-        """A load through `producer`, on a topic that exists; a worker pauses between two transactions up to so long."""
+        """Set up a load through `producer`, on an existing topic. Workers pause at most this long."""
         self.complaints: list[str] = []
         self._client = client
         self._producer = producer
@@ -74,14 +74,14 @@ class Load:
         self._stopped = trio.Event()
 
     async def run(self) -> None:
-        """Work until `finish` is called."""
+        """Run until `finish` is called."""
         async with trio.open_nursery() as nursery:
             for worker in range(WORKERS):
                 nursery.start_soon(self._work, worker)
         self._stopped.set()
 
     async def finish(self, segments: Iterable[SegmentView]) -> set[bytes]:
-        """End everything; return the values of the last message of each of these segments, which are committed."""
+        """End everything. Return the value of the last message of each of these segments; all are committed."""
         self._stopping = True
         await self._stopped.wait()
         await self._outcomes.finish()
@@ -126,7 +126,7 @@ class Load:
             if random.random() < 0.3:
                 await trio.sleep(random.uniform(0, 0.004))
         if is_left:
-            # Its sends go on their way all the same, and are answered or not.
+            # Its sends still leave, and may or may not be answered.
             self._outcomes.leave(ours.running)
             return None
         return ours
@@ -161,5 +161,5 @@ class Load:
 
 
 def place_of(message_id: MessageId) -> Place:
-    """Where the message stands."""
+    """Return the message's position."""
     return Place(message_id.segment_id, message_id.ledger_id, message_id.entry_id, message_id.batch_index)

@@ -33,20 +33,20 @@ class WireClient:
 
     @property
     def socket(self) -> trio.SocketStream:
-        """The stream, where that is a socket."""
+        """The stream, if it is a socket."""
         assert isinstance(self.stream, trio.SocketStream)
         return self.stream
 
     async def send(self, *sent: pb.BaseCommand) -> None:
-        """In one write."""
+        """Send a command in one write."""
         await self.stream.send_all(b"".join(map(encode_command, sent)))
 
     async def send_payload(self, command: pb.BaseCommand, payload: bytes) -> None:
-        """A SEND with what follows it."""
+        """Send a SEND with its payload."""
         await self.stream.send_all(encode_payload_command(command, payload))
 
     async def receive_frame(self) -> Frame | None:
-        """The next frame; None when the broker has closed the connection."""
+        """Return the next frame; None if the broker has closed the connection."""
         with trio.fail_after(ANSWER_SECONDS_MAX):
             while True:
                 frame = self._decoder.next_frame()
@@ -61,7 +61,7 @@ class WireClient:
                 self._decoder.feed(data)
 
     async def receive(self) -> pb.BaseCommand:
-        """The next command; the connection must be open."""
+        """Return the next command; the connection must be open."""
         while True:
             frame = await self.receive_frame()
             assert frame is not None, "the broker has closed the connection"
@@ -69,12 +69,12 @@ class WireClient:
                 return frame.command
 
     async def ask(self, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Send and take the next answer."""
+        """Send a request, and return the next answer."""
         await self.send(command)
         return await self.receive()
 
     async def receives_nothing_more(self) -> None:
-        """Hold that nothing stands before the answer to a PING."""
+        """Check that the broker sends nothing before the answer to a PING."""
         assert (await self.ask(commands.ping())).type == pb.BaseCommand.PONG
 
     async def produce(self, producer_id: int, topic: str, name: str | None = None) -> pb.BaseCommand:
@@ -84,23 +84,23 @@ class WireClient:
     async def publish(
         self, producer_id: int, sequence_id: int, value: bytes = b"value", txn: tuple[int, int] | None = None
     ) -> None:
-        """Send one message; the answer is not awaited."""
+        """Send one message, without waiting for the answer."""
         await self.send_payload(commands.send(producer_id, sequence_id, txn=txn), message(value))
 
     async def close(self) -> None:
-        """Go without a word."""
+        """Leave without a command."""
         await self.stream.aclose()
 
 
 def message(value: bytes = b"value", *, batch_of: int | None = None) -> bytes:
-    """A payload with one message, or whose metadata tell of a batch."""
+    """Make a payload with one message, or with a batch's metadata."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=batch_of)
     return build_payload(metadata, value)
 
 
 @asynccontextmanager
 async def listening(broker: Rooms, budgets: Budgets | None = None) -> AsyncIterator[trio.SocketListener]:
-    """The listener, serving the rooms."""
+    """Run the listener that serves the rooms."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     services = PulsarServices.of(broker)
     if budgets is not None:
@@ -113,7 +113,7 @@ async def listening(broker: Rooms, budgets: Budgets | None = None) -> AsyncItera
 
 @asynccontextmanager
 async def connected(listener: trio.SocketListener, *, greet: bool = True) -> AsyncIterator[WireClient]:
-    """A connection that has said CONNECT, unless told otherwise."""
+    """Yield a connection that has sent CONNECT, unless told otherwise."""
     stream = await open_stream_to_socket_listener(listener)
     async with greeted(stream, greet=greet) as client:
         yield client
@@ -121,7 +121,7 @@ async def connected(listener: trio.SocketListener, *, greet: bool = True) -> Asy
 
 @asynccontextmanager
 async def greeted(stream: trio.abc.Stream, *, greet: bool = True) -> AsyncIterator[WireClient]:
-    """The same over a stream that is open."""
+    """Yield the same over an open stream."""
     async with stream:
         client = WireClient(stream)
         if greet:

@@ -1,4 +1,4 @@
-"""A host of segments over a store that a test can stop, for each test."""
+"""Runs a host of segments over a store that a test can stop, for each test."""
 
 from collections.abc import AsyncIterator
 

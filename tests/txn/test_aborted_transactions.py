@@ -1,4 +1,4 @@
-"""Aborted transactions are remembered for as long as their entries are there, first by records, then by indexes."""
+"""Aborted transactions are remembered as long as their entries exist: first in records, then in indexes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ NAME = "segment://public/default/x/0000-ffff-0"
 
 
 class Segment:
-    """A managed ledger that rolls after every entry or two, and what is remembered of it."""
+    """A managed ledger that rolls after one or two entries, and its aborted transactions."""
 
     def __init__(
         self, ledger: ManagedLedger, metadata: MemoryStore, store: DirectoryLedgerStore, files: SimulatedFiles
@@ -40,7 +40,7 @@ class Segment:
         self.aborted = AbortedTransactions(ledger)
 
     async def open_again(self) -> ManagedLedger:
-        """As another owner finds it."""
+        """Open it as the next owner does."""
         return await open_managed_ledger(
             NAME,
             metadata=self.metadata,
@@ -70,7 +70,7 @@ class Segment:
         return len(await self.metadata.scan(*starting_with(KEY_PREFIX)))
 
     async def visible(self, aborted: AbortedTransactions | None = None) -> list[Position]:
-        """By small reads, as a dispatcher makes them."""
+        """Return the visible entries, in small reads as a dispatcher makes them."""
         aborted = aborted or self.aborted
         seen = []
         at = EARLIEST
@@ -100,7 +100,7 @@ async def segment(bytes_max: int = 150) -> AsyncIterator[Segment]:
 
 
 async def test_only_what_was_aborted_is_hidden() -> None:
-    """T17, T19: an entry whose transaction has no record here is committed; nothing is guessed."""
+    """T17, T19: an entry whose transaction has no record here is committed."""
     async with segment() as on:
         aborted, committed = v5_id(0, 1), v5_id(0, 2)
         bad = await on.write(aborted)
@@ -111,7 +111,7 @@ async def test_only_what_was_aborted_is_hidden() -> None:
 
 
 async def test_records_move_to_the_index_when_their_ledger_is_behind_the_watermark() -> None:
-    """T19: neither the store nor memory grows with history, and what was aborted stays hidden, for a new owner too."""
+    """T19: neither the store nor memory grows with history, and a new owner hides aborted entries, too."""
     async with segment() as on:
         expected = []
         for number in range(60):
@@ -132,7 +132,7 @@ async def test_records_move_to_the_index_when_their_ledger_is_behind_the_waterma
 
 
 async def test_the_open_ledger_keeps_its_records() -> None:
-    """T19: a record moves only when everything in its last ledger is decided and nothing more comes there."""
+    """T19: a record moves only when everything in its last ledger is decided and the ledger is complete."""
     async with segment(bytes_max=1_000_000) as on:
         txn = v5_id(0, 1)
         position = await on.write(txn)
@@ -142,7 +142,7 @@ async def test_the_open_ledger_keeps_its_records() -> None:
 
 
 async def test_a_sealed_segment_moves_its_last_records_too() -> None:
-    """T20, T19: after a split nothing of the parent stays in the metadata store."""
+    """T20, T19: after a split, nothing of the parent stays in the metadata store."""
     async with segment(bytes_max=1_000_000) as on:
         txn = v5_id(0, 1)
         position = await on.write(txn)
@@ -156,7 +156,7 @@ async def test_a_sealed_segment_moves_its_last_records_too() -> None:
 
 
 async def test_a_transaction_over_several_ledgers_is_in_each_ones_index() -> None:
-    """T19: entries of one transaction in many ledgers are hidden wherever a reader begins."""
+    """T19: the entries of one transaction in many ledgers are hidden wherever a reader begins."""
     async with segment() as on:
         txn = v5_id(0, 1)
         positions = [await on.write(txn) for _ in range(6)]
@@ -190,7 +190,7 @@ async def test_moving_twice_changes_nothing() -> None:
 
 
 async def test_an_index_loaded_while_records_move_to_it_hides_nothing_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T17, T19: a consumer that reads while the records move, after a restart for instance, sees nothing aborted."""
+    """T17, T19: a consumer that reads while the records move, for example after a restart, sees nothing aborted."""
     async with segment() as on:
         txn = v5_id(0, 1)
         bad = await on.write(txn)
@@ -219,7 +219,7 @@ async def test_an_index_loaded_while_records_move_to_it_hides_nothing_less(monke
 
 
 async def test_indexes_of_long_ago_are_loaded_again() -> None:
-    """T19: memory holds a bounded number of indexes; reading further back asks the disk."""
+    """T19: memory holds a bounded number of indexes; older ones are read from the disk again."""
     async with segment(bytes_max=1) as on:
         good = []
         for number in range(INDEXES_CACHED_MAX + 20):
@@ -241,7 +241,7 @@ async def test_an_entry_of_no_transaction_needs_no_index() -> None:
 
 
 async def aborted_and_moved(on: Segment) -> tuple[TxnId, Position, list[Position]]:
-    """A transaction whose only memory is the index of its ledger, where it stands, and what is visible besides."""
+    """Return a transaction that only its ledger's index knows, its position, and the visible entries."""
     txn = v5_id(0, 1)
     bad = await on.write(txn)
     good = [await on.write(None) for _ in range(3)]
@@ -253,7 +253,7 @@ async def aborted_and_moved(on: Segment) -> tuple[TxnId, Position, list[Position
 
 @pytest.mark.parametrize("harm", ["missing", "damaged", "older"])
 async def test_a_lost_index_is_damage_and_never_nothing_aborted(harm: str) -> None:
-    """E3: the ledger's record says that it has an index, so what the index hid is not shown when it is gone."""
+    """E3: the ledger's record says that it has an index, so what the index hid stays hidden when it is gone."""
     async with segment() as on:
         txn, bad, _good = await aborted_and_moved(on)
         path = LEDGERS / f"{bad.ledger:020}.aborted"
@@ -271,7 +271,7 @@ async def test_a_lost_index_is_damage_and_never_nothing_aborted(harm: str) -> No
 
 
 async def test_a_new_owner_misses_a_lost_index_too() -> None:
-    """E3: what the record says outlives the process that wrote the index."""
+    """E3: the statement in the record outlives the process that wrote the index."""
     async with segment() as on:
         _txn, bad, _good = await aborted_and_moved(on)
         on.files.remove(LEDGERS / f"{bad.ledger:020}.aborted")
@@ -283,7 +283,7 @@ async def test_a_new_owner_misses_a_lost_index_too() -> None:
 
 
 async def test_an_index_damaged_before_it_was_on_record_is_written_anew() -> None:
-    """E3: a crash between the index and the ledger's record leaves every metadata record, and these suffice."""
+    """E3: a crash between the index and the ledger's record leaves all metadata records, which suffice."""
     async with segment() as on:
         txn = v5_id(0, 1)
         bad = await on.write(txn)
@@ -297,7 +297,7 @@ async def test_an_index_damaged_before_it_was_on_record_is_written_anew() -> Non
 
 
 async def test_records_of_a_ledger_with_a_damaged_index_stay() -> None:
-    """E3: a later abort in that ledger is not moved into an index that would then hide less than the lost one did."""
+    """E3: a later abort in that ledger is not moved into a new index, which would hide less than the lost one."""
     async with segment(bytes_max=250) as on:
         first, second = v5_id(0, 1), v5_id(0, 2)
         one, two = await on.write(first), await on.write(second)
@@ -316,7 +316,7 @@ async def test_records_of_a_ledger_with_a_damaged_index_stay() -> None:
 
 
 async def test_an_entry_read_before_its_ledger_was_trimmed_is_not_judged_by_nothing() -> None:
-    """E3: the index goes with its ledger; who still holds an entry of it is told, and shows nothing aborted."""
+    """E3: the index is removed with its ledger; the holder of an entry gets an error and shows nothing aborted."""
     async with segment() as on:
         _txn, bad, _good = await aborted_and_moved(on)
         entries = await on.ledger.read(bad, upto=bad, entries_max=1, bytes_max=1000)
@@ -326,7 +326,7 @@ async def test_an_entry_read_before_its_ledger_was_trimmed_is_not_judged_by_noth
 
 
 async def test_aborts_on_one_ledger_do_not_pile_up_until_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """E16: many aborted transactions make another ledger take over, whatever size and age the open one has."""
+    """E16: many aborted transactions make the ledger roll, whatever its size and age."""
     monkeypatch.setattr("txn.aborted_transactions.ABORTED_IN_LEDGER_MAX", 20)
     async with segment_host(MemoryStore(), SimulatedFiles()) as made:
         on = await made.own(NAME)
@@ -342,7 +342,7 @@ async def test_aborts_on_one_ledger_do_not_pile_up_until_it_is_full(monkeypatch:
 
 
 async def test_an_index_that_is_written_again_still_names_who_was_there() -> None:
-    """T17, T19: a transaction that ends in a later ledger joins those whose records have moved already."""
+    """T17, T19: a transaction that ends in a later ledger is added to those whose records have already moved."""
     async with segment(bytes_max=250) as on:
         early, late = v5_id(0, 1), v5_id(0, 2)
         first = await on.write(early)
@@ -362,7 +362,7 @@ async def test_an_index_that_is_written_again_still_names_who_was_there() -> Non
 
 
 async def test_one_read_may_need_more_indexes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T19: they are all at hand when it is judged, each loaded once."""
+    """T19: all are available when the entries are judged, and each is loaded once."""
     async with segment(bytes_max=1) as on:
         txns = [v5_id(0, number) for number in range(2 * INDEXES_CACHED_MAX)]
         for txn in txns:

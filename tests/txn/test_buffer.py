@@ -1,6 +1,6 @@
 """What every transaction buffer promises to its topic: one suite for all of them.
 
-A buffer is added by a line in `MAKERS`. What one design does its own way is tested beside this file.
+A line in `MAKERS` adds a buffer. Other files test what is specific to one design.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -50,7 +50,7 @@ MAKERS: Final[tuple[Make, ...]] = (metadata_driven, pass_through)
 
 
 class Machine:
-    """A disk and a metadata store on which one owner follows another."""
+    """A disk and a metadata store with one owner after another."""
 
     def __init__(self, make: Make) -> None:
         self.files = SimulatedFiles(seed=1)
@@ -59,7 +59,7 @@ class Machine:
 
     @asynccontextmanager
     async def owner(self) -> AsyncIterator[tuple[ManagedLedger, TransactionBuffer]]:
-        """One that has recovered and runs, until its process is killed."""
+        """Run an owner that has recovered, until its process is killed."""
         async with ledger_store(self.files) as ledgers, trio.open_nursery() as nursery:
             ledger = await open_managed_ledger(
                 NAME,
@@ -84,7 +84,7 @@ def machine(request: pytest.FixtureRequest) -> Machine:
 
 
 async def entries_of(ledger: ManagedLedger, buffer: TransactionBuffer) -> list[Entry]:
-    """All that readers may read, prepared."""
+    """Return everything readable, prepared."""
     found: list[Entry] = []
     at = EARLIEST
     while entries := await ledger.read(at, upto=buffer.readable.value, entries_max=10, bytes_max=10_000):
@@ -95,14 +95,14 @@ async def entries_of(ledger: ManagedLedger, buffer: TransactionBuffer) -> list[E
 
 
 async def append(buffer: TransactionBuffer, ledger: ManagedLedger, payload: bytes) -> Position:
-    """Append in no transaction, and wait until the entry is durable."""
+    """Append outside transactions, and wait until the entry is durable."""
     position = buffer.append(payload, 1, None, EntryFormat.PULSAR)
     await ledger.confirmed.wait_for(position)
     return position
 
 
 async def test_what_is_in_no_transaction_is_readable_and_visible_once_it_is_durable(machine: Machine) -> None:
-    """T14, T17: to readers, and to whoever asks what became of it."""
+    """T14, T17: this holds for readers, and for requests for its fate."""
     async with machine.owner() as (ledger, buffer):
         position = buffer.append(b"a", 1, None, EntryFormat.PULSAR)
         assert buffer.readable.value <= ledger.confirmed.value
@@ -121,7 +121,7 @@ async def test_an_entry_keeps_the_format_in_which_it_was_sent(machine: Machine) 
 
 
 async def test_a_control_entry_is_readable_and_never_visible(machine: Machine) -> None:
-    """K35: with a transaction's id or without; it is a place among the others."""
+    """K35: with a transaction's id or without, it only takes a position."""
     async with machine.owner() as (ledger, buffer):
         first = await append(buffer, ledger, b"a")
         for txn in (None, v5_id(0, 1)):
@@ -134,7 +134,7 @@ async def test_a_control_entry_is_readable_and_never_visible(machine: Machine) -
 
 
 async def test_a_new_owner_reads_all_that_was_durable_and_it_never_goes_back(machine: Machine) -> None:
-    """T25, K10: over ledgers that rolled, and with a control entry at the end."""
+    """T25, K10: there are several ledgers, and a control entry at the end."""
     async with machine.owner() as (ledger, buffer):
         for number in range(20):
             await append(buffer, ledger, b"%d" % number)
@@ -149,7 +149,7 @@ async def test_a_new_owner_reads_all_that_was_durable_and_it_never_goes_back(mac
 
 
 async def test_transactions_of_another_kind_are_refused_before_anything_is_written(machine: Machine) -> None:
-    """D6: to write here and to acknowledge here."""
+    """D6: this holds for writes and acknowledgements."""
     async with machine.owner() as (ledger, buffer):
         revision = machine.metadata.statistics().revision
         assert not buffer.would_join(V4)
@@ -165,7 +165,7 @@ async def test_transactions_of_another_kind_are_refused_before_anything_is_writt
 
 
 async def test_a_sealed_topic_takes_nothing_more(machine: Machine) -> None:
-    """What it took before stays readable."""
+    """Entries stored before stay readable."""
     async with machine.owner() as (ledger, buffer):
         position = await append(buffer, ledger, b"a")
         await ledger.seal()
@@ -177,7 +177,7 @@ async def test_a_sealed_topic_takes_nothing_more(machine: Machine) -> None:
 
 
 async def test_a_buffer_may_be_left_and_discarded(machine: Machine) -> None:
-    """What was open is the next owner's, or goes with the topic."""
+    """Open transactions belong to the next owner, or end with the topic."""
     async with machine.owner() as (ledger, buffer):
         await append(buffer, ledger, b"a")
         await buffer.discard()

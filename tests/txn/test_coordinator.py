@@ -26,7 +26,7 @@ WALL_MS = 1_700_000_000_000
 
 
 def now_ms() -> int:
-    """Trio's clock as wall time, so that a mocked clock moves both."""
+    """Return Trio's clock as wall time, so that a mocked clock moves both."""
     return round(trio.current_time() * 1000)
 
 
@@ -70,7 +70,7 @@ async def host() -> AsyncIterator[CoordinatorHost]:
 
 
 async def test_a_longer_timeout_than_the_broker_allows_is_cut(autojump_clock: MockClock, host: CoordinatorHost) -> None:
-    """T4: an open transaction holds back every reader."""
+    """T4: an open transaction holds back all readers."""
     txn = await host.coordinator.new_transaction(3, 1 << 60)
     header = await host.header(txn)
     assert header is not None
@@ -78,7 +78,7 @@ async def test_a_longer_timeout_than_the_broker_allows_is_cut(autojump_clock: Mo
 
 
 async def test_ids_are_reserved_by_blocks_that_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T4: however many brokers hand out a coordinator's ids, and however their blocks take turns."""
+    """T4: several brokers may hand out a coordinator's ids, and their blocks may alternate."""
     monkeypatch.setattr(coordinator_module, "ID_BLOCK", 3)
     store = MemoryStore()
     one, other = (CoordinatorHost(store).coordinator for _ in range(2))
@@ -101,7 +101,7 @@ async def test_a_new_transaction_is_open_with_an_absolute_deadline(
 
 
 async def test_ids_are_never_reused_by_a_restarted_or_second_coordinator() -> None:
-    """T4, D6, T10: two coordinators over one store, and one after the other, never give out the same id."""
+    """T4, D6, T10: two coordinators over one store, at once or one after the other, never give out the same id."""
     metadata = MemoryStore()
     seen: set[TxnId] = set()
     both = [CoordinatorHost(metadata), CoordinatorHost(metadata)]
@@ -163,7 +163,7 @@ async def test_ending_an_unknown_transaction(autojump_clock: MockClock, host: Co
 
 
 async def test_of_racing_ends_exactly_one_wins() -> None:
-    """T8: commit races abort from two coordinators at once; the loser learns it."""
+    """T8: commit and abort come from two coordinators at once; the loser learns who won."""
     for _ in range(20):
         metadata = MemoryStore()
         one, other = CoordinatorHost(metadata), CoordinatorHost(metadata)
@@ -186,7 +186,7 @@ async def test_of_racing_ends_exactly_one_wins() -> None:
 
 
 async def test_a_transaction_that_another_broker_has_just_opened_is_ended() -> None:
-    """T7, T10, D5: what this broker's image lacks is looked for behind a barrier before it is said to be unknown."""
+    """T7, T10, D5: a header that this broker's image lacks is read behind a barrier before it counts as unknown."""
     metadata = LaggingStore()
     txn = await CoordinatorHost(metadata).coordinator.new_transaction(0, 10_000)
     host = CoordinatorHost(metadata)
@@ -228,7 +228,7 @@ async def test_the_sweep_aborts_at_the_deadline_and_not_before(
 
 @pytest.mark.parametrize("step_ms", [5_000, 3_600_000, 86_400_000, -5_000, -3_600_000, -86_400_000])
 async def test_a_step_of_the_wall_clock_moves_no_deadline(autojump_clock: MockClock, step_ms: int) -> None:
-    """E15, T9: an open transaction is neither aborted early nor held for as long as the wall clock was stepped."""
+    """E15, T9: an open transaction is neither aborted early nor held longer by a step of the wall clock."""
     stepped_ms = 0
     clock = SteadyClock(lambda: WALL_MS + now_ms() + stepped_ms, lambda: now_ms() * 1_000_000)
     metadata = MemoryStore()
@@ -250,7 +250,7 @@ async def test_a_step_of_the_wall_clock_moves_no_deadline(autojump_clock: MockCl
 
 
 async def test_an_earlier_deadline_that_comes_later_is_met(autojump_clock: MockClock, host: CoordinatorHost) -> None:
-    """T9: the sweep sleeps until the next deadline, also when that is set while it sleeps."""
+    """T9: the sweep sleeps until the next deadline, even if it is set during the sleep."""
     slow = await host.coordinator.new_transaction(0, 100_000)
     await trio.sleep(1)
     quick = await host.coordinator.new_transaction(0, 1_000)
@@ -262,7 +262,7 @@ async def test_an_earlier_deadline_that_comes_later_is_met(autojump_clock: MockC
 
 
 async def test_deadlines_of_an_earlier_coordinator_are_swept(autojump_clock: MockClock) -> None:
-    """T9, T10: a coordinator that takes over aborts what its predecessor left open; nothing is replayed."""
+    """T9, T10: a coordinator that takes over aborts what its predecessor left open, without a replay."""
     metadata = MemoryStore()
     left = await CoordinatorHost(metadata).coordinator.new_transaction(0, 5_000)
     successor = CoordinatorHost(metadata)
@@ -276,7 +276,7 @@ async def test_deadlines_of_an_earlier_coordinator_are_swept(autojump_clock: Moc
 
 
 async def test_headers_go_after_their_retention(autojump_clock: MockClock, host: CoordinatorHost) -> None:
-    """T28: a finished header is deleted only past its retention; an open one stays."""
+    """T28: a finished header is deleted only after its retention; an open one stays."""
     ended = await host.coordinator.new_transaction(0, 10_000_000)
     await host.coordinator.end(ended, EndAction.COMMIT)
     await trio.sleep(1)
@@ -297,7 +297,7 @@ async def test_headers_go_after_their_retention(autojump_clock: MockClock, host:
 async def test_a_header_with_op_records_is_kept_and_its_segments_are_redriven(
     autojump_clock: MockClock, host: CoordinatorHost
 ) -> None:
-    """T28, T29: leftovers re-drive their participant and keep the header; when they are gone, it goes."""
+    """T28, T29: op records make their participant settle and keep the header; without them the header is deleted."""
     txn = await host.coordinator.new_transaction(0, 10_000_000)
     op = WriteOp(txn, "segment://public/default/x/0000-ffff-0", "c", Position(1, 0))
     key = (await host.metadata.commit([op.to_put()])).keys[0]
@@ -314,7 +314,7 @@ async def test_a_header_with_op_records_is_kept_and_its_segments_are_redriven(
 async def test_a_segment_of_many_transactions_is_redriven_once_a_sweep(
     autojump_clock: MockClock, host: CoordinatorHost
 ) -> None:
-    """T29: one that cannot be loaded would keep the sweep from all others."""
+    """T29: a segment that cannot be loaded must not keep the sweep from the others."""
     kept, gone = "segment://public/default/x/0000-ffff-0", "segment://public/default/gone/0000-ffff-0"
     host.gone.add(gone)
     for _ in range(5):
@@ -331,7 +331,7 @@ async def test_a_segment_of_many_transactions_is_redriven_once_a_sweep(
 async def test_what_a_slow_participant_has_not_applied_outlives_every_sweep(
     autojump_clock: MockClock, host: CoordinatorHost
 ) -> None:
-    """T29, T31: a committed acknowledgement is never dropped; of a segment that is gone it is, before the header."""
+    """T29, T31: a committed acknowledgement is dropped only with its segment, and then before the header."""
     txn = await host.coordinator.new_transaction(0, 10_000_000)
     kept = AckOp(txn, "segment://public/default/x/0000-ffff-0", "s", "c", True, (EntryAck(Position(1, 0)),))
     gone = WriteOp(txn, "segment://public/default/gone/0000-ffff-0", "c", Position(1, 0))
@@ -352,7 +352,7 @@ async def test_what_a_slow_participant_has_not_applied_outlives_every_sweep(
 
 
 async def test_no_op_record_can_follow_a_decision(autojump_clock: MockClock, host: CoordinatorHost) -> None:
-    """T12, T28: an op record is conditioned on the open header's version, so none appears behind the sweep's back."""
+    """T12, T28: an op record requires the open header's version, so none appears after the decision."""
     txn = await host.coordinator.new_transaction(0, 10_000_000)
     record = await host.metadata.get(header_key(txn))
     assert record is not None
@@ -362,7 +362,7 @@ async def test_no_op_record_can_follow_a_decision(autojump_clock: MockClock, hos
 
 
 async def test_sweeping_many_costs_few_change_sets(autojump_clock: MockClock) -> None:
-    """T9, T28: what a thousand clients opened in a second is aborted and forgotten as fast, at a sync each."""
+    """T9, T28: a thousand transactions of one second are aborted and forgotten just as fast, with few syncs."""
     store = SteeredStore()
     host = CoordinatorHost(store)
     for number in range(200):
@@ -387,7 +387,7 @@ async def test_sweeping_many_costs_few_change_sets(autojump_clock: MockClock) ->
 
 @pytest.mark.parametrize("made", [True, False])
 async def test_a_sweep_without_an_answer_goes_on(autojump_clock: MockClock, made: bool) -> None:
-    """M22, T9, T28: the broker lives, and what was not aborted or forgotten is a little later."""
+    """M22, T9, T28: the broker lives, and the sweep catches up a little later."""
     store = SteeredStore()
     host = CoordinatorHost(store)
     for _ in range(3):
@@ -408,7 +408,7 @@ async def test_a_sweep_without_an_answer_goes_on(autojump_clock: MockClock, made
 
 
 async def test_two_sweeps_at_once_forget_everything(autojump_clock: MockClock) -> None:
-    """T31: what another broker's sweep has forgotten meanwhile keeps nothing else."""
+    """T31: a header that another broker's sweep has already deleted does not keep others."""
     store = SteeredStore()
     host = CoordinatorHost(store)
     txns = [await host.coordinator.new_transaction(0, 10_000) for _ in range(5)]
@@ -428,7 +428,7 @@ async def test_two_sweeps_at_once_forget_everything(autojump_clock: MockClock) -
 
 
 async def test_many_headers_are_swept_in_one_go(autojump_clock: MockClock, host: CoordinatorHost) -> None:
-    """T31: more than one batch of finished headers, all of the same millisecond, are all forgotten."""
+    """T31: more than one batch of finished headers of the same millisecond are all forgotten."""
     for number in range(250):
         txn = await host.coordinator.new_transaction(number % 16, 10_000_000)
         await host.coordinator.end(txn, EndAction.COMMIT if number % 2 else EndAction.ABORT)

@@ -1,8 +1,9 @@
-"""Power loss and kill at any step of a job that writes batch after batch; then the job goes on at the next owner.
+"""Power loss and kill at any step of a job with several batches; then the next owner continues the job.
 
-Ledgers and metadata log stand on one simulated disk that loses power after a drawn number of operations. The job is
-what Spark makes of a query: several attempts a task, batches one after another, and after a crash the last one again
-from its beginning, because nobody has told whether it was applied.
+Ledgers and metadata log are on one simulated disk that loses power after a drawn number of operations. The job is like
+a
+Spark query: several attempts per task, batches in sequence, and after a crash the last batch again from its beginning,
+because the job does not know whether it was applied.
 """
 
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ _CRASHES = (StoreUnavailable, OutcomeUnknown, OwnershipLost, LedgerFailed, Ledge
 
 @dataclass
 class Job:
-    """What its driver knows, and keeps through crashes."""
+    """What the driver knows and keeps through crashes."""
 
     is_named: bool
     """It names its winners: the last attempt of each task. Planted otherwise: it names all that wrote."""
@@ -84,7 +85,7 @@ async def run_until_it_breaks(files: SimulatedFiles, job: Job) -> bool:
 
 
 async def rows(files: SimulatedFiles, job: Job) -> list[str]:
-    """What is to be read once the job is through, without the numbers of the attempts."""
+    """Return what must be readable after the job, without the numbers of the attempts."""
     async with EmbeddedStore.open(files, DATA) as metadata, segment_host(metadata, files) as host:
         await host.start_groups()
         segments = [await host.own(name) for name in SEGMENTS]
@@ -105,7 +106,7 @@ EXPECTED = sorted(f"{batch}.{task}.{number}" for batch in range(BATCHES) for tas
 
 @every_schedule(examples_max=20, seed=st.integers(0, 1 << 16), crashes=st.integers(1, 3), lose_unsynced=st.booleans())
 async def test_every_row_of_a_job_is_there_once(seed: int, crashes: int, lose_unsynced: bool) -> None:
-    """D17: at any operations of the disk, with any part of what was not synced, as often as it happens."""
+    """D17: at any disk operations, with any subset of unsynced writes, any number of times."""
     files = SimulatedFiles(seed=seed)
     job = Job(is_named=True)
     for turn in range(crashes):

@@ -1,4 +1,4 @@
-"""A group's record: what is written of it, and what it says of a transaction."""
+"""A group's record: its contents, and what it says about a transaction."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_a_record_reads_as_it_was_written(applied: int | None) -> None:
 
 
 def test_what_a_record_says_of_a_transaction() -> None:
-    """As a table: the record's batch and state against the batch that the header names."""
+    """A table compares the record's batch and state with the batch in the header."""
     txn, loser = v5_id(0, 1), v5_id(0, 2)
     committed = GroupRecord(7, GroupState.COMMITTED, 5, applied=7, winners=frozenset({txn}))
     undecided = GroupRecord(7, GroupState.OPEN, 5)

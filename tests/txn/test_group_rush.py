@@ -1,4 +1,4 @@
-"""Groups of transactions where much happens at once, and for whoever is behind."""
+"""Groups of transactions with many concurrent steps, and brokers that lag."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ class Listener:
 
 
 async def test_a_watch_that_is_behind_tells_winners_that_they_won(autojump_clock: MockClock) -> None:
-    """T27, D17: it comes to a winner's beginning when the next batch has begun, which says that the last is over."""
+    """T27, D17: the watch reaches a winner's start when the next batch has begun, so the last one is over."""
     async with running(GroupHost(MemoryStore())) as host:
         elsewhere = await host.coordinator.new_transaction(0, 60_000)
         others = [Listener() for _ in range(1000)]
@@ -56,7 +56,7 @@ class SlowStore(MemoryStore):
         self.answer.set()
 
     async def barrier(self) -> int:
-        """As the contract says, but perhaps late."""
+        """Wait as the contract says, but perhaps longer."""
         if not self.answer.is_set():
             self.asked.set()
             await self.answer.wait()
@@ -65,7 +65,7 @@ class SlowStore(MemoryStore):
 
 @pytest.mark.parametrize("action", EndAction)
 async def test_an_end_that_is_overtaken_by_two_batches_is_told_what_was_decided(action: EndAction) -> None:
-    """T7, D17: the next batch's record says nothing of who won this one; the header does."""
+    """T7, D17: the next batch's record does not name this batch's winners; the headers do."""
     store = SlowStore()
     slow = GroupHost(store)
     winner = await slow.join(ONE)
@@ -95,7 +95,7 @@ async def test_an_end_that_is_overtaken_by_two_batches_is_told_what_was_decided(
 
 
 async def test_a_commit_that_is_asked_for_twice_at_once_is_answered_twice(autojump_clock: MockClock) -> None:
-    """D17: a driver that lost its connection asks again, perhaps another broker, while the first one still decides."""
+    """D17: a driver that lost its connection repeats the request, perhaps at another broker, during the decision."""
     for turns in range(12):
         store = MemoryStore()
         async with running(GroupHost(store)) as one, running(GroupHost(store)) as other, trio.open_nursery() as asking:
@@ -107,7 +107,7 @@ async def test_a_commit_that_is_asked_for_twice_at_once_is_answered_twice(autoju
 
 
 async def test_tasks_that_fail_together_abort_at_a_change_set_each(autojump_clock: MockClock) -> None:
-    """D17: at two brokers, with a store that takes its time; each abort writes the group's record anew."""
+    """D17: at two brokers, with a slow store, each abort rewrites the group's record."""
     store = SteeredStore()
     hosts = GroupHost(store), GroupHost(store)
     members = [await hosts[0].join(ONE) for _ in range(60)]

@@ -55,7 +55,7 @@ async def test_one_compare_and_set_names_the_winners_and_the_others_abort(
 
 
 async def test_a_batch_is_applied_once(autojump_clock: MockClock, host: GroupHost) -> None:
-    """D17: asked again, by whomever and however late, a batch that is there stays as it is."""
+    """D17: a repeated request, from any client and at any time, does not change an applied batch."""
     winner = await host.join(ONE)
     late = await host.join(ONE)
     await host.commit(ONE, winner)
@@ -78,7 +78,7 @@ async def test_a_batch_is_applied_once(autojump_clock: MockClock, host: GroupHos
 async def test_a_batch_of_another_origin_is_not_taken_for_one_that_was_applied(
     autojump_clock: MockClock, host: GroupHost
 ) -> None:
-    """D17: a query that lost its checkpoint counts anew; its first batch is not what another one's was."""
+    """D17: a query that lost its checkpoint starts counting again; its first batch differs from the other query's."""
     coordinator, groups = host.coordinator, host.groups
     for batch in (TransactionGroup("app", 0), TransactionGroup("app", 1)):
         txn = await coordinator.new_in_group(0, 60_000, batch, once=False, origin="one")
@@ -104,7 +104,7 @@ async def test_a_batch_of_another_origin_is_not_taken_for_one_that_was_applied(
 async def test_a_batch_that_holds_something_else_is_not_taken_for_one_that_was_applied(
     autojump_clock: MockClock, host: GroupHost
 ) -> None:
-    """E19: neither the last one, nor one before it, of which nothing is known any more."""
+    """E19: this covers the last batch, and earlier ones, of which nothing is known any more."""
     groups = host.groups
     await groups.commit(ONE, [await host.join(ONE)], once=False, content=Content("plan", "rows"))
     left_open = await host.join(TWO)
@@ -129,7 +129,7 @@ async def test_a_batch_that_holds_something_else_is_not_taken_for_one_that_was_a
 
 
 async def test_a_batch_without_writers_is_applied_too(autojump_clock: MockClock, host: GroupHost) -> None:
-    """A micro-batch may have nothing to write."""
+    """A micro-batch may write nothing."""
     await host.commit(ONE)
     assert await host.is_applied(ONE)
     await host.commit(TWO)
@@ -154,7 +154,7 @@ async def test_an_aborted_batch_may_be_tried_again(autojump_clock: MockClock, ho
 async def test_a_job_that_runs_once_is_aborted_for_good(
     autojump_clock: MockClock, host: GroupHost, is_begun: bool
 ) -> None:
-    """Its driver aborts while tasks are still beginning: nobody would end what they write before its time-out."""
+    """Its driver aborts while tasks are still starting; otherwise their writes would stay until the time-out."""
     once = TransactionGroup("once", 0)
     early = [await host.join(once, once=True) for _ in range(2 * is_begun)]
     for _ in range(2):
@@ -179,7 +179,7 @@ async def test_a_job_that_ran_once_and_is_committed_stays_so(autojump_clock: Moc
 
 
 async def test_a_winner_that_timed_out_lets_nothing_be_committed(autojump_clock: MockClock, host: GroupHost) -> None:
-    """A batch is there whole or not at all."""
+    """A batch is visible as a whole or not at all."""
     slow = await host.join(ONE)
     await trio.sleep(59)
     quick = await host.join(ONE)
@@ -192,7 +192,7 @@ async def test_a_winner_that_timed_out_lets_nothing_be_committed(autojump_clock:
 
 
 async def test_one_transaction_of_a_group_is_not_committed_alone(autojump_clock: MockClock, host: GroupHost) -> None:
-    """It may be aborted alone, and then the group cannot count it."""
+    """It may be aborted alone, and then the group cannot name it."""
     txn = await host.join(ONE)
     with pytest.raises(GroupDecides, match="name its winners"):
         await host.coordinator.end(txn, EndAction.COMMIT)
@@ -205,7 +205,7 @@ async def test_one_transaction_of_a_group_is_not_committed_alone(autojump_clock:
 
 
 async def test_winners_are_of_the_group(autojump_clock: MockClock, host: GroupHost) -> None:
-    """Bad input changes nothing."""
+    """A foreign winner changes nothing."""
     mine = await host.join(ONE)
     stranger = await host.coordinator.new_transaction(0, 60_000)
     elsewhere = await host.join(TransactionGroup("other", 1))
@@ -219,7 +219,7 @@ async def test_winners_are_of_the_group(autojump_clock: MockClock, host: GroupHo
 
 
 async def test_names_of_applications_do_not_meet(autojump_clock: MockClock, host: GroupHost) -> None:
-    """T32: whatever is in a name, it is one name."""
+    """T32: any text is one name."""
     names = ["a", "a:1", "a%3A1", "a/b", "a\u00e9", "a "]
     txns = [await host.join(TransactionGroup(name, 1)) for name in names]
     await host.commit(TransactionGroup("a", 1), txns[0])
@@ -228,7 +228,7 @@ async def test_names_of_applications_do_not_meet(autojump_clock: MockClock, host
 
 
 async def test_what_a_later_batch_finds_open_is_ended_as_decided(autojump_clock: MockClock) -> None:
-    """Before the record goes on to the next batch, what it decided of the last one stands in the headers."""
+    """Before the record starts the next batch, its decision on the last one is in the headers."""
     host = GroupHost(MemoryStore())
     winner, loser = await host.join(ONE), await host.join(ONE)
     await host.commit(ONE, winner)
@@ -272,7 +272,7 @@ async def test_a_batch_that_was_given_up_ends_when_a_later_one_is_begun(autojump
 
 
 async def test_a_decision_outlives_the_broker_that_took_it(autojump_clock: MockClock) -> None:
-    """D17: killed between the decision and the headers, it is told by the next start, and by a deadline as well."""
+    """D17: the broker is killed between the decision and the headers; the next start, or a deadline, completes it."""
     metadata = MemoryStore()
     dead = GroupHost(metadata)
     winner, loser = await dead.join(ONE), await dead.join(ONE)
@@ -284,7 +284,7 @@ async def test_a_decision_outlives_the_broker_that_took_it(autojump_clock: MockC
 
 
 async def test_what_a_broker_left_open_ends_at_its_deadline(autojump_clock: MockClock, host: GroupHost) -> None:
-    """T9, T10: another one ends it, which has opened nothing itself and slept already when this was opened."""
+    """T9, T10: another broker ends it, although it opened nothing itself and was asleep."""
     await trio.sleep(10)
     dead = GroupHost(host.metadata)
     member, alone = await dead.join(ONE), await dead.coordinator.new_transaction(0, 60_000)
@@ -295,7 +295,7 @@ async def test_what_a_broker_left_open_ends_at_its_deadline(autojump_clock: Mock
 
 
 async def test_a_deadline_that_passes_after_the_decision_changes_nothing(autojump_clock: MockClock) -> None:
-    """The time-out proposes an abort; the group has said otherwise."""
+    """The time-out proposes an abort, but the group has decided otherwise."""
     host = GroupHost(MemoryStore())
     winner, loser = await host.join(ONE), await host.join(ONE)
     await host.commit(ONE, winner)
@@ -308,7 +308,7 @@ async def test_a_deadline_that_passes_after_the_decision_changes_nothing(autojum
 
 
 async def test_members_that_time_out_together_cost_few_change_sets(autojump_clock: MockClock) -> None:
-    """T9: each abort writes the group's record anew; two brokers that did so one by one kept each other from it."""
+    """T9: each abort rewrites the group's record; two brokers aborting one by one would conflict forever."""
     store = SteeredStore()
     async with running(GroupHost(store)) as host, running(GroupHost(store)) as other:
         txns = [await host.join(ONE) for _ in range(200)]
@@ -325,7 +325,7 @@ async def test_members_that_time_out_together_cost_few_change_sets(autojump_cloc
 
 
 async def test_jobs_that_ran_once_are_forgotten(autojump_clock: MockClock, host: GroupHost) -> None:
-    """Records of one-off jobs go when they are old; one whose attempts are still open stays, and so do applications."""
+    """Old records of one-off jobs are deleted; those with open attempts stay, and so do applications."""
     once = TransactionGroup("once", 0)
     txn = await host.join(once, once=True)
     await host.groups.commit(once, [txn], once=True)
@@ -344,7 +344,7 @@ async def test_jobs_that_ran_once_are_forgotten(autojump_clock: MockClock, host:
 async def test_a_long_job_that_ran_once_is_remembered_after_its_end(
     autojump_clock: MockClock, host: GroupHost, is_committed: bool
 ) -> None:
-    """D17: its driver asks again if the answer was lost, and tasks that do not know yet still begin."""
+    """D17: its driver repeats the request if the answer was lost, and tasks that do not know yet still begin."""
     once = TransactionGroup("once", 0)
     await host.join(once, once=True)
     await trio.sleep(AGE_MS / 1000 - 30)
@@ -372,7 +372,7 @@ async def turns_later(turns: int) -> None:
 
 @every_schedule(turns=st.lists(st.integers(0, 12), min_size=4, max_size=4))
 async def test_a_decision_and_whatever_comes_at_the_same_time(turns: list[int]) -> None:
-    """D17: two drivers commit, a winner is aborted, a later batch begins, a broker tells: all of it or nothing."""
+    """D17: two drivers commit, a winner is aborted, a later batch begins, a broker settles: all of it or nothing."""
     metadata = MemoryStore()
     one, other = GroupHost(metadata), GroupHost(metadata)
     winners = [await one.join(ONE) for _ in range(3)]
@@ -415,7 +415,7 @@ async def test_a_decision_and_whatever_comes_at_the_same_time(turns: list[int]) 
 
 
 async def test_a_decision_meets_a_time_out_of_its_winner(mock_clock: MockClock) -> None:
-    """D17, T9: between looking and deciding, the winner is aborted by its deadline; so nothing is decided."""
+    """D17, T9: the deadline aborts the winner between the check and the decision, so nothing is decided."""
     store = SteeredStore()
     host, other = GroupHost(store), GroupHost(store)
     winner = await host.join(ONE)
@@ -433,7 +433,7 @@ async def test_a_decision_meets_a_time_out_of_its_winner(mock_clock: MockClock) 
 
 
 async def test_a_large_batch_ends_without_reading_its_members_for_each_part(mock_clock: MockClock) -> None:
-    """E7, T9: three looks at them, however many parts there are; by a deadline and by a later batch."""
+    """E7, T9: it reads them three times, with any number of parts, for a deadline and for a later batch."""
     host = GroupHost(MemoryStore())
     members = [await host.join(ONE) for _ in range(4 * SETTLE_BATCH_MAX)]
     mock_clock.jump(60)
@@ -449,7 +449,7 @@ async def test_a_large_batch_ends_without_reading_its_members_for_each_part(mock
 
 
 async def test_a_time_out_stops_at_a_decision_in_its_middle(mock_clock: MockClock) -> None:
-    """D17: who is named between two parts of it is committed, whatever their deadline."""
+    """D17: a winner that is named between two parts is committed, whatever its deadline."""
     store = SteeredStore()
     host, other = GroupHost(store), GroupHost(store)
     members = [await host.join(ONE) for _ in range(2 * SETTLE_BATCH_MAX)]
@@ -477,7 +477,7 @@ async def test_a_time_out_stops_at_a_decision_in_its_middle(mock_clock: MockCloc
     ids=["group", "key", "member"],
 )
 async def test_a_damaged_record_stops_no_other_group(autojump_clock: MockClock, damaged: Put) -> None:
-    """E11: neither at a start nor later, also when its members' deadlines come."""
+    """E11: this holds at a start and later, also at its members' deadlines."""
     metadata = MemoryStore()
     await metadata.commit([damaged])
     async with running(GroupHost(metadata)) as host:

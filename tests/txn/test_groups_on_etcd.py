@@ -1,7 +1,8 @@
-"""Groups of transactions on a real etcd, with two brokers whose stores share nothing but it.
+"""Groups of transactions on a real etcd, with two brokers whose stores share only etcd.
 
-Broker one owns the left segment and broker two the right one, so the members of a group are served by both, and what
-either of them knows of the other's doing has come through etcd.
+Broker one owns the left segment and broker two the right one, so both serve members of a group. Each learns through
+etcd
+what the other one does.
 """
 
 from collections.abc import AsyncIterator
@@ -40,13 +41,13 @@ class Broker(NamedTuple):
         return txn
 
     async def write(self, group: TransactionGroup, payload: bytes) -> TxnId:
-        """A new member, with one row."""
+        """Write one row as a new member."""
         txn = await self.join(group)
         await self.segment.publish(payload, txn)
         return txn
 
     async def commit(self, group: TransactionGroup, *winners: TxnId) -> bool:
-        """Whether it was, or had been before."""
+        """Commit; return whether the batch is committed, now or earlier."""
         try:
             await self.host.coordinator.groups.commit(group, winners, once=False)
         except (InvalidTxnStatus, TransactionNotFound):
@@ -64,12 +65,12 @@ class Broker(NamedTuple):
         return await self.host.coordinator.new_in_group(0, 60_000, group, once=False) is None
 
     async def rows(self) -> list[bytes]:
-        """What a reader sees who asked where the segment ends before."""
+        """Return what a reader sees, after asking where the segment ends."""
         await self.segment.buffer.caught_up()
         return await self.segment.visible()
 
     async def end_of(self, txn: TxnId) -> TxnState:
-        """What its header says, once it says that it has ended."""
+        """Return the state in its header, once it has ended."""
         async with self.store.watch_key(header_key(txn)) as watch:
             while True:
                 record = await watch.next()
@@ -97,7 +98,7 @@ async def brokers(stores: tuple[EtcdStore, EtcdStore]) -> AsyncIterator[tuple[Br
 
 
 async def test_of_two_drivers_one_decides_both_segments(brokers: tuple[Broker, Broker]) -> None:
-    """D17: each names its own attempts, at its own broker, at once; both are told that the batch is applied."""
+    """D17: each driver names its own attempts, at its own broker, at once; both learn that the batch is applied."""
     for each in brokers:
         await each.host.start_groups()
     expected: list[list[bytes]] = [[], []]
@@ -126,7 +127,7 @@ async def test_of_two_drivers_one_decides_both_segments(brokers: tuple[Broker, B
 
 
 async def test_an_abort_of_a_winner_and_the_commit_exclude_each_other(brokers: tuple[Broker, Broker]) -> None:
-    """D17, T8: at two brokers at once; whichever is told that it was done, it was, on both segments."""
+    """D17, T8: they run at two brokers at once; the one that reports success has taken effect on both segments."""
     one, two = brokers
     for each in brokers:
         await each.host.start_groups()
@@ -160,7 +161,7 @@ async def test_an_abort_of_a_winner_and_the_commit_exclude_each_other(brokers: t
 
 
 async def test_a_batch_that_is_there_is_not_written_again(brokers: tuple[Broker, Broker]) -> None:
-    """D17: replayed at the other broker, aborted there, committed with other winners; and the next is written."""
+    """D17: it is replayed at the other broker, aborted there, committed with other winners; then the next one."""
     one, two = brokers
     for each in brokers:
         await each.host.start_groups()
@@ -181,7 +182,7 @@ async def test_a_batch_that_is_there_is_not_written_again(brokers: tuple[Broker,
 
 
 async def test_more_members_than_one_transaction_of_etcd_takes(brokers: tuple[Broker, Broker]) -> None:
-    """D17, M25: aborted, then tried again and committed, by a broker that opened none of them."""
+    """D17, M25: a broker that opened none of them aborts the batch, then retries and commits it."""
     one, two = brokers
     await two.host.start_groups()
     group = TransactionGroup("app", 1)
@@ -202,7 +203,7 @@ async def test_more_members_than_one_transaction_of_etcd_takes(brokers: tuple[Br
 
 
 async def test_a_decision_is_told_by_another_broker_than_took_it(stores: tuple[EtcdStore, EtcdStore]) -> None:
-    """D17: who took it has died between the record and the headers."""
+    """D17: the deciding broker died between the record and the headers."""
     group = TransactionGroup("app", 1)
     async with segment_host(stores[1], SimulatedFiles()) as alive:
         await alive.start_groups()
@@ -215,7 +216,7 @@ async def test_a_decision_is_told_by_another_broker_than_took_it(stores: tuple[E
 
 
 async def test_a_member_of_a_broker_that_is_gone_times_out(stores: tuple[EtcdStore, EtcdStore]) -> None:
-    """T9, T10, D17: another one ends it, and the batch cannot count it, nor is anything of the batch decided."""
+    """T9, T10, D17: another broker ends it, and the batch cannot name it; nothing of the batch is decided."""
     group = TransactionGroup("app", 1)
     dead = group_hosts.GroupHost(stores[0])
     async with group_hosts.running(group_hosts.GroupHost(stores[1])) as alive:
@@ -234,7 +235,7 @@ async def test_a_member_of_a_broker_that_is_gone_times_out(stores: tuple[EtcdSto
 
 
 async def test_a_broker_that_is_behind_takes_nothing_more(brokers: tuple[Broker, Broker]) -> None:
-    """T11, T12: neither of winner nor loser, and its driver learns that the batch is there, by the record alone."""
+    """T11, T12: it accepts no writes of winner or loser; the record tells its driver that the batch is applied."""
     one, two = brokers
     group = TransactionGroup("app", 1)
     winner, loser = await two.write(group, b"won"), await two.write(group, b"lost")
@@ -268,7 +269,7 @@ async def test_a_broker_that_is_behind_takes_nothing_more(brokers: tuple[Broker,
 
 
 async def test_a_broker_that_is_two_batches_behind_shows_both(brokers: tuple[Broker, Broker]) -> None:
-    """D17: it learns in one go what the first decided and that the second has begun, whose record knows no winner."""
+    """D17: it learns at once what the first batch decided, and that the second one has begun without winners."""
     one, two = brokers
     first, second = TransactionGroup("app", 1), TransactionGroup("app", 2)
     winner, loser = await two.write(first, b"won"), await two.write(first, b"lost")

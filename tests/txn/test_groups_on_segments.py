@@ -1,4 +1,4 @@
-"""Groups of transactions on segments: what readers see of the attempts, and what is still accepted."""
+"""Groups of transactions on segments: what readers see of the attempts, and which writes are accepted."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ async def publish_in(host: SegmentHost, group: TransactionGroup) -> TxnId:
 
 @pytest.mark.parametrize("kind", [MemoryStore, LaggingStore])
 async def test_a_segment_shows_the_winner_alone(kind: type[MemoryStore]) -> None:
-    """D17: what the attempts wrote side by side, read after the decision."""
+    """D17: the attempts wrote at the same time; the test reads after the decision."""
     async with segment_host(kind(), SimulatedFiles()) as host:
         await host.start_groups()
         segment = await host.own()
@@ -59,7 +59,7 @@ async def test_nothing_joins_a_winner_after_the_decision(kind: type[MemoryStore]
 
 
 async def test_an_op_record_is_put_although_another_attempt_is_aborted_meanwhile() -> None:
-    """An abort in the group writes the group's record anew; that is no reason to lose the segment."""
+    """An abort in the group rewrites the group's record, which must not cost the segment."""
     store = SteeredStore()
     async with segment_host(store, SimulatedFiles()) as host:
         await host.start_groups()
@@ -79,7 +79,7 @@ async def test_an_op_record_is_put_although_another_attempt_is_aborted_meanwhile
 
 
 async def test_an_op_record_that_meets_the_decision_is_refused() -> None:
-    """T11: the record would be put after the decision, and its entry with it."""
+    """T11: otherwise the record and its entry would follow the decision."""
     store = SteeredStore()
     async with segment_host(store, SimulatedFiles()) as host:
         segment = await host.own()
@@ -98,7 +98,7 @@ async def test_an_op_record_that_meets_the_decision_is_refused() -> None:
 
 @pytest.mark.parametrize("last", range(1, 12))
 async def test_a_crash_at_every_change_set_shows_all_or_nothing(last: int) -> None:
-    """D17: two winners on two segments and a loser; whichever write was the last, they are shown both or neither."""
+    """D17: there are two winners on two segments, and a loser; after a crash at any write both show, or neither."""
     store = SteeredStore()
     files = SimulatedFiles()
     is_answered = False

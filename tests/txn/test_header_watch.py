@@ -1,4 +1,4 @@
-"""Everybody who joined a transaction is told when it ends; nobody else, and nobody is missed."""
+"""Every participant of a transaction is told when it ends, and nobody else."""
 
 from collections.abc import AsyncIterator
 
@@ -52,7 +52,7 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 async def test_those_who_joined_are_told_once_each(desk: Desk) -> None:
-    """T27: many segments of one transaction; those of another hear nothing."""
+    """T27: a transaction has many segments; those of another one get no news."""
     first, second = await desk.open(1), await desk.open(2)
     joined = [Listener() for _ in range(11)]
     other = Listener()
@@ -72,7 +72,7 @@ async def test_those_who_joined_are_told_once_each(desk: Desk) -> None:
 
 
 async def test_participants_may_leave_while_they_are_told(desk: Desk) -> None:
-    """T27: whoever has nothing more to hear leaves at once, and the others are told all the same."""
+    """T27: a participant that needs no more news leaves at once, and the others are still told."""
 
     class Leaving(Listener):
         def decided(self, txn: TxnId, state: TxnState) -> None:
@@ -90,7 +90,7 @@ async def test_participants_may_leave_while_they_are_told(desk: Desk) -> None:
 
 
 async def test_a_header_that_opens_tells_nobody_and_one_that_goes_is_no_commit(desk: Desk) -> None:
-    """T17, T19: only a header proves a commit; whoever still waits for one that is gone is told of an abort."""
+    """T17, T19: only a header proves a commit; a participant waiting for a deleted one is told of an abort."""
     txn = v5_id(0, 5)
     listener = Listener()
     desk.watch.join(txn, listener)
@@ -112,7 +112,7 @@ async def test_a_header_that_opens_tells_nobody_and_one_that_goes_is_no_commit(d
     ids=["key", "deadline", "header"],
 )
 async def test_a_damaged_header_ends_nothing(damaged: Put) -> None:
-    """E11: those who wait for another transaction are told; also when the damaged record goes."""
+    """E11: participants of other transactions are told, even when the damaged record is deleted."""
     desk = Desk()
     watch = HeaderWatch(desk.store, deadlines=WallClockTimer(lambda: 0))
     async with trio.open_nursery() as nursery:
@@ -133,7 +133,7 @@ async def test_a_damaged_header_ends_nothing(damaged: Put) -> None:
 
 @pytest.mark.parametrize("store", [MemoryStore, LaggingStore])
 async def test_catching_up_needs_no_watch(store: type[MemoryStore]) -> None:
-    """T27, D5: a decision is told by reading it, whatever became of watch and image; an open header is none."""
+    """T27, D5: reading the header suffices, whatever happened to watch and image; an open header is no decision."""
     desk = Desk(store())
     ended, still_open = await desk.open(1), await desk.open(2)
     listener = Listener()
@@ -149,7 +149,7 @@ async def test_catching_up_needs_no_watch(store: type[MemoryStore]) -> None:
 
 @every_schedule(examples_max=40)
 async def test_joining_an_open_transaction_never_misses_its_end() -> None:
-    """T27: whoever joined before the header changed is told, in any order of the tasks."""
+    """T27: in any task order, a participant that joined before the header changed is told."""
     desk = Desk()
     async with trio.open_nursery() as nursery:
         await nursery.start(desk.watch.run)

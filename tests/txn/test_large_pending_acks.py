@@ -1,4 +1,4 @@
-"""Acknowledgements of many messages in one transaction: taken, applied and given back in steps, and all or nothing."""
+"""Acknowledgements of many messages in one transaction: reserved, applied and released in steps, all or nothing."""
 
 from contextlib import suppress
 
@@ -25,13 +25,13 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def free(rig: Rig) -> list[int]:
-    """The entries of which nothing is reserved."""
+    """Return the entries without reservations."""
     return [entry for entry, position in enumerate(rig.stream.positions) if rig.acks.unreserved(position) is None]
 
 
 @pytest.mark.parametrize("action", EndAction)
 async def test_no_step_handles_all_of_a_large_transaction(action: EndAction) -> None:
-    """E7: reserving, applying and giving back pause after some messages, of one command or of many."""
+    """E7: reserving, applying and releasing pause after some messages, within one command or several."""
     async with owned(SteeredStore(), stream_of(40)) as rig:
         txn = await rig.begin()
         await rig.acknowledge(txn, *range(20))
@@ -50,7 +50,7 @@ async def test_no_step_handles_all_of_a_large_transaction(action: EndAction) -> 
 
 @pytest.mark.parametrize("state", [TxnState.COMMITTED, TxnState.ABORTED])
 async def test_deciding_a_large_transaction_is_not_one_step(state: TxnState) -> None:
-    """E7: who tells of decisions applies a part at once, and goes on to tell others."""
+    """E7: the first part is applied at once, and then other decisions are applied, too."""
     async with owned(SteeredStore(), stream_of(40)) as rig:
         txn = await rig.begin()
         await rig.acknowledge(txn, *range(40))
@@ -61,7 +61,7 @@ async def test_deciding_a_large_transaction_is_not_one_step(state: TxnState) -> 
 
 
 async def test_a_conflict_far_behind_gives_everything_back() -> None:
-    """T24: one command takes all of its messages or none; the other's stay reserved."""
+    """T24: a command reserves all of its messages or none; the other command's stay reserved."""
     async with owned(SteeredStore(), stream_of(20)) as rig:
         one, two = await rig.begin(), await rig.begin()
         await rig.acknowledge(one, 17)
@@ -78,7 +78,7 @@ async def test_a_conflict_far_behind_gives_everything_back() -> None:
 
 @every_schedule()
 async def test_of_two_that_want_the_same_one_has_all_or_both_nothing() -> None:
-    """T24: nobody reserves in between, in whatever order they come; what is refused is free again."""
+    """T24: nobody reserves in between, in any order; a refused command's messages are free again."""
     async with owned(SteeredStore(), stream_of(20)) as rig:
         taken: list[tuple[TxnId, range]] = []
 
@@ -104,7 +104,7 @@ async def test_of_two_that_want_the_same_one_has_all_or_both_nothing() -> None:
 
 @every_schedule(examples_max=30)
 async def test_a_seek_in_the_middle_of_it() -> None:
-    """D16: what was reserved before the move, or was being applied, is void behind it."""
+    """D16: what was reserved, or being applied, before the move is void after it."""
     async with owned(SteeredStore(), stream_of(20)) as rig:
         committed, late = await rig.begin(), await rig.begin()
         await rig.acknowledge(committed, *range(10))
@@ -133,7 +133,7 @@ async def test_a_seek_in_the_middle_of_it() -> None:
 
 @pytest.mark.parametrize("state", [TxnState.COMMITTED, TxnState.ABORTED])
 async def test_a_seek_between_two_steps(state: TxnState) -> None:
-    """D16: what was still to be applied or given back is not, behind the move."""
+    """D16: what was still to be applied or released is dropped after the move."""
     async with owned(SteeredStore(), stream_of(20)) as rig:
         txn = await rig.begin()
         await rig.acknowledge(txn, *range(20))
@@ -149,7 +149,7 @@ async def test_a_seek_between_two_steps(state: TxnState) -> None:
 
 
 async def test_cancelled_at_each_step() -> None:
-    """T24: who gives up leaves all of the command reserved, with its record, or nothing."""
+    """T24: a cancelled command is reserved completely, with its record, or not at all."""
     async with owned(SteeredStore(), stream_of(20)) as rig:
         txn = await rig.begin()
 
@@ -168,7 +168,7 @@ async def test_cancelled_at_each_step() -> None:
 
 
 async def test_where_order_is_kept_nothing_is_sent_before_all_is_free() -> None:
-    """T23: what comes again comes in order, so the subscription goes back once, to the lowest."""
+    """T23: redelivery is in order, so the subscription goes back once, to the lowest position."""
     async with owned(SteeredStore(), stream_of(20)) as rig:
         rig.target.keeps_order = True
         txn = await rig.begin()
@@ -181,7 +181,7 @@ async def test_where_order_is_kept_nothing_is_sent_before_all_is_free() -> None:
 
 
 async def test_what_the_next_owner_finds() -> None:
-    """T25: all of it is reserved again, or applied, though it takes many steps."""
+    """T25: in many steps, all of it is reserved again, or applied."""
     store = SteeredStore()
     stream = stream_of(20)
     async with owned(store, stream) as rig:

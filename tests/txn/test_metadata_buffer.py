@@ -25,7 +25,7 @@ from txn.states import TxnState
 
 
 async def test_the_op_record_is_durable_before_the_one_append(host: SegmentHost, store: SteeredStore) -> None:
-    """T11: and it names the claim, the open header and a true lower bound; later writes put no further record."""
+    """T11: it requires the claim and the open header, and has a lower bound; later writes add no record."""
     segment = await host.own()
     await segment.publish(b"other")
     bound = segment.ledger.next_position
@@ -79,7 +79,7 @@ async def test_a_finished_transaction_takes_no_more(host: SegmentHost, commit: b
 async def test_an_end_before_the_op_record_refuses_the_publish(
     host: SegmentHost, store: SteeredStore, commit: bool
 ) -> None:
-    """T12: the header was open when it was looked at; the record's condition finds out."""
+    """T12: the header was open at the check; the record's condition detects the end."""
     segment = await host.own()
     txn = await host.begin()
 
@@ -103,7 +103,7 @@ async def test_an_end_before_the_op_record_refuses_the_publish(
 async def test_an_end_behind_the_op_record_refuses_the_publish(
     host: SegmentHost, store: SteeredStore, commit: bool
 ) -> None:
-    """T12, T18: the record stands, the entry was not appended; nothing is held back and the record goes."""
+    """T12, T18: the record is durable, but the entry was not appended; nothing is held, and the record goes."""
     segment = await host.own()
     txn = await host.begin()
 
@@ -126,7 +126,7 @@ async def test_an_end_behind_the_op_record_refuses_the_publish(
 
 
 async def test_an_entry_is_held_back_from_before_its_op_record_is_put(host: SegmentHost, store: SteeredStore) -> None:
-    """T13: what others append meanwhile stays unread, so no reader passes the place where the entry may come."""
+    """T13: other appends meanwhile stay unreadable, so no reader passes the entry's possible position."""
     segment = await host.own()
     start = await segment.publish(b"plain")
     txn = await host.begin()
@@ -151,7 +151,7 @@ async def test_an_entry_is_held_back_from_before_its_op_record_is_put(host: Segm
 
 
 async def test_two_first_publishes_share_one_op_record(host: SegmentHost) -> None:
-    """T11: producers of one transaction on one segment; both entries are in."""
+    """T11: two producers write for one transaction to one segment; both entries are stored."""
     segment = await host.own()
     txn = await host.begin()
     async with trio.open_nursery() as nursery:
@@ -167,7 +167,7 @@ async def test_two_first_publishes_share_one_op_record(host: SegmentHost) -> Non
 async def test_a_publish_that_is_cancelled_leaves_a_record_that_goes_with_the_decision(
     host: SegmentHost, store: SteeredStore
 ) -> None:
-    """T18: its connection was lost during the put; a repeated publish gives one copy."""
+    """T18: the connection was lost during the record's write; a repeated publish gives one copy."""
     segment = await host.own()
     txn = await host.begin()
     with trio.CancelScope() as scope:
@@ -191,7 +191,7 @@ async def test_a_publish_that_is_cancelled_leaves_a_record_that_goes_with_the_de
 
 
 async def test_the_readable_position_is_just_below_the_first_open_transaction(host: SegmentHost) -> None:
-    """T14, T15: finishing a later one moves nothing, finishing the first moves it to the next."""
+    """T14, T15: the end of a later one moves nothing; the end of the first moves it to the next."""
     segment = await host.own()
     plain = await segment.publish(b"plain")
     assert segment.buffer.readable.value == plain
@@ -228,7 +228,7 @@ async def test_the_readable_position_waits_for_durability(host: SegmentHost) -> 
 
 
 async def test_the_readable_position_stands_at_a_ledgers_end(host: SegmentHost) -> None:
-    """T14: the first entry of a new ledger holds back exactly itself."""
+    """T14: the first entry of a new ledger holds back only itself."""
     segment = await host.own(ledger_bytes_max=200)
     payload = b"x" * 150
     last = await segment.publish(payload)
@@ -245,7 +245,7 @@ async def test_the_readable_position_stands_at_a_ledgers_end(host: SegmentHost) 
 
 
 async def test_a_waiting_dispatcher_is_told_when_the_readable_position_rises(host: SegmentHost) -> None:
-    """T16: by its signal, once per decision and not before."""
+    """T16: its signal is set once per decision, and not before."""
     segment = await host.own()
     await segment.publish(b"plain")
     signal = Signal()
@@ -272,7 +272,7 @@ async def test_a_waiting_dispatcher_is_told_when_the_readable_position_rises(hos
 
 
 async def test_position_requests_answer_behind_every_decision(host: SegmentHost) -> None:
-    """T27: `caught_up` reads the headers itself, so it heals a watch that has not told yet."""
+    """T27: `caught_up` reads the headers itself, so a late watch does no harm."""
     segment = await host.own()
     txn = await host.begin()
     position = await segment.publish(b"a", txn)
@@ -319,7 +319,7 @@ async def test_a_claim_that_an_old_image_still_shows_answers_nothing() -> None:
 
 
 async def test_an_aborted_transaction_stays_hidden_when_its_header_is_gone(host: SegmentHost) -> None:
-    """T17, T19: and a committed one stays visible."""
+    """T17, T19: a committed one stays visible."""
     segment = await host.own()
     committed, aborted = await host.begin(), await host.begin()
     await segment.publish(b"yes", committed)
@@ -336,7 +336,7 @@ async def test_an_aborted_transaction_stays_hidden_when_its_header_is_gone(host:
 
 
 async def test_a_segment_sealed_in_the_middle_of_transactions(host: SegmentHost) -> None:
-    """T20: both outcomes complete, nothing is appended to what is sealed."""
+    """T20: both outcomes are applied, and nothing is appended to the sealed ledger."""
     segment = await host.own()
     committed, aborted = await host.begin(), await host.begin()
     await segment.publish(b"yes", committed)
@@ -356,7 +356,7 @@ async def test_a_segment_sealed_in_the_middle_of_transactions(host: SegmentHost)
 
 
 async def test_the_counters_count(host: SegmentHost) -> None:
-    """T34: op records written, outstanding, and the index queries of a recovery."""
+    """T34: it counts op records written and outstanding, and the index queries of a recovery."""
     segment = await host.own()
     assert host.counters == OpCounters(index_queries=1, index_query_seconds=host.counters.index_query_seconds)
     txns: list[TxnId] = [await host.begin() for _ in range(3)]

@@ -1,7 +1,7 @@
 """Power loss and kill at any step of publishing, committing and aborting; then the next owner.
 
-Ledgers and metadata log stand on one simulated disk that loses power after a drawn number of operations. What clients
-were answered before that is written down, and is what the next owner is held to.
+Ledgers and metadata log are on one simulated disk that loses power after a drawn number of operations. The test records
+the answers to clients. The next owner must keep these promises.
 """
 
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class History:
 
 
 def power_of(*drawn: object) -> int:
-    """After how many operations the power goes: spread evenly; drawn by itself it would nearly always be small."""
+    """Draw when the power is lost, evenly; Hypothesis alone would nearly always draw small numbers."""
     return OPENED + crc32(repr(drawn).encode()) % OPERATIONS
 
 
@@ -72,7 +72,7 @@ async def client(host: SegmentHost, segment: Segment, history: History, number: 
 
 
 async def run_until_it_breaks(files: SimulatedFiles, history: History, plans: list[str]) -> bool:
-    """Whether the power went before it was over."""
+    """Return whether the power was lost before the end."""
     broke = False
     try:
         async with EmbeddedStore.open(files, DATA) as metadata, segment_host(metadata, files) as host:
@@ -146,7 +146,7 @@ PLANS = st.lists(st.sampled_from(["commit", "abort", "open", "plain"]), min_size
     lose_unsynced=st.booleans(),
 )
 async def test_no_crash_loses_a_commit_or_shows_an_abort(plans: list[str], seed: int, lose_unsynced: bool) -> None:
-    """D1, D3, D7, D8, T18, T25, T26: at any operation of the disk, with any part of what was not synced."""
+    """D1, D3, D7, D8, T18, T25, T26: at any disk operation, with any subset of unsynced writes."""
     files = SimulatedFiles(seed=seed)
     history = History()
     files.lose_power_after(power_of(seed, plans))
@@ -156,7 +156,7 @@ async def test_no_crash_loses_a_commit_or_shows_an_abort(plans: list[str], seed:
 
 @every_schedule(examples_max=15, plans=PLANS, seed=st.integers(0, 1 << 16))
 async def test_a_crash_in_the_middle_of_a_takeover_is_harmless(plans: list[str], seed: int) -> None:
-    """T26: the owner after that takes over all the same."""
+    """T26: the owner after that takes over correctly."""
     files = SimulatedFiles(seed=seed)
     history = History()
     await run_until_it_breaks(files, history, plans)

@@ -1,4 +1,4 @@
-"""The transaction buffer over a store whose change sets have limits."""
+"""The transaction buffer over a store with limited change sets."""
 
 import trio
 
@@ -21,7 +21,7 @@ async def op_records_removed(store: MetadataStore, scope: trio.CancelScope) -> N
 
 
 async def test_what_takes_several_operations_a_transaction_stays_within_a_change_set(etcd_server: EtcdProcess) -> None:
-    """T26, M25: an abort record and two op records each, of as many transactions as are settled together."""
+    """T26, M25: each transaction needs an abort record and two removals, for all that are settled together."""
     files = SimulatedFiles(seed=3)
     transactions = SETTLE_BATCH_MAX
     assert 3 * transactions + 1 > OPERATIONS_MAX

@@ -1,4 +1,4 @@
-"""Owners that are stale, stores that do not answer, segments that are deleted, images that are behind."""
+"""Stale owners, silent stores, deleted segments, and lagging images."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from txn.open_header import OP_PUT_SECONDS_MAX
 
 
 async def test_a_stale_owner_writes_nothing(host: SegmentHost) -> None:
-    """D4: no op record of its own, and its abort record and its removals are refused."""
+    """D4: its op record, its abort record and its removals are refused."""
     stale = await host.own()
     open_one, other = await host.begin(), await host.begin()
     await stale.publish(b"a", open_one)
@@ -37,7 +37,7 @@ async def test_a_stale_owner_writes_nothing(host: SegmentHost) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_stale_owner_that_wrote_nothing_since_settles_nothing(host: SegmentHost, commit: bool) -> None:
-    """D4: it hears of the decision as the new owner does, and its change set is refused as a whole."""
+    """D4: it gets the decision like the new owner, and its change set is refused as a whole."""
     stale = await host.own()
     txn = await host.begin()
     await stale.publish(b"a", txn)
@@ -51,7 +51,7 @@ async def test_a_stale_owner_that_wrote_nothing_since_settles_nothing(host: Segm
 
 
 async def test_an_owner_that_learns_by_a_publish_that_it_is_stale_ends(host: SegmentHost) -> None:
-    """D4: whoever runs the buffer closes the segment, so that its clients look for the new owner."""
+    """D4: the buffer's caller closes the segment, so that clients look up the new owner."""
     stale = await host.own()
     txn = await host.begin()
     await host.claim()
@@ -64,7 +64,7 @@ async def test_an_owner_that_learns_by_a_publish_that_it_is_stale_ends(host: Seg
 async def test_a_store_that_does_not_answer_ends_the_ownership(
     host: SegmentHost, store: SteeredStore, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """D7: the outcome of the op record is unknown, so nothing is appended and the next owner finds out."""
+    """D7: the op record's outcome is unknown, so nothing is appended, and the next owner finds out."""
     segment = await host.own()
     txn = await host.begin()
 
@@ -84,7 +84,7 @@ async def test_a_store_that_does_not_answer_ends_the_ownership(
 
 
 async def test_an_op_record_of_unknown_outcome_ends_the_ownership(host: SegmentHost, store: SteeredStore) -> None:
-    """D7, M22: the store says that it does not know, so whoever owns the segment next looks at what is there."""
+    """D7, M22: the store does not know, so the segment's next owner reads what is there."""
     segment = await host.own()
     txn = await host.begin()
 
@@ -102,7 +102,7 @@ async def test_an_op_record_of_unknown_outcome_ends_the_ownership(host: SegmentH
 
 
 async def test_a_deleted_segment_leaves_no_records(host: SegmentHost) -> None:
-    """D16: also when a transaction is aborted while its segment is being deleted."""
+    """D16: a transaction may be aborted while its segment is being deleted."""
     segment = await host.own()
     aborted, late = await host.begin(), await host.begin()
     await segment.publish(b"a", aborted)
@@ -117,7 +117,7 @@ async def test_a_deleted_segment_leaves_no_records(host: SegmentHost) -> None:
 
 
 async def test_what_an_earlier_segment_of_the_name_left_changes_nothing(host: SegmentHost) -> None:
-    """D16: its op record goes, the new segment holds nothing for it, and no abort record of it is made."""
+    """D16: its op record is removed, the new segment holds nothing back for it, and it gets no abort record."""
     segment = await host.own()
     txn = await host.begin()
     await segment.publish(b"old", txn)
@@ -136,7 +136,7 @@ async def test_what_an_earlier_segment_of_the_name_left_changes_nothing(host: Se
 async def test_a_record_that_is_answered_after_the_segment_was_closed_is_not_counted(
     host: SegmentHost, store: SteeredStore
 ) -> None:
-    """T34: it is the next owner's, who counts it; nobody is told of the decision twice."""
+    """T34: the record belongs to the next owner, who counts it; nobody gets the decision twice."""
     segment = await host.own()
     txn = await host.begin()
     go_on = trio.Event()
@@ -161,7 +161,7 @@ async def test_a_record_that_is_answered_after_the_segment_was_closed_is_not_cou
 
 
 async def test_a_header_that_the_image_lacks_is_looked_for_behind_a_barrier() -> None:
-    """D5: created a moment ago at another broker."""
+    """D5: another broker created it a moment ago."""
     store = LaggingStore()
     async with segment_host(store, SimulatedFiles(seed=3)) as host:
         segment = await host.own()
@@ -173,7 +173,7 @@ async def test_a_header_that_the_image_lacks_is_looked_for_behind_a_barrier() ->
 
 
 async def test_an_image_that_still_says_open_does_not_let_a_write_through() -> None:
-    """D5: the first write is caught by the record's condition, a later one by the barrier before the append."""
+    """D5: the record's condition catches the first write, and the barrier before the append a later one."""
     store = LaggingStore()
     async with segment_host(store, SimulatedFiles(seed=3)) as host:
         segment = await host.own()

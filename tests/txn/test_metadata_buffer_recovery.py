@@ -1,13 +1,13 @@
-"""The transaction buffer taken over by a next owner, over a real managed ledger."""
+"""The transaction buffer after a takeover, over a real managed ledger."""
 
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from storage.entry import Entry
+from storage.entry import Entry, TxnId
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, LATEST
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import Segment, segment_host
+from tests.support.segments import Segment, SegmentHost, segment_host
 from txn.headers import header_key
 
 
@@ -24,7 +24,7 @@ def files() -> SimulatedFiles:
 async def test_what_an_open_transaction_wrote_stays_hidden_after_a_takeover(
     metadata: MemoryStore, files: SimulatedFiles
 ) -> None:
-    """D1, T25: the next owner serves only below the open transaction, and shows its entry once it is committed."""
+    """D1, T25: the next owner serves only entries below the open transaction, and shows its entry after the commit."""
     async with segment_host(metadata, files) as first:
         segment = await first.own()
         txn = await first.begin()
@@ -44,7 +44,7 @@ async def test_what_an_open_transaction_wrote_stays_hidden_after_a_takeover(
 async def test_what_was_recovered_and_aborted_stays_hidden_in_every_ledger(
     metadata: MemoryStore, files: SimulatedFiles
 ) -> None:
-    """D1, T19: the next owner knows only where it begins; its entries stand in several ledgers, each with its index."""
+    """D1, T19: the next owner knows only the start; the entries are in several ledgers, each with an index."""
     async with segment_host(metadata, files) as first:
         segment = await first.own(ledger_bytes_max=1)
         txn = await first.begin()
@@ -65,7 +65,7 @@ async def test_what_was_recovered_and_aborted_stays_hidden_in_every_ledger(
 
 
 async def entries_of(segment: Segment) -> list[Entry]:
-    """Everything that is durable, readable or not."""
+    """Return everything durable, readable or not."""
     found: list[Entry] = []
     at = EARLIEST
     while entries := await segment.ledger.read(at, upto=LATEST, entries_max=100, bytes_max=1_000_000):
@@ -74,15 +74,21 @@ async def entries_of(segment: Segment) -> list[Entry]:
     return found
 
 
+async def write_open_entry(host: SegmentHost) -> tuple[Segment, TxnId]:
+    """Prepare a segment with an entry of an open transaction, and a later one without a transaction."""
+    segment = await host.own()
+    txn = await host.begin()
+    await segment.publish(b"unknown", txn)
+    await segment.publish(b"after")
+    return segment, txn
+
+
 async def test_a_transaction_whose_header_is_gone_is_aborted_at_the_takeover(
     metadata: MemoryStore, files: SimulatedFiles
 ) -> None:
-    """T19, T25: nothing says that it was committed, so nobody sees it; that is remembered without its op record."""
+    """T19, T25: nothing proves a commit, so nobody sees it; this is remembered without its op record."""
     async with segment_host(metadata, files) as first:
-        segment = await first.own()
-        txn = await first.begin()
-        await segment.publish(b"unknown", txn)
-        await segment.publish(b"after")
+        _, txn = await write_open_entry(first)
     await metadata.delete(header_key(txn))
     async with segment_host(metadata, files.kill()) as second:
         segment = await second.own()
@@ -96,12 +102,9 @@ async def test_a_transaction_whose_header_is_gone_is_aborted_at_the_takeover(
 async def test_a_header_that_goes_while_its_segment_is_served_lets_the_segment_go_on(
     metadata: MemoryStore, files: SimulatedFiles
 ) -> None:
-    """T19: as at a takeover, and nobody waits for one."""
+    """T19: it is treated as at a takeover, without waiting for one."""
     async with segment_host(metadata, files) as broker:
-        segment = await broker.own()
-        txn = await broker.begin()
-        await segment.publish(b"unknown", txn)
-        await segment.publish(b"after")
+        segment, txn = await write_open_entry(broker)
         await metadata.delete(header_key(txn))
         await wait_all_tasks_blocked()
         assert await segment.visible() == [b"after"]

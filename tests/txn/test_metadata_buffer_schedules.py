@@ -1,4 +1,4 @@
-"""Publish, decide, take over and cancel, in any order of the tasks, against a model that knows only the rules."""
+"""Publish, decide, take over and cancel, in any task order, compared with a simple model."""
 
 import trio
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ ENDS = [EndAction.COMMIT, EndAction.ABORT, None]
 
 
 class World:
-    """Two transactions and what is written to them; owners may change in the middle."""
+    """Two transactions and their writes. Owners may change in between."""
 
     def __init__(self, host: SegmentHost, segment: Segment, ledger_bytes_max: int) -> None:
         self.host = host
@@ -49,7 +49,7 @@ class World:
         self.segment = await self.host.own(ledger_bytes_max=self.ledger_bytes_max)
 
     async def watch(self) -> None:
-        """The readable position never goes back, and never passes an entry that is undecided."""
+        """Check that the readable position never goes back, and never passes an undecided entry."""
         segment = self.segment
         while True:
             now = segment.buffer.readable.value
@@ -68,7 +68,7 @@ class World:
 async def test_what_is_visible_follows_from_the_decisions(
     writes: list[tuple[int | None, bool]], ends: tuple[EndAction | None, ...], takes_over: bool, ledger_bytes_max: int
 ) -> None:
-    """T12, T13, T14, T15, T19, T26, D7: every entry of a committed transaction and none of another, for every owner."""
+    """T12, T13, T14, T15, T19, T26, D7: every owner shows exactly the entries of committed transactions."""
     async with segment_host(MemoryStore(), SimulatedFiles(seed=2)) as host:
         world = World(host, await host.own(ledger_bytes_max=ledger_bytes_max), ledger_bytes_max)
         txns = [await host.begin(), await host.begin()]

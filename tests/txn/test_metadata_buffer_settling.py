@@ -1,4 +1,4 @@
-"""What the records of a decided transaction wait for, and what they say."""
+"""What the records of a decided transaction wait for, and what they contain."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.support.segments import append, segment_host
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_an_op_record_stays_until_its_entries_are_durable(commit: bool) -> None:
-    """T25, T26: decided while its last entry is on its way to the disk, it is still the next owner's to find."""
+    """T25, T26: its last entry is still on its way to the disk, so the next owner must find the record."""
     files = SimulatedFiles(seed=3)
     async with segment_host(MemoryStore(), files) as host:
         segment = await host.own()
@@ -35,7 +35,7 @@ async def test_an_op_record_stays_until_its_entries_are_durable(commit: bool) ->
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_removing_op_records_takes_no_sync_of_its_own(commit: bool, mock_clock: MockClock) -> None:
-    """T26: they go along with whatever is written next; an abort record does not wait. Time stands still."""
+    """T26: they go along with the next change set; an abort record does not wait. Time stands still here."""
     files = SimulatedFiles(seed=3)
     async with EmbeddedStore.open(files, Path("/data")) as store, segment_host(store, files) as host:
         segment = await host.own()
@@ -54,7 +54,7 @@ async def test_removing_op_records_takes_no_sync_of_its_own(commit: bool, mock_c
 
 
 async def test_an_aborted_transaction_is_hidden_in_every_ledger_that_it_wrote_to() -> None:
-    """T17, T26: its abort record says where its last entry stands, so each ledger's index names it."""
+    """T17, T26: its abort record names its last entry's position, so each ledger's index contains it."""
     async with segment_host(MemoryStore(), SimulatedFiles(seed=3)) as host:
         segment = await host.own(ledger_bytes_max=100)
         txn = await host.begin()

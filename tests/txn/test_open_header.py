@@ -1,4 +1,4 @@
-"""Putting op records of open transactions: which refusals are tried again, and which are not."""
+"""Writing op records of open transactions: which refusals are retried, and which are not."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from txn.states import TxnState
 
 
 class CountingStore(MemoryStore):
-    """Ends whoever asks again and again."""
+    """Ends a caller that retries again and again."""
 
     barriers = 0
 
@@ -23,7 +23,7 @@ class CountingStore(MemoryStore):
 
 
 async def test_a_lost_claim_is_told_at_once() -> None:
-    """D4: it does not come back, so trying again would only hold the publisher up."""
+    """D4: a claim does not come back, so a retry would only delay the publisher."""
     store = CountingStore()
     txn = v5_id(0, 1)
     await store.commit([Header(TxnState.OPEN, 10, 1).to_put(txn, ABSENT)])

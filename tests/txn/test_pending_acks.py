@@ -1,4 +1,4 @@
-"""Pending acknowledgements of one subscription, with a store that stops, refuses and waits where a test says."""
+"""Pending acknowledgements of one subscription, with a store that stops, refuses and waits when a test says."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ from txn.states import EndAction
 
 
 async def test_a_record_is_removed_only_when_the_cursor_is_durable() -> None:
-    """T23, T26, D3: put the record, decide, put the cursor, remove the record; in this order."""
+    """T23, T26, D3: the order is: write the record, decide, write the cursor, remove the record."""
     store = SteeredStore()
     seen: list[str] = []
 
@@ -51,7 +51,7 @@ async def test_a_record_is_removed_only_when_the_cursor_is_durable() -> None:
 
 @pytest.mark.parametrize("action", EndAction)
 async def test_a_decision_that_comes_first_refuses_the_acknowledgement(action: EndAction) -> None:
-    """T12, T24: the record is conditioned on the open header, so it is not written, and the messages are free."""
+    """T12, T24: the record requires the open header, so it is not written, and the messages are free."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
@@ -72,7 +72,7 @@ async def test_a_decision_that_comes_first_refuses_the_acknowledgement(action: E
 
 @pytest.mark.parametrize("action", EndAction)
 async def test_a_decision_while_the_record_is_being_answered(action: EndAction) -> None:
-    """T23, T27: the record was first, so it is part of the transaction, though its writer does not know yet."""
+    """T23, T27: the record was first, so it belongs to the transaction, although its writer does not know yet."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
@@ -92,7 +92,7 @@ async def test_a_decision_while_the_record_is_being_answered(action: EndAction) 
 
 
 async def test_what_is_acknowledged_already_is_answered_when_that_is_durable() -> None:
-    """T24: a cumulative one at or below the mark-delete records nothing; after a crash it must hold all the same."""
+    """T24: a cumulative one at or below the mark-delete needs no record, but must hold after a crash."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
@@ -111,7 +111,7 @@ async def test_what_is_acknowledged_already_is_answered_when_that_is_durable() -
 
 
 async def test_a_broker_whose_image_lags() -> None:
-    """D5: it takes what a transaction that it has not heard of acknowledges, and nothing after the decision."""
+    """D5: it accepts acknowledgements of a transaction that it does not know yet, and none after the decision."""
     store = LaggingStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
@@ -133,7 +133,7 @@ async def test_a_broker_whose_image_lags() -> None:
 
 
 async def test_a_moved_cursor_forgets_what_is_pending_and_what_is_being_written() -> None:
-    """D16: none of it is applied, whatever is decided; nothing is taken before the move is durable."""
+    """D16: no decision applies them, and nothing is accepted before the move is durable."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         first, second = await rig.begin(), await rig.begin()
@@ -173,7 +173,7 @@ async def test_a_moved_cursor_forgets_what_is_pending_and_what_is_being_written(
 
 
 async def test_the_record_of_an_acknowledgement_from_before_a_move_goes_when_there_is_space() -> None:
-    """D16, E13: the store, whose disk is full, refuses to remove it. The segment goes on, and the record goes later."""
+    """D16, E13: the store, whose disk is full, refuses the removal; the segment continues."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
@@ -196,7 +196,7 @@ async def test_the_record_of_an_acknowledgement_from_before_a_move_goes_when_the
 
 
 async def test_an_acknowledgement_that_waited_through_a_move_is_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D5, D16: the header was looked for behind a barrier meanwhile; it would undo the move."""
+    """D5, D16: the header was read behind a barrier meanwhile; the acknowledgement would undo the move."""
     store = LaggingStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
@@ -223,7 +223,7 @@ async def test_an_acknowledgement_that_waited_through_a_move_is_of_before(monkey
 
 
 async def test_more_than_the_cursor_can_remember(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T23, T29: what a commit acknowledges and the cursor has no room for stays pending until it has."""
+    """T23, T29: committed acknowledgements that the cursor has no room for stay pending until it has room."""
     monkeypatch.setattr(ranges, "RANGES_MAX", 2)
     store = SteeredStore()
     async with owned(store, stream_of(9)) as rig:
@@ -277,7 +277,7 @@ async def test_what_is_pending_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_a_record_that_the_store_refuses_is_refused_alone(
     refused: ExpectedError, told: type[ExpectedError]
 ) -> None:
-    """T22, E11: nothing was written, and that is known. So the messages are free and the subscription goes on."""
+    """T22, E11: it is known that nothing was written. So the messages are free, and the subscription continues."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
@@ -303,7 +303,7 @@ async def test_a_record_that_the_store_refuses_is_refused_alone(
 
 
 async def test_one_that_is_refused_leaves_the_transactions_others_reserved() -> None:
-    """T24: a cumulative command names messages that another one holds; refusing it frees the rest alone."""
+    """T24: a cumulative command names another one's messages; refusing it frees only its own."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
@@ -323,7 +323,7 @@ async def test_one_that_is_refused_leaves_the_transactions_others_reserved() -> 
 
 
 async def test_acknowledging_cancelled_at_any_step() -> None:
-    """T22, E5: there is a record and a reservation, or there is neither. Cancelled, the command can be repeated."""
+    """T22, E5: there is a record and a reservation, or neither. The cancelled command can be repeated."""
     async with owned(SteeredStore(), stream_of(3)) as rig:
         txn = await rig.begin()
 
@@ -340,7 +340,7 @@ async def test_acknowledging_cancelled_at_any_step() -> None:
 
 
 async def test_a_record_that_is_answered_after_the_subscription_was_closed_is_not_counted() -> None:
-    """T34: it is the next owner's, who counts it."""
+    """T34: it belongs to the next owner, who counts it."""
     store = SteeredStore()
     go_on = trio.Event()
 
@@ -358,7 +358,7 @@ async def test_a_record_that_is_answered_after_the_subscription_was_closed_is_no
 
 
 async def test_clearing_cancelled_at_any_step() -> None:
-    """D16: it is done as a whole."""
+    """D16: it happens completely or not at all."""
     async with owned(SteeredStore(), stream_of(3)) as rig:
         txn = await rig.begin()
 
@@ -373,7 +373,7 @@ async def test_clearing_cancelled_at_any_step() -> None:
 
 
 async def test_the_cursor_is_asked_behind_every_decision() -> None:
-    """T23, T27: `caught_up` reads the headers itself, so it heals a watch that has not told yet."""
+    """T23, T27: `caught_up` reads the headers itself, so a late watch does no harm."""
     async with owned(SteeredStore(), stream_of(3)) as rig:
         txn, open_one = await rig.begin(), await rig.begin()
         await rig.acknowledge(txn, 1, cumulative=True)
@@ -406,7 +406,7 @@ async def test_a_stale_owner_says_nothing_about_the_cursor(is_waiting: bool) -> 
 async def test_an_acknowledgement_that_waited_through_an_abort_of_a_cumulative_one_is_of_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """T24, D5: its consumer was sent what lies behind messages that come again now; it would acknowledge these."""
+    """T24, D5: its consumer had messages behind those that are redelivered now, and would acknowledge these."""
     store = LaggingStore()
     async with owned(store, stream_of(5)) as rig:
         aborted = await rig.begin()
@@ -434,7 +434,7 @@ async def test_an_acknowledgement_that_waited_through_an_abort_of_a_cumulative_o
 
 
 async def test_a_record_stays_until_the_last_of_its_messages_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T26, D3: the cursor's record has room for the first alone, until the gaps below are filled."""
+    """T26, D3: the cursor's record has room only for the first message, until the gaps below are filled."""
     monkeypatch.setattr(cursor_record, "STORED_MAX", 1)
     async with owned(SteeredStore(), stream_of(5)) as rig:
         txn = await rig.begin()

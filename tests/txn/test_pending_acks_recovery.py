@@ -1,4 +1,4 @@
-"""What the next owner of a subscription makes of what earlier ones left pending."""
+"""How the next owner of a subscription treats what earlier owners left pending."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ from txn.states import EndAction
 
 
 async def test_a_stale_owner_records_nothing() -> None:
-    """D4: its claim is gone, so it ends; the next owner finds what was recorded before."""
+    """D4: its claim is gone, so it ends; the next owner finds the earlier records."""
     store, stream = SteeredStore(), stream_of(3)
     async with owned(store, stream) as old:
         txn = await old.begin()
@@ -36,7 +36,7 @@ async def test_a_stale_owner_records_nothing() -> None:
 
 
 async def test_a_record_that_a_stale_owner_cannot_take_back_has_an_unknown_outcome() -> None:
-    """D16, M22: the cursor moved while the record was put. If the move is never durable, the record counts."""
+    """D16, M22: the cursor moved while the record was written. If the move never becomes durable, the record counts."""
     store, stream = SteeredStore(), stream_of(3)
     async with owned(store, stream) as old:
         txn = await old.begin()
@@ -57,7 +57,7 @@ async def test_a_record_that_a_stale_owner_cannot_take_back_has_an_unknown_outco
 
 
 async def test_an_unknown_answer_leaves_the_rest_to_the_next_owner() -> None:
-    """T26, M22: the record may be there, so what it names is neither applied nor sent again here."""
+    """T26, M22: the record may exist, so its messages are neither acknowledged nor resent here."""
     store, stream = SteeredStore(), stream_of(3)
     async with owned(store, stream) as old:
         txn = await old.begin()
@@ -82,7 +82,7 @@ async def test_an_unknown_answer_leaves_the_rest_to_the_next_owner() -> None:
 
 
 async def test_final_headers_are_materialised_at_once() -> None:
-    """T25: recovery groups the records by transaction and applies what was decided; what is open stays reserved."""
+    """T25: recovery groups the records by transaction and applies decided ones; open ones stay reserved."""
     store, stream = SteeredStore(), stream_of(5)
     async with owned(store, stream) as old:
         committed, aborted, still_open = [await old.begin() for _ in range(3)]
@@ -102,7 +102,7 @@ async def test_final_headers_are_materialised_at_once() -> None:
 
 
 async def test_of_two_cumulative_ones_the_open_one_stays_reserved() -> None:
-    """T24, T25: the decided one's records are still there; in whichever order the two are found, the other holds."""
+    """T24, T25: the decided one's records are still there; whichever is found first, the other stays reserved."""
     store, stream = SteeredStore(), stream_of(5)
 
     async def hang(ops: Sequence[Op]) -> None:
@@ -127,7 +127,7 @@ async def test_of_two_cumulative_ones_the_open_one_stays_reserved() -> None:
 
 
 async def test_records_without_a_header_or_of_another_subscription_are_removed() -> None:
-    """T28, D16: nothing says that they were committed, or the cursor they are of is gone; nothing is acknowledged."""
+    """T28, D16: nothing proves a commit, or their cursor is gone; nothing is acknowledged."""
     store, stream = SteeredStore(), stream_of(3)
     async with owned(store, stream) as old:
         txn = await old.begin()
@@ -143,7 +143,7 @@ async def test_records_without_a_header_or_of_another_subscription_are_removed()
 
 
 async def test_names_that_contain_the_separators_are_told_apart() -> None:
-    """T32: whatever two subscriptions are called, neither sees the other's records."""
+    """T32: with any names, two subscriptions do not see each other's records."""
     store, stream = SteeredStore(), stream_of(3)
     names = ["a:b", "a", "a%3Ab", "b/a:", "a:b:c"]
     for number, name in enumerate(names):
@@ -160,7 +160,7 @@ async def test_names_that_contain_the_separators_are_told_apart() -> None:
 
 
 async def test_a_stale_owner_removes_no_record() -> None:
-    """D4: it hears of the abort as the new owner does, which has to find what was acknowledged."""
+    """D4: it gets the abort like the new owner, which must find the acknowledgements."""
     store, stream = SteeredStore(), stream_of(3)
     async with owned(store, stream) as old:
         txn = await old.begin()

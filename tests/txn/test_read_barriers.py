@@ -1,4 +1,4 @@
-"""Which barrier a publish has to wait for, by when it arrived and when the barrier began."""
+"""Which barrier a publish must wait for. It depends on when the publish arrived and when the barrier began."""
 
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -24,7 +24,7 @@ class HeldStore(LaggingStore):
 
 
 async def test_one_that_began_before_is_not_enough(nursery: trio.Nursery) -> None:
-    """D5: of two that are under way, the one that passes first says nothing to who arrived between their beginnings."""
+    """D5: with two barriers in progress, the first one is too old for a publish that arrived between their starts."""
     store = HeldStore()
     barriers = ReadBarriers(store)
     passed: list[str] = []
@@ -51,7 +51,7 @@ async def test_one_that_began_before_is_not_enough(nursery: trio.Nursery) -> Non
 
 
 async def test_a_later_one_serves_who_arrived_before_it(nursery: trio.Nursery) -> None:
-    """D5: whichever passes first."""
+    """D5: this holds whichever passes first."""
     store = HeldStore()
     barriers = ReadBarriers(store)
     early = barriers.next()
@@ -67,7 +67,7 @@ async def test_a_later_one_serves_who_arrived_before_it(nursery: trio.Nursery) -
 
 
 async def test_one_that_was_cancelled_served_nobody() -> None:
-    """D5: at any step; the next who waits begins another."""
+    """D5: at any step; the next caller begins another one."""
     store = LaggingStore()
     barriers = ReadBarriers(store)
     number = barriers.next()

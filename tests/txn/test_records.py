@@ -1,4 +1,4 @@
-"""Headers and op records: what stands in the store, and under which keys it is found."""
+"""Headers and op records: their contents, and the index keys that find them."""
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -29,14 +29,14 @@ times = st.integers(0, 2**45)
 
 @given(ids)
 def test_an_id_survives_its_keys(txn: TxnId) -> None:
-    """T33: v5 ids carry bit 62, which their keys leave out and give back."""
+    """T33: v5 ids have bit 62, which their keys leave out and restore."""
     assert is_v5(txn)
     assert txn_from_name(txn_name(txn)) == txn
     assert txn_of_key(header_key(txn)) == txn
 
 
 def test_a_v4_id_is_no_v5_id() -> None:
-    """T33: the two kinds cannot meet."""
+    """T33: the two kinds cannot collide."""
     assert not is_v5(TxnId(0, 0))
     assert not is_v5(TxnId(3, 2**61))
 
@@ -69,13 +69,13 @@ def test_a_final_header_stands_under_its_state_only(txn: TxnId, finalized: int, 
 
 @given(st.integers(0, 10**19), st.integers(0, 10**19))
 def test_numbers_in_keys_keep_their_order(one: int, other: int) -> None:
-    """M12: 9 < 10 < 10^19 as text too."""
+    """M12: 9 < 10 < 10^19 also holds for the keys as text."""
     assert (fixed_width(one) < fixed_width(other)) == (one < other)
 
 
 @given(ids, st.text(min_size=1), st.text(min_size=1))
 def test_an_op_record_names_one_segment(txn: TxnId, segment: str, other: str) -> None:
-    """T3, T32: an op record is found by its segment and by no other, whatever the names hold."""
+    """T3, T32: only its own segment finds an op record, whatever the names contain."""
     op = WriteOp(txn, segment, "creation", Position(4, 2))
     put = op.to_put()
     key = f"{put.prefix}-{1:020d}"

@@ -1,4 +1,4 @@
-"""Messages that are acknowledged twice in transactions, and commands that come twice."""
+"""Messages that are acknowledged twice in transactions, and repeated commands."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from txn.states import EndAction
 
 
 async def test_a_message_is_acknowledged_once_in_its_own_transaction_too() -> None:
-    """E5: a second single acknowledgement is a conflict, and changes nothing; a cumulative one may follow."""
+    """E5: a second individual acknowledgement is a conflict and changes nothing; a cumulative one may follow."""
     async with owned(SteeredStore(), stream_of(5)) as rig:
         txn = await rig.begin()
         await rig.acknowledge(txn, 1, identity=command())
@@ -39,7 +39,7 @@ async def test_a_message_is_acknowledged_once_in_its_own_transaction_too() -> No
 
 
 async def test_messages_of_a_batch_are_acknowledged_once_each() -> None:
-    """E5: by their bits, in one command or several, of one transaction or two."""
+    """E5: this holds for their bits, in one command or several, of one transaction or two."""
     async with owned(SteeredStore(), stream_of(2)) as rig:
         first, second, third = [EntryAck(rig.stream.positions[0], 0b111 & ~(1 << bit), 3) for bit in range(3)]
         txn = await rig.begin()
@@ -53,7 +53,7 @@ async def test_messages_of_a_batch_are_acknowledged_once_each() -> None:
 
 
 async def test_the_repeat_of_a_command_is_no_second_acknowledgement() -> None:
-    """E5: it comes by another connection with the same name, number and messages, and is answered as the first."""
+    """E5: it arrives on another connection with the same name, number and messages, and gets the first answer."""
     async with owned(SteeredStore(), stream_of(5)) as rig:
         txn, another = await rig.begin(), await rig.begin()
         sent = command()
@@ -79,7 +79,7 @@ async def test_the_repeat_of_a_command_is_no_second_acknowledgement() -> None:
 
 @pytest.mark.parametrize("is_taken", [True, False])
 async def test_a_repeat_waits_for_the_first(is_taken: bool) -> None:
-    """E5: nobody knows yet whether it is recorded; if it is refused, so is the repeat."""
+    """E5: it is unknown whether the first is recorded; if it is refused, so is the repeat."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
@@ -113,7 +113,7 @@ async def test_a_repeat_waits_for_the_first(is_taken: bool) -> None:
 
 
 async def test_a_repeat_of_a_refused_command_is_the_first() -> None:
-    """E5: it had met something that is over now."""
+    """E5: the first one had met a conflict that is over now."""
     async with owned(SteeredStore(), stream_of(3)) as rig:
         txn, other = await rig.begin(), await rig.begin()
         await rig.acknowledge(other, 1)
@@ -154,7 +154,7 @@ async def test_a_repeat_after_a_move_is_of_before() -> None:
 
 
 async def test_a_repeat_is_recognised_by_the_next_owner() -> None:
-    """E5: by the op record, also where the earlier owner never heard whether it is there."""
+    """E5: the op record identifies it, even if the earlier owner never learned whether the record exists."""
     store, stream = SteeredStore(), stream_of(3)
 
     async def lose_answer(ops: Sequence[Op]) -> None:

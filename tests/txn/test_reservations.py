@@ -1,4 +1,4 @@
-"""Who reserved which messages, as tables."""
+"""Which messages are reserved, and by whom, as tables."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def at(entry: int, remaining: int = 0, size: int = 0) -> EntryAck:
     ],
 )
 def test_which_acknowledgements_share_a_message(first: EntryAck, second: EntryAck, meet: bool) -> None:
-    """T24, D12: those that have one message in common."""
+    """T24, D12: those that have a message in common."""
     assert overlap(first, second) is overlap(second, first) is meet
 
 
@@ -55,7 +55,7 @@ def test_which_acknowledgements_share_a_message(first: EntryAck, second: EntryAc
 def test_what_meets_what(
     held: EntryAck, held_cumulative: bool, asked: EntryAck, asked_cumulative: bool, met: int | None
 ) -> None:
-    """T24, E5: within one transaction a cumulative acknowledgement meets nothing."""
+    """T24, E5: within one transaction a cumulative acknowledgement conflicts with nothing."""
     reserved = Reservations()
     reserved.reserve(ONE, [held], cumulative=held_cumulative)
     found = reserved.conflict(TWO, [at(100), asked] if not asked_cumulative else [asked], cumulative=asked_cumulative)
@@ -67,7 +67,7 @@ def test_what_meets_what(
 
 
 def test_what_may_be_sent() -> None:
-    """D12: what is left over of a batch, whoever reserved the rest."""
+    """D12: the remaining messages of a batch, whoever reserved the others."""
     reserved = Reservations()
     assert reserved.unreserved(Position(7, 0)) is None
     reserved.reserve(ONE, [at(5, 0b110, 3), at(8)], cumulative=False)

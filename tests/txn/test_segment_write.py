@@ -1,4 +1,4 @@
-"""Where the entries of a transaction stand that an earlier owner left open."""
+"""Finds the entries of a transaction that an earlier owner left open."""
 
 import pytest
 from trio.testing import wait_all_tasks_blocked
@@ -15,7 +15,7 @@ from txn.segment_write import find_span
 
 
 async def test_a_span_begins_with_the_first_entry_and_ends_with_the_log() -> None:
-    """T18, T25: also over ledgers; none of it is below the bound; without an entry there is no span."""
+    """T18, T25: it may cover several ledgers; no entry is below the bound; without an entry there is no span."""
     files, metadata = SimulatedFiles(seed=3), MemoryStore()
     async with segment_host(metadata, files) as first:
         segment = await first.own(ledger_bytes_max=1)
@@ -38,7 +38,7 @@ async def test_a_span_begins_with_the_first_entry_and_ends_with_the_log() -> Non
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 async def test_an_entry_that_nobody_can_read_may_be_its_first(damaged: int) -> None:
-    """T25, E3: so the readable position stays below, and what is open behind the damage is shown to nobody."""
+    """T25, E3: so the readable position stays below, and open entries behind the damage are shown to nobody."""
     files, metadata = SimulatedFiles(seed=3), MemoryStore()
     async with segment_host(metadata, files) as first:
         segment = await first.own(ledger_bytes_max=1)

@@ -1,4 +1,4 @@
-"""Sweeps whose work is proportional to what is due, and in which nothing hides what follows."""
+"""Sweeps do work in proportion to what is due, and no entry hides later ones."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -95,7 +95,7 @@ def final_index(rest: str) -> tuple[IndexEntry, ...]:
 
 
 async def test_headers_that_stay_are_looked_at_once_a_sweep(store: CountingStore, mock_clock: MockClock) -> None:
-    """E7, E16, T31: ten pages of headers that their segment keeps, all of one millisecond; none is met twice."""
+    """E7, E16, T31: ten pages of headers of one millisecond, which their segment keeps; none is read twice."""
     count = 10 * SWEEP_BATCH
     for number in range(count):
         await wrote(store, await finished(store, number), "segment://public/default/x/0000-ffff-0")
@@ -121,7 +121,7 @@ async def test_headers_that_stay_are_looked_at_once_a_sweep(store: CountingStore
 async def test_many_op_records_on_one_segment_do_not_hide_the_others(
     store: CountingStore, mock_clock: MockClock
 ) -> None:
-    """T29, T30: neither those of a segment that cannot be loaded nor those of one that is gone."""
+    """T29, T30: this holds for a segment that cannot be loaded, and for one that is gone."""
     first, last = ("segment://public/default/x/0000-7fff-0", "segment://public/default/x/8000-ffff-1")
     kept, gone = await finished(store, 1), await finished(store, 2)
     for txn, segment in ((kept, first), (gone, "segment://public/default/gone/0000-ffff-0")):
@@ -147,7 +147,7 @@ async def test_many_op_records_on_one_segment_do_not_hide_the_others(
 async def test_segments_that_take_for_ever_hold_up_nothing_for_good(
     store: CountingStore, autojump_clock: MockClock
 ) -> None:
-    """T30: as many as are loaded at a time, and the sweep goes on with what follows."""
+    """T30: a bounded number is loaded at a time, and the sweep continues with the next ones."""
     stuck = [f"segment://public/default/stuck/0000-ffff-{number:02}" for number in range(REDRIVES_AT_ONCE)]
     txn = await finished(store, 1)
     for segment in stuck:
@@ -176,7 +176,7 @@ async def test_segments_that_take_for_ever_hold_up_nothing_for_good(
 async def test_without_a_retention_a_kept_header_does_not_keep_the_sweep_running(
     store: CountingStore, autojump_clock: MockClock
 ) -> None:
-    """E7: it waits a moment between two looks."""
+    """E7: it pauses between two rounds."""
     await wrote(store, await finished(store, 1), "segment://public/default/x/0000-ffff-0")
     looks: list[float] = []
 
@@ -192,7 +192,7 @@ async def test_without_a_retention_a_kept_header_does_not_keep_the_sweep_running
 async def test_what_cannot_be_aborted_does_not_keep_the_sweep_of_deadlines_running(
     store: CountingStore, autojump_clock: MockClock
 ) -> None:
-    """E7, T9: more entries past their deadline than a page holds, and none of them goes."""
+    """E7, T9: more entries than a page are past their deadline, and none of them can be aborted."""
     final = Header(TxnState.COMMITTED, 10, 1, finalized_ms=2)
     for number in range(2 * SWEEP_BATCH):
         # Such as no broker writes: it is decided, and stands in the index of open ones.
@@ -208,7 +208,7 @@ async def test_what_cannot_be_aborted_does_not_keep_the_sweep_of_deadlines_runni
 
 
 async def test_a_header_that_another_brokers_sweep_was_first_with_is_not_counted(mock_clock: MockClock) -> None:
-    """T28: each is deleted once, and the rest of its page all the same."""
+    """T28: each is deleted once, and the rest of its page as well."""
     store = SteeredStore()
     txns = [await finished(store, number) for number in range(3)]
 
@@ -241,7 +241,7 @@ async def test_a_header_that_another_brokers_sweep_was_first_with_is_not_counted
 async def test_what_cannot_be_read_is_told_once_and_hides_nothing(
     store: CountingStore, autojump_clock: MockClock, stray: list[Op], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """E11, T28: it stays, and whoever looks into the log finds its name."""
+    """E11, T28: it stays, and the log has its name."""
     kept = await finished(store, 1)
     await wrote(store, kept, "segment://public/default/x/0000-ffff-0")
     await store.commit(stray)
@@ -291,7 +291,7 @@ async def test_a_sweep_removes_only_the_op_records_that_it_read(store: CountingS
 async def test_a_damaged_header_keeps_no_other_transaction_open(
     store: CountingStore, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """E11, T9: the others are aborted at their deadline, and nothing looks at the damaged ones again and again."""
+    """E11, T9: the others are aborted at their deadline, and the damaged ones are not read again and again."""
     early = (IndexEntry(BY_DEADLINE, f"{10:020}:x"),)
     damaged = [
         Put("/txn/id/nobody", b"{}", ABSENT, early),

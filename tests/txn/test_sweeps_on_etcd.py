@@ -1,4 +1,4 @@
-"""What a sweep asks of a store that is elsewhere."""
+"""How many requests a sweep sends to a remote store."""
 
 import trio
 
@@ -16,7 +16,7 @@ TRANSACTIONS = 200
 
 
 async def test_many_headers_are_forgotten_with_few_questions(etcd_server: EtcdProcess) -> None:
-    """T28: one question a transaction took longer than the transactions did, so that their headers piled up."""
+    """T28: one request per transaction took longer than the transactions did, so headers piled up."""
     async with etcd_store(etcd_server.endpoint) as store, trio.open_nursery() as nursery:
         host = GroupHost(store)
 

@@ -1,4 +1,4 @@
-"""A segment's next owner: what it shows, and when, of what the owner before left undecided."""
+"""A segment's next owner: what it shows of undecided transactions, and when."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,14 +34,14 @@ TXN = v5_id(3, 7)
 
 @dataclass
 class World:
-    """A broker's stores and its watch of headers; each `open` is another owner of the segment."""
+    """A broker's stores and its watch of headers. Each `open` is another owner of the segment."""
 
     metadata: MemoryStore
     ledgers: LedgerStore
     headers: HeaderWatch
 
     async def open(self) -> tuple[ManagedLedger, TransactionBuffer]:
-        """The next owner, which has yet to recover."""
+        """Open the next owner, which has not recovered yet."""
         ledger = await open_managed_ledger(
             SEGMENT,
             metadata=self.metadata,
@@ -64,7 +64,7 @@ class World:
         await self.metadata.commit([Header.from_value(record.value).ended(state, 2_000).to_put(txn, record.version)])
 
     async def leave_open(self, payloads: list[bytes]) -> Position:
-        """What an owner leaves that dies in the middle of a transaction: the position of its first entry."""
+        """Leave an open transaction, as an owner that dies. Return the position of its first entry."""
         ledger, buffer = await self.open()
         await buffer.recover()
         await append(buffer, b"before", None)
@@ -85,7 +85,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def visible(ledger: ManagedLedger, buffer: TransactionBuffer) -> list[bytes]:
-    """What a reader gets."""
+    """Return what a reader gets."""
     start = ledger.next_after(Position(-1, -1))
     entries = await ledger.read(start, upto=buffer.readable.value, entries_max=100, bytes_max=1 << 20)
     await buffer.prepare(entries)
@@ -94,7 +94,7 @@ async def visible(ledger: ManagedLedger, buffer: TransactionBuffer) -> list[byte
 
 @pytest.mark.parametrize(("state", "shown"), [(TxnState.COMMITTED, [b"1", b"2"]), (TxnState.ABORTED, [])])
 async def test_the_next_owner_shows_nothing_undecided(state: TxnState, shown: list[bytes]) -> None:
-    """D1, D8: not even before it has recovered, and all that comes before it once it has."""
+    """D1, D8: this holds before it has recovered; afterwards it shows everything before the open transaction."""
     async with world() as broker:
         first = await broker.leave_open([b"1", b"2"])
         ledger, buffer = await broker.open()
@@ -110,7 +110,7 @@ async def test_the_next_owner_shows_nothing_undecided(state: TxnState, shown: li
 async def test_a_decision_during_the_takeover_is_applied(
     state: TxnState, shown: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T25, D7: it comes while the next owner looks for the transaction's entries; they are hidden or shown by it."""
+    """T25, D7: the decision arrives while the next owner searches the transaction's entries; it hides or shows them."""
     async with world() as broker:
         await broker.leave_open([b"1", b"2"])
         ledger, buffer = await broker.open()
@@ -138,7 +138,7 @@ async def test_a_decision_during_the_takeover_is_applied(
 
 
 async def test_a_takeover_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T25: damage ends it in the middle, however often clients ask again; nobody is told of decisions for it."""
+    """T25: damage ends it, however often clients ask again; nobody gets decisions for it."""
     async with world() as broker:
         await broker.leave_open([b"1", b"2"])
         ledger, _ = await broker.open()

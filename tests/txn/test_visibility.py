@@ -1,4 +1,4 @@
-"""What open transactions hold back, against a model that looks at all of them each time."""
+"""What open transactions hold back, compared with a model that checks all of them each time."""
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -31,7 +31,7 @@ def test_the_readable_position_is_below_the_lowest_held(script: list[tuple[str, 
 
 
 def test_finishing_a_later_transaction_moves_nothing() -> None:
-    """T15: only the earliest open transaction's end moves the readable position, and then to the next one's."""
+    """T15: only the end of the earliest open transaction moves the readable position, to the next one's."""
     held = HeldPositions()
     held.hold(TxnId(0, 1), Position(1, 3))
     held.hold(TxnId(0, 2), Position(1, 5))
@@ -52,7 +52,7 @@ def test_a_first_entry_of_a_ledger_is_held_across_the_boundary() -> None:
 
 
 def test_short_transactions_behind_a_long_one_leave_nothing() -> None:
-    """T14: what is remembered follows from what is open, however long the earliest stays so."""
+    """T14: memory depends on what is open, however long the earliest one stays open."""
     held = HeldPositions()
     held.hold(TxnId(0, 0), Position(1, 0))
     for number in range(1, 10_000):

@@ -1,4 +1,4 @@
-"""Elections of controllers: one at a time, everybody hears who, and a death frees what it controlled."""
+"""Elections of controllers: one at a time, all brokers learn the result, and a dead controller loses its topics."""
 
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -28,7 +28,7 @@ async def taking_part(store: MemoryStore, broker_id: str, nursery: trio.Nursery)
 
 
 async def test_who_is_needed_first_is_elected(nursery: trio.Nursery) -> None:
-    """D4: the other is told by whom, and both know without asking."""
+    """D4: the other broker learns who was elected, and both know it without asking."""
     store = MemoryStore()
     (one, _), (two, _) = await taking_part(store, "one", nursery), await taking_part(store, "two", nursery)
     assert one.controller_of(TOPIC) is None
@@ -45,7 +45,7 @@ async def test_who_is_needed_first_is_elected(nursery: trio.Nursery) -> None:
 
 
 async def test_a_death_frees_what_it_controlled(nursery: trio.Nursery) -> None:
-    """D4: what the dead one still writes is refused."""
+    """D4: late writes of the dead controller are refused."""
     store = MemoryStore()
     (one, session), (two, _) = await taking_part(store, "one", nursery), await taking_part(store, "two", nursery)
     claim = await one.elect(TOPIC)
@@ -72,7 +72,7 @@ async def test_a_death_frees_what_it_controlled(nursery: trio.Nursery) -> None:
 
 
 async def test_giving_up_and_being_elected_again(nursery: trio.Nursery) -> None:
-    """News of the first term that comes in the second does not end it."""
+    """News of the first term that arrives in the second term does not end it."""
     store = MemoryStore()
     (one, _), (two, _) = await taking_part(store, "one", nursery), await taking_part(store, "two", nursery)
     for _ in range(3):
@@ -89,7 +89,7 @@ async def test_giving_up_and_being_elected_again(nursery: trio.Nursery) -> None:
 
 
 async def test_another_run_of_the_same_broker_takes_over(nursery: trio.Nursery) -> None:
-    """D4: the earlier one hears that it controls nothing any more."""
+    """D4: the earlier run learns that it controls nothing any more."""
     store = MemoryStore()
     (earlier, _), (later, _) = await taking_part(store, "one", nursery), await taking_part(store, "one", nursery)
     await earlier.elect(TOPIC)
@@ -132,7 +132,7 @@ async def test_claims_of_segments_are_no_elections(nursery: trio.Nursery) -> Non
 
 
 async def test_a_damaged_claim_is_somebody_elses(nursery: trio.Nursery) -> None:
-    """E11: one record that cannot be read ends no broker, and nobody acts for its topic beside whoever has it."""
+    """E11: an unreadable record does not end the broker, and no second controller acts for its topic."""
     store = MemoryStore()
     elections, _ = await taking_part(store, "one", nursery)
     await store.put(f"/owners/{quote(str(TOPIC), safe='')}", b"\xff")
@@ -144,7 +144,7 @@ async def test_a_damaged_claim_is_somebody_elses(nursery: trio.Nursery) -> None:
 async def test_many_sessions_hear_of_a_controller_in_slices(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> None:
-    """E7: and a listener that leaves meanwhile hears no more."""
+    """E7: a listener that leaves meanwhile gets no more news."""
     monkeypatch.setattr(broker.cluster.elections, "TOLD_AT_ONCE", 2)
     elections, _ = await taking_part(MemoryStore(), "one", nursery)
     told: list[tuple[str, int]] = []

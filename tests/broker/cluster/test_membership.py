@@ -1,4 +1,4 @@
-"""One process per broker id and metadata root; on etcd in test_places.py."""
+"""One process for each broker id and metadata root. test_places.py has the tests on etcd."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ async def registered(store: MemoryStore, membership: Membership) -> Session:
 async def test_a_second_process_of_an_id_is_refused_while_the_first_lives(
     store: MemoryStore, autojump_clock: MockClock
 ) -> None:
-    """E4: in a sentence that names it; the first one is not disturbed."""
+    """E4: the error names the first process, which continues undisturbed."""
     await registered(store, member(store, folder="first"))
     before = await store.get("/brokers/one")
     started = trio.current_time()
@@ -46,7 +46,7 @@ async def test_a_second_process_of_an_id_is_refused_while_the_first_lives(
 
 
 async def test_the_next_process_waits_for_the_end_of_the_session(store: MemoryStore, autojump_clock: MockClock) -> None:
-    """E4: woken by the record's end, and not by a timer; one line says what it waits for."""
+    """E4: the end of the record wakes it, not a timer; one log line says what it waits for."""
     first = await registered(store, member(store))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(registered, store, member(store, lock="b"))
@@ -57,7 +57,7 @@ async def test_the_next_process_waits_for_the_end_of_the_session(store: MemorySt
 
 
 async def test_who_holds_the_same_lock_takes_over_at_once(store: MemoryStore, autojump_clock: MockClock) -> None:
-    """E4: the kernel gives the lock to nobody while the process that registered lives."""
+    """E4: the kernel gives the lock to nobody else while the registered process lives."""
     await registered(store, member(store))
     started = trio.current_time()
     await registered(store, member(store))
@@ -65,7 +65,7 @@ async def test_who_holds_the_same_lock_takes_over_at_once(store: MemoryStore, au
 
 
 async def test_several_that_wait_are_let_in_one_at_a_time(store: MemoryStore, autojump_clock: MockClock) -> None:
-    """E4: whoever waits takes over when the one before has gone."""
+    """E4: each waiting process takes over when the one before it has ended."""
     first = await registered(store, member(store))
     outcomes: list[str] = []
 
@@ -85,7 +85,7 @@ async def test_several_that_wait_are_let_in_one_at_a_time(store: MemoryStore, au
 
 
 async def test_a_registration_is_renewed_with_the_next_session(store: MemoryStore) -> None:
-    """E4, E14: and holds no longer than the session that it was made with."""
+    """E4, E14: a registration lasts no longer than the session that it was made with."""
     membership = member(store)
     first = await registered(store, membership)
     check = await membership.register(first, timeout_seconds=TIMEOUT)
@@ -100,7 +100,7 @@ async def test_a_registration_is_renewed_with_the_next_session(store: MemoryStor
 
 
 async def test_a_store_that_does_not_answer_is_no_other_broker(autojump_clock: MockClock) -> None:
-    """E4, E14: however long it takes to say so, the start fails for want of the store."""
+    """E4, E14: the start fails because of the store, however long the store takes to report it."""
     store = SteeredStore()
     await registered(store, member(store))
 
@@ -116,7 +116,7 @@ async def test_a_store_that_does_not_answer_is_no_other_broker(autojump_clock: M
 
 
 async def test_a_writer_is_alive_while_its_broker_is_registered_in_its_folder(store: MemoryStore) -> None:
-    """E4: under another folder's identity it is another writer."""
+    """E4: a broker under another folder's identity is another writer."""
     looking = member(store, broker_id="two")
     assert not await looking.is_alive(Writer("folder", "one", 1, 2))
     session = await registered(store, member(store))

@@ -1,4 +1,4 @@
-"""Claims of topics: one owner at a time, and a proof of it for every write."""
+"""Claims of topics: one owner at a time, and a condition for each of its writes."""
 
 import pytest
 import trio
@@ -17,7 +17,7 @@ async def claims_of(store: MemoryStore, broker_id: str) -> Claims:
 
 
 async def test_one_owner_at_a_time() -> None:
-    """D4: the claim is the condition of the owner's writes, and of nobody else's."""
+    """D4: the claim is a condition that only the owner's writes meet."""
     store = MemoryStore()
     first, second = await claims_of(store, "broker-1"), await claims_of(store, "broker-2")
     claim = await first.claim(NAME)
@@ -36,7 +36,7 @@ async def test_one_owner_at_a_time() -> None:
 
 
 async def test_the_end_of_the_session_releases_every_claim() -> None:
-    """D4: also for the same broker started again, whose claims are new ones."""
+    """D4: this also holds for the same broker after a restart, whose claims are new ones."""
     store = MemoryStore()
     session = await store.open_session(10)
     first = Claims(store, session, broker_id="broker-1", service_url="pulsar://127.0.0.1:1")
@@ -50,7 +50,7 @@ async def test_the_end_of_the_session_releases_every_claim() -> None:
 
 
 async def test_a_broker_started_again_takes_over_what_its_earlier_run_held() -> None:
-    """D4: though that run's session has not ended yet; what it still writes is refused, and others are not let in."""
+    """D4: the earlier run's session is still alive, but its late writes are refused, and nobody else gets the topic."""
     store = MemoryStore()
     earlier, other = await claims_of(store, "broker-1"), await claims_of(store, "broker-2")
     stale = await earlier.claim(NAME)
@@ -77,7 +77,7 @@ async def test_names_do_not_meet() -> None:
 
 @every_schedule(examples_max=30)
 async def test_of_two_that_claim_at_once_one_wins() -> None:
-    """D4: and the other learns who."""
+    """D4: the other broker learns who won."""
     store = MemoryStore()
     won: list[str] = []
     lost: list[str] = []

@@ -1,4 +1,4 @@
-"""What a topic remembers of its producers, over crashes of the machine at any step."""
+"""What a topic remembers of its producers, with crashes of the machine at every step."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,7 +64,7 @@ def single(number: int) -> SendId:
 
 
 class Segment:
-    """The part of a topic that is looked at here."""
+    """The part of a topic that these tests use."""
 
     def __init__(self, ledger: ManagedLedger, metadata: MetadataStore) -> None:
         self.ledger = ledger
@@ -78,13 +78,13 @@ class Segment:
         )
 
     async def take(self, producer: str, send: SendId) -> Stored:
-        """As a topic takes a send; returns when it is durable."""
+        """Take a send as a topic does. It is durable on return."""
         stored = await self.publish(producer, send)
         await self.ledger.confirmed.wait_for(stored.durable_at)
         return stored
 
     async def publish(self, producer: str, send: SendId) -> Stored:
-        """As a topic takes a send; not durable yet."""
+        """Take a send as a topic does. It is not durable yet on return."""
         stored = await self.memory.find(producer, send, None)
         if stored is not None:
             return stored
@@ -122,7 +122,7 @@ def files() -> SimulatedFiles:
 
 @asynccontextmanager
 async def deduplicating(host: SegmentHost, segment: OwnedSegment) -> AsyncIterator[Deduplication]:
-    """The deduplication of a segment with transactions, taken over and running."""
+    """Run the deduplication of a segment with transactions, after a takeover."""
     memory = Deduplication(
         segment.ledger, host.metadata, NO_CLAIM, buffer=segment.buffer, headers=host.headers, codecs=ENTRY_CODECS
     )
@@ -135,13 +135,13 @@ async def deduplicating(host: SegmentHost, segment: OwnedSegment) -> AsyncIterat
 
 @dataclass
 class Client:
-    """One producer with a window of sends that are not answered."""
+    """One producer with a window of unanswered sends."""
 
     name: str
     receipts: dict[int, Position] = field(default_factory=dict)
 
     async def run(self, segment: Segment, count: int, again: int) -> None:
-        """Send what is not answered, and the last `again` that are, as after a lost connection."""
+        """Send what is unanswered, and the last `again` sends, as after a lost connection."""
         unanswered = next((number for number in range(count) if number not in self.receipts), count)
         async with trio.open_nursery() as nursery:
             for number in range(max(unanswered - again, 0), count):
@@ -161,7 +161,7 @@ class Client:
     examples_max=25, seed=st.integers(0, 1 << 16), lives=st.integers(1, 3), snapshot_entries=st.sampled_from([2, 5, 40])
 )
 async def test_sends_are_stored_once_over_crashes(seed: int, lives: int, snapshot_entries: int) -> None:
-    """D8: whatever is sent again after losses of power is stored once, and a receipt is true of what is stored."""
+    """D8: repeated sends after power losses are stored once, and each receipt is correct."""
     files = SimulatedFiles(seed=seed)
     clients = [Client("a"), Client("b")]
     broken = 0
@@ -192,7 +192,7 @@ async def test_sends_are_stored_once_over_crashes(seed: int, lives: int, snapsho
 
 
 async def test_a_snapshot_says_only_what_is_durable() -> None:
-    """Or a crash would lose a send that is then taken for stored."""
+    """Otherwise a crash would lose a send that then counts as stored."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=1)
     with patch.object(module, "SNAPSHOT_ENTRIES", 1):
         async with opened(metadata, files) as segment:
@@ -208,7 +208,7 @@ async def test_a_snapshot_says_only_what_is_durable() -> None:
 
 
 async def test_a_store_that_has_ended_is_not_asked_again() -> None:
-    """E8: who waits for room would wait for a snapshot that this process cannot write."""
+    """E8: otherwise tasks would wait for room, and so for a snapshot that this process cannot write."""
     store, files = SteeredStore(), SimulatedFiles(seed=1)
 
     async def refuse(ops: object) -> None:
@@ -223,7 +223,7 @@ async def test_a_store_that_has_ended_is_not_asked_again() -> None:
 
 
 async def test_recovery_reads_what_stands_behind_the_snapshot_alone() -> None:
-    """Its work is bounded by what makes a snapshot due, not by the topic's history."""
+    """The work is bounded by the interval between snapshots, not by the topic's history."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=1)
     with patch.object(module, "SNAPSHOT_ENTRIES", 10):
         async with opened(metadata, files) as segment:
@@ -258,7 +258,7 @@ async def test_a_topic_without_a_snapshot_has_its_end_read() -> None:
 
 
 async def test_the_snapshot_of_a_deleted_topic_of_that_name_is_passed_over() -> None:
-    """E6: its producers' numbers say nothing of this one, whose entries are read instead."""
+    """E6: its producers' numbers mean nothing for this topic, so this topic's entries are read instead."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=1)
     async with opened(metadata, files) as segment:
         await segment.take("p", single(0))
@@ -298,7 +298,7 @@ async def test_publishing_waits_for_a_snapshot_that_is_far_behind() -> None:
 
 
 async def test_a_snapshot_that_the_store_did_not_take_is_written_later(autojump_clock: MockClock) -> None:
-    """The topic goes on meanwhile, as far as the tail may grow; whether the store took it after all does not matter."""
+    """The topic continues meanwhile, up to the tail's bound. It does not matter if the store took the snapshot."""
     store, files = SteeredStore(), SimulatedFiles(seed=1)
     tries: list[float] = []
 
@@ -362,7 +362,7 @@ def test_the_id_of_a_send() -> None:
 
 
 async def test_an_abort_counts_that_stands_in_a_ledgers_index(files: SimulatedFiles) -> None:
-    """E6: the snapshot knew the transaction as open; by now its records and header are gone."""
+    """E6: in the snapshot the transaction is open; by now its records and its header are gone."""
     metadata = MemoryStore()
     async with segment_host(metadata, files) as host:
         segment = await host.own(ledger_bytes_max=100)
@@ -391,7 +391,7 @@ async def test_an_abort_counts_that_stands_in_a_ledgers_index(files: SimulatedFi
 
 
 async def test_sends_of_unknown_fate_are_not_remembered(files: SimulatedFiles) -> None:
-    """E6: of a ledger with a damaged index nobody is shown a transaction's entries, and the topic is served."""
+    """E6: with a damaged index nobody sees the ledger's transactional entries, but the topic is served."""
     async with segment_host(MemoryStore(), files) as host:
         segment = await host.own(ledger_bytes_max=100)
         txn = await host.begin()
@@ -411,7 +411,7 @@ async def test_sends_of_unknown_fate_are_not_remembered(files: SimulatedFiles) -
 
 @pytest.mark.parametrize("damage", ["flipped", "missing"])
 async def test_a_topic_without_a_snapshot_is_taken_over_past_damage(files: SimulatedFiles, damage: str) -> None:
-    """E10: what was sent behind the damaged ledger is remembered, and the topic is served."""
+    """E10: sends behind the damaged ledger are remembered, and the topic is served."""
     metadata = MemoryStore()
     async with opened(metadata, files) as segment:
         stored = [(await segment.take("p", single(number))).durable_at for number in range(40)]
@@ -430,7 +430,7 @@ async def test_a_topic_without_a_snapshot_is_taken_over_past_damage(files: Simul
 
 
 async def test_a_take_over_that_fails_follows_nobody(files: SimulatedFiles) -> None:
-    """E6: nobody tells it of decisions any more."""
+    """E6: it gets no more decisions."""
     async with segment_host(MemoryStore(), files) as host:
         segment = await host.own()
         txn = await host.begin()
@@ -447,7 +447,7 @@ async def test_a_take_over_that_fails_follows_nobody(files: SimulatedFiles) -> N
 
 
 async def test_a_decision_counts_before_this_broker_is_told(files: SimulatedFiles) -> None:
-    """E6: the client that has decided, and sends again at once, is not refused: the header says what became of it."""
+    """E6: a client that resends right after its decision is not refused, because the header has the decision."""
     async with segment_host(MemoryStore(), files) as host:
         segment = await host.own()
         aborted, committed = await host.begin(), await host.begin()
@@ -472,7 +472,7 @@ async def test_a_decision_counts_before_this_broker_is_told(files: SimulatedFile
 
 
 class Bystander:
-    """Somebody else who waits for a transaction's end."""
+    """Another object that waits for a transaction's end."""
 
     def decided(self, txn: TxnId, state: TxnState) -> None:
         """See `Participant`."""
@@ -480,7 +480,7 @@ class Bystander:
 
 @every_schedule(examples_max=40, steps=st.integers(0, 6))
 async def test_a_decision_that_comes_during_a_take_over_is_not_missed(steps: int) -> None:
-    """E6: those who wait for it are told one after another, and this one may come too late to be among them."""
+    """E6: waiting objects are told one after another, so a new one may be added too late to be told."""
     async with segment_host(MemoryStore(), SimulatedFiles(seed=1)) as host:
         segment = await host.own()
         txn = await host.begin()
@@ -500,7 +500,7 @@ async def test_a_decision_that_comes_during_a_take_over_is_not_missed(steps: int
 async def test_what_is_written_down_knows_decisions_that_it_was_not_told_of(
     files: SimulatedFiles, autojump_clock: MockClock
 ) -> None:
-    """E6, E18: the ledger that is about to be trimmed is the last that could tell the transaction's fate."""
+    """E6, E18: the ledger that is about to be trimmed is the last place that shows the transaction's fate."""
     metadata = MemoryStore()
     async with opened(metadata, files) as segment:
         txn = v5_id(0, 1)

@@ -1,4 +1,4 @@
-"""Ranges of ids hold what a set of them would."""
+"""Ranges of ids behave like a set of ids."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ SPANS = st.tuples(st.integers(0, 40), st.integers(0, 6)).map(lambda drawn: (draw
 
 @given(added=st.lists(SPANS, max_size=20), asked=st.lists(SPANS, max_size=20))
 def test_they_are_a_set(added: list[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
-    """Whatever order the ids come in; no two ranges meet or touch."""
+    """The order of the ids does not matter, and no two ranges meet or touch."""
     ranges, ids = IdRanges(), set[int]()
     for first, last in added:
         ranges.add(first, last)

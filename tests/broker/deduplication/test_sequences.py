@@ -1,4 +1,4 @@
-"""What is remembered of producers, and within which bounds."""
+"""What is remembered of producers, and its bounds."""
 
 import orjson
 
@@ -45,7 +45,7 @@ def test_a_send_is_found_where_it_is() -> None:
 
 
 def test_a_gap_is_new() -> None:
-    """A send that was refused, whose successors were taken."""
+    """A send was refused, and later ones were accepted."""
     made = noted(single(0), single(2), single(3))
     assert made.find("p", single(1), None) is None
     made.note("p", single(1), at(3), None)
@@ -62,7 +62,7 @@ def test_a_batch_is_found_as_a_whole() -> None:
 
 
 def test_parts_of_a_message_are_told_apart() -> None:
-    """They share their sequence id; it counts as stored with the last of them."""
+    """The parts share a sequence id. It counts as stored with the last part."""
     parts = [SendId(0, 0, chunk, 3) for chunk in range(3)]
     made = noted(*parts[:2])
     assert [made.find("p", part, None) is not None for part in parts] == [True, True, False]
@@ -73,7 +73,7 @@ def test_parts_of_a_message_are_told_apart() -> None:
 
 
 def test_what_is_written_down_says_the_same() -> None:
-    """But for the places: then the newest entry says when it is durable."""
+    """Only the positions are missing: the newest entry says when the send is durable."""
     made = noted(single(0), single(2), SendId(3, 3, 0, 2))
     read = Sequences.from_json(made.to_json())
     assert read.to_json() == made.to_json()
@@ -84,7 +84,7 @@ def test_what_is_written_down_says_the_same() -> None:
 
 
 def test_ranges_are_bounded() -> None:
-    """The lowest are joined; the newest gaps stay."""
+    """The lowest ranges are joined; the newest gaps stay."""
     made = noted(*(single(10 * number) for number in range(RANGES_MAX + 5)))
     assert len(made.to_json()["p"]["ranges"]) == RANGES_MAX
     newest = 10 * (RANGES_MAX + 4)
@@ -117,7 +117,7 @@ FIRST, SECOND = TxnId(0, 1), TxnId(0, 2)
 
 
 def test_a_transactions_sends_follow_its_fate() -> None:
-    """E6: in doubt while it is open, stored when it is committed, never sent when it is aborted."""
+    """E6: it is in doubt while the transaction is open, stored after the commit, and new after the abort."""
     made = Sequences()
     made.note("p", single(0), at(0), FIRST)
     made.note("p", SendId(1, 4), at(1), SECOND)
@@ -136,7 +136,7 @@ def test_a_transactions_sends_follow_its_fate() -> None:
 
 
 def test_the_next_part_of_a_message_is_new_in_its_own_transaction() -> None:
-    """E6: a transaction is not in doubt about itself."""
+    """E6: a transaction is not in doubt about its own sends."""
     made = Sequences()
     made.note("p", SendId(0, 0, 0, 2), at(0), FIRST)
     assert made.find("p", SendId(0, 0, 1, 2), FIRST) is None
@@ -145,7 +145,7 @@ def test_the_next_part_of_a_message_is_new_in_its_own_transaction() -> None:
 
 
 def test_an_unfinished_message_of_a_committed_transaction_is_not_stored() -> None:
-    """E6: sent again in another transaction it is stored whole, or nobody could read it."""
+    """E6: a resend in another transaction is stored completely; otherwise nobody could read the message."""
     made = Sequences()
     made.note("p", SendId(0, 0, 0, 2), at(0), FIRST)
     assert made.find("p", SendId(0, 0, 0, 2), SECOND) == InDoubt(FIRST)
@@ -156,7 +156,7 @@ def test_an_unfinished_message_of_a_committed_transaction_is_not_stored() -> Non
 
 
 def test_what_is_written_down_of_open_transactions() -> None:
-    """E6: their sends stay apart, so that their fate counts when they are read again."""
+    """E6: their sends are stored separately, so that the transactions' fate counts after a restart, too."""
     made = noted(single(0))
     made.note("p", single(1), at(1), FIRST)
     made.note("q", SendId(0, 0, 0, 2), at(2), FIRST)
@@ -173,7 +173,7 @@ def test_what_is_written_down_of_open_transactions() -> None:
 
 
 def test_a_receipt_never_names_the_position_of_an_aborted_send() -> None:
-    """E6: not even where ids are taken for stored because ranges were joined."""
+    """E6: this holds even for ids that count as stored only because ranges were joined."""
     made = noted(single(0))
     made.note("p", single(2), at(1), FIRST)
     made.decide(FIRST, is_committed=False)
@@ -183,7 +183,7 @@ def test_a_receipt_never_names_the_position_of_an_aborted_send() -> None:
 
 
 def test_a_producer_is_forgotten_with_its_open_transactions() -> None:
-    """E6, E16: a decision that comes later changes nothing."""
+    """E6, E16: a later decision changes nothing."""
     made = Sequences()
     made.note("p", single(0), at(0), FIRST)
     for number in range(PRODUCERS_MAX):
@@ -195,7 +195,7 @@ def test_a_producer_is_forgotten_with_its_open_transactions() -> None:
 
 
 def test_forgotten_producers_leave_room_for_open_transactions() -> None:
-    """E6, E16: what many producers came and went with does not push out those that are there."""
+    """E6, E16: many producers that came and left do not evict those that are connected."""
     made = Sequences()
     for number in range(2 * OPEN_MAX):
         made.note(f"p{number}", single(0), at(number), TxnId(1, number))
@@ -204,7 +204,7 @@ def test_forgotten_producers_leave_room_for_open_transactions() -> None:
 
 
 def test_open_transactions_are_bounded() -> None:
-    """E6, E16: the oldest is forgotten first; it holds up nobody and its decision changes nothing."""
+    """E6, E16: the oldest is forgotten first; it delays nothing, and its decision changes nothing."""
     made = Sequences()
     for number in range(OPEN_MAX + 1):
         made.note("p", single(number), at(number), TxnId(0, number))
@@ -216,7 +216,7 @@ def test_open_transactions_are_bounded() -> None:
 
 
 def test_ranges_of_all_producers_are_bounded() -> None:
-    """E16: a snapshot fits into one metadata record, whatever clients do; what was sent last is still known."""
+    """E16: a snapshot fits into one metadata record, whatever clients do; the latest sends are still known."""
     made = Sequences()
     for number in range(60):
         for producer in range(PRODUCERS_MAX):
@@ -231,7 +231,7 @@ def test_ranges_of_all_producers_are_bounded() -> None:
 
 
 def test_the_ranges_of_an_open_transaction_are_forgotten_from_the_lowest() -> None:
-    """E6: joined, they would pass for stored in the other transaction whose ids lie between them."""
+    """E6: joined ranges would count as stored in another transaction whose ids lie between them."""
     made = Sequences()
     for number in range(RANGES_MAX + 1):
         made.note("p", single(2 * number), at(number), FIRST)

@@ -1,4 +1,4 @@
-"""A served application on a loopback socket, for each test."""
+"""Serves an application on a loopback socket for each test."""
 
 import pytest
 import trio

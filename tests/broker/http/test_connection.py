@@ -1,4 +1,4 @@
-"""One connection: HTTP as clients write it, as they should not, and every wait for them bounded."""
+"""One connection: valid and invalid HTTP, with a bound on every wait."""
 
 import math
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +49,7 @@ PUT = f"PUT {LAYOUT} HTTP/1.1\r\nhost: localhost\r\n".encode()
 
 
 async def echo(request: Request) -> Response:
-    """What arrived, as it arrived."""
+    """Answer with the body as it arrived."""
     return Response(await request.body(), headers={"x-pieces": request.headers.get("x-pieces", "")})
 
 
@@ -112,7 +112,7 @@ async def misbehaving(listener: trio.SocketListener, nursery: trio.Nursery) -> A
 
 
 async def raw(server: Address, sent: bytes) -> bytes:
-    """Everything the server says to these bytes, once we say no more."""
+    """Send these bytes and the end of the stream, and return everything that the server sends."""
     stream = await trio.open_tcp_stream(server.host, server.port)
     async with stream:
         await stream.send_all(sent)
@@ -210,7 +210,7 @@ async def test_a_refused_client_reads_why_though_it_sent_more_than_was_read(echo
 
 @pytest.mark.parametrize("pair", [plain_pair, encrypted_pair])
 async def test_any_stream_is_served(pair: Callable[[], StreamPair], nursery: trio.Nursery) -> None:
-    """Nothing but the listener knows of sockets. A client is refused in good order, and answered before that."""
+    """Only the listener knows sockets. A client is answered, and then refused properly."""
     near, far = pair()
     accepted = Accepted(near, Address("192.0.2.1", 4321), Address("192.0.2.2", 8080))
 
@@ -345,7 +345,7 @@ async def test_a_fault_of_ours_answers_500_and_tells_the_log_alone(server: Addre
 async def test_an_application_may_wait_for_its_client_to_leave(
     listener: trio.SocketListener, nursery: trio.Nursery
 ) -> None:
-    """What the client sends ahead meanwhile is not lost, and not taken for its leaving."""
+    """The request that the client sends meanwhile is not lost, and does not count as its leaving."""
     told: list[str] = []
 
     async def waiting(scope: Scope, receive: Receive, send: Send) -> None:

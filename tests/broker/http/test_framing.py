@@ -1,4 +1,4 @@
-"""Request heads whose end is in doubt."""
+"""Request heads whose end is ambiguous."""
 
 import pytest
 import trio
@@ -54,7 +54,7 @@ def test_a_plain_head_passes(head: bytes) -> None:
 async def test_it_is_refused_and_nothing_behind_it_is_read(
     server: Address, topics: FakeTopics, head: bytes, words: str
 ) -> None:
-    """E12: answered 400 and closed; what follows it is no request."""
+    """E12: the request is answered with 400 and the connection closed; the bytes behind it are no request."""
     stream = await trio.open_tcp_stream(server.host, server.port)
     async with stream:
         await stream.send_all(head + PUT + b"content-length: 0\r\n\r\n")
@@ -66,7 +66,7 @@ async def test_it_is_refused_and_nothing_behind_it_is_read(
 
 
 async def test_one_behind_a_plain_request_is_refused_too(server: Address, topics: FakeTopics) -> None:
-    """E12: pipelined, also where the first one's body stands between."""
+    """E12: this holds in a pipeline, also behind the first request's body."""
     stream = await trio.open_tcp_stream(server.host, server.port)
     async with stream:
         await stream.send_all(PUT + b"content-length: 2\r\n\r\n{}" + AMBIGUOUS[0][0])

@@ -36,7 +36,7 @@ async def test_ipv6_addresses_are_told_too(topics: FakeTopics, monitor: FakeMoni
 async def test_one_connection_too_many_takes_the_place_of_the_client_that_is_waited_for_longest(
     server: Address, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
-    """E12: however many clients send slowly, the others are served, and who began later keeps its place."""
+    """E12: however many clients send slowly, the others are served, and a newer client keeps its place."""
     monkeypatch.setattr(module, "HTTP_CONNECTIONS_MAX", 2)
     slow = []
     for _ in range(2):
@@ -56,7 +56,7 @@ async def test_one_connection_too_many_takes_the_place_of_the_client_that_is_wai
 
 
 async def test_an_evicted_client_gives_its_place_up_at_once() -> None:
-    """E12: two that come in one moment take the places of two, not both that of one."""
+    """E12: two connections at the same moment evict two clients, not the same one twice."""
     application = build_application(FakeTopics(), FakeMonitor(), MemoryStore())
     accepted = Accepted(memory_stream_pair()[0], Address("127.0.0.1", 1), Address("127.0.0.1", 2))
     late, early, listening = [HttpConnection(application, accepted) for _ in range(3)]
@@ -69,7 +69,7 @@ async def test_an_evicted_client_gives_its_place_up_at_once() -> None:
 
 
 async def test_many_slow_clients_do_not_starve_health_checks(server: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """E12: 30 slow clients for 10 places."""
+    """E12: 30 slow clients compete for 10 places."""
     monkeypatch.setattr(module, "HTTP_CONNECTIONS_MAX", 10)
     slow = []
     for _ in range(30):
@@ -117,7 +117,7 @@ async def test_clients_that_come_and_go_leave_their_places_at_once(
 
 
 class Stoppable:
-    """A server with its stop button."""
+    """A server that a test can stop."""
 
     def __init__(self, topics: FakeTopics, monitor: FakeMonitor) -> None:
         self.stop = trio.Event()
@@ -227,7 +227,7 @@ async def test_stopping_does_not_wait_forever(
 
 
 async def endless(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """An application whose answer fills every buffer between it and a client that does not read."""
+    """An application whose answer fills all buffers between it and a client that does not read."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     while True:
         await send({"type": "http.response.body", "body": b"x" * 1_000_000, "more_body": True})

@@ -1,4 +1,4 @@
-"""The metadata store over HTTP: every route, every refusal, and watches that end when they should."""
+"""The metadata store over HTTP: every route and refusal, and watches that end when they should."""
 
 import json
 from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ class Watcher:
         assert (b"content-type", b"application/x-ndjson") in response.headers.raw_items()
 
     async def line(self) -> Any:
-        """The next line; None at the answer's end."""
+        """Return the next line; None at the end of the answer."""
         while b"\n" not in self._received:
             event = await self._event()
             if isinstance(event, h11.EndOfMessage):
@@ -130,7 +130,7 @@ async def test_a_limit_is_kept_to(server: Address, store: MemoryStore, limit: in
 
 @pytest.mark.parametrize("index_keys", [1, 2, 7, 5000])
 async def test_index_entries_come_in_order_each_once(server: Address, store: MemoryStore, index_keys: int) -> None:
-    """M9: also where more entries have one index key than a page holds."""
+    """M9: more entries may have one index key than fit into a page."""
     await fill(store, 3000, index_keys=index_keys)
     answer = await request(server, "GET", f"{BASE}/index?name=i")
     told = [(hit["index_key"], hit["key"]) for hit in lines(answer.body)]
@@ -139,7 +139,7 @@ async def test_index_entries_come_in_order_each_once(server: Address, store: Mem
 
 
 async def test_an_index_query_has_bounds(server: Address, store: MemoryStore) -> None:
-    """M9: the first included, the second not."""
+    """M9: the first bound is included, the second is not."""
     await fill(store, 70)
     answer = await request(server, "GET", f"{BASE}/index?name=i&from=k2&to=k4")
     assert {hit["index_key"] for hit in lines(answer.body)} == {"k2", "k3"}
@@ -149,7 +149,7 @@ async def test_an_index_query_has_bounds(server: Address, store: MemoryStore) ->
 async def test_changes_between_two_pages_neither_repeat_nor_hide_others(
     server: Address, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was there all the time is told once, whatever comes and goes beside it."""
+    """A record that exists the whole time is listed once, whatever else is added or removed."""
     await fill(store, 1000, index_keys=1)
     calls = 0
 
@@ -173,7 +173,7 @@ async def test_changes_between_two_pages_neither_repeat_nor_hide_others(
 
 
 async def test_a_page_that_others_have_filled_is_asked_for_again() -> None:
-    """Entries that came before the place reached, under the same index key, do not pass for the end."""
+    """New entries under the same index key, before the position reached, do not look like the end."""
     store = MemoryStore()
     await fill(store, 600, index_keys=1)
     pages = module._HitPages(store, "i", "", "~", None)
@@ -221,7 +221,7 @@ async def test_nothing_can_be_changed_from_here(server: Address, store: MemorySt
 
 
 class Failing(MemoryStore):
-    """Answers so many scans, then fails."""
+    """Answers this many scans, then fails."""
 
     def __init__(self, scans: int) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class Failing(MemoryStore):
 async def test_a_store_that_fails_is_told(
     topics: FakeTopics, monitor: FakeMonitor, listener: trio.SocketListener, nursery: trio.Nursery, scans: int
 ) -> None:
-    """Before the first record as a refusal, after it as the last line."""
+    """A failure before the first record is a refusal; a later one is the last line."""
     store = Failing(scans)
     await fill(store, 1000)
     server = await nursery.start(serve_http, build_application(topics, monitor, store), listener)
@@ -255,7 +255,7 @@ async def test_a_store_that_fails_is_told(
 
 
 class Snapshotting(MemoryStore):
-    """Takes snapshots, so it says."""
+    """A store that can take snapshots."""
 
     async def take_snapshot(self) -> SnapshotTaken:
         return SnapshotTaken(3, 2, 1)
@@ -284,7 +284,7 @@ async def test_a_web_page_cannot_ask_for_a_snapshot(server: Address) -> None:
 
 
 async def test_a_watch_tells_what_is_there_and_then_every_change(server: Address, store: MemoryStore) -> None:
-    """M14, R14: no gap, change sets whole, and nothing outside the prefix."""
+    """M14, R14: there is no gap, change sets are whole, and records outside the prefix do not appear."""
     await store.put("/w/a", b"1")
     await store.put("/other", b"1")
     async with watching(server, "?prefix=/w/") as watcher:
@@ -302,7 +302,7 @@ async def test_a_watch_tells_what_is_there_and_then_every_change(server: Address
 
 
 async def test_a_watch_costs_nothing_while_nothing_changes(server: Address, store: MemoryStore) -> None:
-    """Pushed, not polled: no timer runs and no task does."""
+    """Changes are pushed, not polled: no timer and no task runs."""
     async with watching(server) as watcher:
         await watcher.line()
         await wait_all_tasks_blocked()
@@ -320,7 +320,7 @@ async def test_a_watch_ends_when_its_reader_leaves(server: Address, store: Memor
 
 
 async def test_a_request_sent_ahead_does_not_end_a_watch(server: Address, store: MemoryStore) -> None:
-    """Nor is more of it read than there is room for; it is answered never, since the watch does not end."""
+    """The broker reads only as much of it as fits, and never answers it, because the watch does not end."""
     async with watching(server) as watcher:
         await watcher.line()
         await watcher.stream.send_all(f"GET {BASE}/record?key=x HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
@@ -330,7 +330,7 @@ async def test_a_request_sent_ahead_does_not_end_a_watch(server: Address, store:
 
 
 async def test_a_slow_reader_gets_the_difference_and_holds_up_nobody(server: Address, store: MemoryStore) -> None:
-    """M17: what it misses is folded into what it would have seen."""
+    """M17: changes that the reader missed are merged with later ones."""
     value = b'"' + b"x" * 100_000 + b'"'
     async with watching(server) as watcher:
         await watcher.line()
@@ -348,7 +348,7 @@ async def test_a_slow_reader_gets_the_difference_and_holds_up_nobody(server: Add
 async def test_a_reader_that_takes_nothing_is_cut_off(
     server: Address, store: MemoryStore, mock_clock: MockClock
 ) -> None:
-    """And that is no fault of ours to be logged."""
+    """That is not the broker's fault, so nothing is logged."""
     with capture_logs() as logs:
         async with watching(server) as watcher:
             await watcher.line()
@@ -381,7 +381,7 @@ async def test_stopping_ends_a_watch_properly_and_at_once(
     mock_clock: MockClock,
     is_sending: bool,
 ) -> None:
-    """Behind the last whole line, also while one is being sent."""
+    """The answer ends after the last whole line, even if a line is being sent."""
     stop = trio.Event()
     stopped = trio.Event()
 
@@ -427,7 +427,7 @@ async def test_so_many_watch_at_a_time(
 async def test_a_watch_of_too_many_records_is_refused(
     server: Address, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rather than holding up the broker while it lists them."""
+    """Otherwise listing them would block the broker."""
     monkeypatch.setattr(module, "WATCH_RECORDS_MAX", 600)
     await fill(store, 600)
     async with watching(server, "?prefix=/n/") as watcher:

@@ -1,4 +1,4 @@
-"""The scrape: names, types and values, read at the moment of asking."""
+"""The metrics: names, types and values at the moment of the request."""
 
 import re
 
@@ -23,7 +23,7 @@ def values(answer: Answer) -> dict[str, float]:
 
 
 async def test_transactions_are_counted_under_pulsars_names(server: Address, monitor: FakeMonitor) -> None:
-    """T34: and none of the snapshot or replay metrics, as there is neither."""
+    """T34: there are no snapshot or replay metrics, because there are no snapshots or replays."""
     monitor.now = BrokerStatistics(
         transactions=TransactionStatistics(
             op_writes=1,
@@ -83,7 +83,7 @@ async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> N
 
 
 async def test_the_event_loops_steps_are_a_histogram(server: Address, monitor: FakeMonitor) -> None:
-    """E7: cumulative, as Prometheus has them, and the longest step by itself."""
+    """E7: the counts are cumulative, as Prometheus requires, and the longest step has its own metric."""
     counts = (5, 1, *(0,) * (len(BOUNDS_SECONDS) - 2), 2)
     longest = LongStep(0.25, 0.5, "a task", "its end")
     monitor.now = BrokerStatistics(loop=LoopStatistics(counts, 1.5, (longest,), 0.75))
@@ -125,9 +125,9 @@ async def test_health_is_ok_while_the_broker_can_serve(server: Address) -> None:
 
 
 async def test_health_says_why_the_broker_cannot_serve(server: Address, monitor: FakeMonitor) -> None:
-    monitor.trouble = "The journal failed: No space left on device."
+    monitor.trouble = "the disk is full: 7.journal cannot be made. Free space"
     answer = await request(server, "GET", "/admin/v2/brokers/health")
-    assert (answer.status, answer.reason) == (503, monitor.trouble)
+    assert (answer.status, answer.reason) == (503, "The disk is full: 7.journal cannot be made. Free space.")
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/admin/v2/brokers/health"])

@@ -1,4 +1,4 @@
-"""Which web pages may administer the broker: its own."""
+"""Which web pages may administer the broker: only its own."""
 
 import pytest
 import trio
@@ -77,7 +77,7 @@ async def test_reading_is_left_to_the_browsers_own_rules(server: Address) -> Non
 async def test_a_name_that_is_not_the_brokers_is_refused(
     server: Address, topics: FakeTopics, method: str, path: str, host: str
 ) -> None:
-    """E12: a page whose own name was made to stand for this address would be of the same origin (DNS rebinding)."""
+    """E12: a page whose own name resolves to this address would have the same origin (DNS rebinding)."""
     origin = {} if method == "GET" else {"origin": f"http://{host}"}
     answer = await request(server, method, path, headers={"host": host, **origin})
     assert answer.status == 403
@@ -112,7 +112,7 @@ async def test_names_may_be_added(
 
 
 async def test_without_a_host_it_is_no_browser(server: Address) -> None:
-    """E12: HTTP/1.0, as some health checks speak it."""
+    """E12: some health checks use HTTP/1.0."""
     stream = await trio.open_tcp_stream(server.host, server.port)
     async with stream:
         await stream.send_all(b"GET /admin/v2/brokers/health HTTP/1.0\r\n\r\n")

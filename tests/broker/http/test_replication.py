@@ -1,4 +1,4 @@
-"""Replication between clusters, asked for by administrators: there is none, and nobody is told otherwise."""
+"""Administrators' requests for replication between clusters are refused clearly."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.support.http import FakeTopics, request
     ],
 )
 async def test_replication_is_refused(server: Address, topics: FakeTopics, method: str, path: str) -> None:
-    """T36: so no transaction's topic can be made a replicated one."""
+    """T36: no topic with transactions can become a replicated one."""
     before = dict(topics.layouts)
     answer = await request(server, method, path, body=b'["far"]')
     assert 400 <= answer.status < 500 or answer.status == 501, answer

@@ -1,4 +1,4 @@
-"""Methods that a path does not have."""
+"""Methods that a path does not support."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Retention policies over HTTP, as `pulsar-admin` asks for them."""
+"""Retention policies over HTTP, as `pulsar-admin` requests them."""
 
 import json
 
@@ -21,7 +21,7 @@ PLACES = {
 
 @pytest.mark.parametrize("path", PLACES)
 async def test_a_policy_is_set_shown_and_removed(server: Address, store: MemoryStore, path: str) -> None:
-    """E18: as Pulsar's administrators do it."""
+    """E18: Pulsar's administrators do it this way."""
     assert (await request(server, "GET", path)).status == 204
     assert (await request(server, "POST", path, body=json.dumps(POLICY).encode())).status == 204
     assert (await request(server, "GET", path)).json == POLICY
@@ -32,13 +32,13 @@ async def test_a_policy_is_set_shown_and_removed(server: Address, store: MemoryS
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}'])
 async def test_a_policy_that_makes_no_sense_is_refused(server: Address, store: MemoryStore, body: bytes) -> None:
-    """E18: and nothing is changed."""
+    """E18: nothing is changed."""
     path = next(iter(PLACES))
     assert (await request(server, "POST", path, body=body)).status == 412
     assert await RetentionPolicies(store).stored(PLACES[path]) is None
 
 
 def test_partitions_and_segments_have_the_policy_of_their_topic() -> None:
-    """E18: each applies it to itself."""
+    """E18: each of them applies the policy to itself."""
     names = ["persistent://a/b/x-partition-3", "topic://a/b/x", "segment://a/b/x/0000-ffff-0", "persistent://a/b/x"]
     assert {topic_key(TopicName.parse(name)) for name in names} == {"/retention/a/b/x"}

@@ -1,4 +1,4 @@
-"""Administration of scalable topics: every route, every refusal, and names that try to be something else."""
+"""Administration of scalable topics: every route, every refusal, and malicious names."""
 
 import json
 from pathlib import Path
@@ -163,7 +163,7 @@ async def test_a_topic_in_use_is_deleted_by_force_only(
 async def test_what_the_layout_does_not_allow_is_refused_as_documented(
     server: Address, topics: FakeTopics, path: str, status: int, says: str
 ) -> None:
-    """The reference answers 500 to most of these."""
+    """Pulsar answers most of these with 500."""
     topics.layouts[NAME] = create(3, NOW_MS, creation_id="c")
     assert (await request(server, "POST", f"{BASE}/x/split/0")).status == 204
     before = topics.layouts[NAME]
@@ -210,7 +210,7 @@ async def test_each_error_has_its_code(server: Address, topics: FakeTopics, fail
 
 
 async def test_an_error_that_no_request_should_meet_is_not_asked_for_again(server: Address, topics: FakeTopics) -> None:
-    """E11: damage does not pass, and the log has what is to be repaired."""
+    """E11: damage is permanent, and the log says what to repair."""
     topics.failure = LedgerCorrupt(Path("/data/1.ledger"), 7, "a flipped bit")
     answer = await request(server, "POST", f"{BASE}/x/split/0")
     assert (answer.status, answer.reason) == (500, "The broker failed to handle this request. Its log says why.")
@@ -276,7 +276,7 @@ async def test_a_name_that_is_none_is_refused(server: Address, topics: FakeTopic
 
 
 async def test_a_regular_topic_is_migrated(server: Address, topics: FakeTopics) -> None:
-    """Clients that cannot follow it are in the way, unless told otherwise; and it happens once."""
+    """Clients that cannot follow prevent it unless it is forced, and it happens once."""
     path = f"{BASE}/x/migrate"
     assert (await request(server, "POST", path)).status == 404
     topics.regular.add(NAME)

@@ -1,4 +1,4 @@
-"""Administration of a topic's subscriptions, of single segments, and of what a topic wants of automatic scaling."""
+"""Administration of a topic's subscriptions, of single segments, and of a topic's automatic scaling."""
 
 import pytest
 
@@ -81,7 +81,7 @@ async def test_a_subscription_is_moved(server: Address, subscribed: FakeTopics) 
     "query", ["", "?timestamp=", "?timestamp=-1", "?timestamp=now", "?timestamp=1.5", f"?timestamp={2**63}", "?time=1"]
 )
 async def test_a_seek_to_no_time_is_refused(server: Address, subscribed: FakeTopics, base: str, query: str) -> None:
-    """Pulsar takes a missing time for the beginning of all time: one typing error, and everything is read again."""
+    """Pulsar reads a missing time as the earliest one, so a typing error would redeliver everything."""
     answer = await request(server, "POST", f"{base}/s/seek{query}")
     assert answer.status == 412
     assert "timestamp" in answer.reason
@@ -129,7 +129,7 @@ async def test_a_subscription_name_that_is_none_is_refused(server: Address, topi
 async def test_a_subscription_may_have_a_slash_in_its_name(
     server: Address, topic: FakeTopics, encoded: str, name: str
 ) -> None:
-    """E12: percent-encoded in the path; on the wire such names are made."""
+    """E12: the name is percent-encoded in the path. Clients create such names over the Pulsar protocol."""
     path = f"{TOPIC}/subscriptions/{encoded}"
     assert (await request(server, "PUT", path)).status == 204
     assert set(kinds(topic)) == {name}

@@ -1,4 +1,4 @@
-"""The layout's moves one by one, and any sequence of them."""
+"""The layout's single moves, and arbitrary sequences of them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -165,13 +165,13 @@ def test_once_its_segments_are_replaced_an_intent_only_rolls_forward() -> None:
 
 
 def test_an_intent_is_not_closed_before_its_segments_are_replaced() -> None:
-    """D10: or the parents would be sealed for nothing."""
+    """D10: otherwise the parents would be sealed without replacement."""
     with pytest.raises(IntentGone, match="not replaced"):
         new().begin_split(0).finish()
 
 
 def test_only_the_open_intent_is_carried_on() -> None:
-    """D10: a controller that was away meanwhile prepared something else."""
+    """D10: a controller that was away meanwhile has prepared another intent."""
     first = new().begin_split(0)
     assert first.intent is not None
     second = finished(first).begin_split(1)
@@ -187,7 +187,7 @@ def test_without_an_intent_there_is_nothing_to_end() -> None:
 
 
 def test_a_subscription_may_be_created_while_a_split_is_under_way() -> None:
-    """D10: the finished layout has it."""
+    """D10: the finished layout contains it."""
     opened = new().begin_split(0).add_subscription("s", STREAM)
     assert finished(opened).subscriptions == {"s": STREAM}
 
@@ -202,7 +202,7 @@ def test_subscriptions_come_and_go_by_name() -> None:
 
 
 def test_a_subscription_is_confirmed_once_and_only_if_it_is_there() -> None:
-    """D10: the mark goes when every segment has its cursor; nothing else of the layout changes."""
+    """D10: the mark is removed when every segment has its cursor; nothing else in the layout changes."""
     marked = new().add_subscription("s", replace(STREAM, is_creating=True))
     assert marked.living_subscriptions() == {"s"}, "splits give their children its cursors already"
     confirmed = marked.confirm_subscription("s")
@@ -289,13 +289,13 @@ def test_each_invariant_is_seen_broken(broken: Layout, says: str) -> None:
 
 @given(histories())
 def test_no_sequence_of_moves_breaks_an_invariant(steps: list[Layout]) -> None:
-    """D10: every state a controller can leave behind is one that another can carry on from."""
+    """D10: another controller can continue from every state that a controller can leave."""
     assert [wrong_in(layout) for layout in steps] == [[]] * len(steps)
 
 
 @given(histories())
 def test_epochs_and_ids_only_rise_and_no_id_is_given_out_twice(steps: list[Layout]) -> None:
-    """D10: or a segment would have what is left of another."""
+    """D10: otherwise a segment would get the remains of another one."""
     given_out: set[int] = set(steps[0].segments)
     for before, after in pairwise(steps):
         assert after.epoch >= before.epoch

@@ -1,4 +1,4 @@
-"""The record: what is written is read back, what is damaged is refused, what administrators see is Pulsar's form."""
+"""Records are read back as written, damaged ones are refused, and administrators see Pulsar's form."""
 
 import json
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def test_a_layout_is_read_back_as_it_was_written(layout: Layout) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_record_of_an_earlier_version_is_read(version: int) -> None:
-    """What that one did not know of has not happened."""
+    """Events that the earlier version did not record have not happened."""
     raw = json.loads(to_json(SPLIT_OPEN))
     raw["version"] = version
     del raw["subscriptions"]["s"]["creating"]
@@ -47,7 +47,7 @@ def test_a_record_of_an_earlier_version_is_read(version: int) -> None:
 
 
 def test_the_record_in_full() -> None:
-    """The stored form is a promise to later versions; changing this test means a new version number."""
+    """Later versions rely on the stored form. If you change this test, assign a new version number."""
     segment = {
         "state": "ACTIVE",
         "parentIds": [],

@@ -11,7 +11,7 @@ GROUP = GroupId(TOPIC, "s")
 
 
 async def test_only_the_controller_writes_registrations() -> None:
-    """D4: one that is not the controller any more neither adds nor removes any."""
+    """D4: a former controller neither adds nor removes any."""
     store = MemoryStore()
     claim = Check("/controller", await store.put("/controller", b"mine"))
     registrations = Registrations(store)

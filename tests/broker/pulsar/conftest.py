@@ -1,4 +1,4 @@
-"""A listener with two connections: one that misbehaves, and one that must not notice."""
+"""A listener with two connections: one misbehaves, and the other must not notice it."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Acknowledgements inside transactions on the wire: what is answered, and who is sent what afterwards."""
+"""Acknowledgements in transactions over the wire: their answers, and what is delivered afterwards."""
 
 from dataclasses import dataclass
 
@@ -80,7 +80,7 @@ async def acknowledge(
 
 
 async def test_an_acknowledgement_is_applied_by_the_commit(broker: Rooms, client: WireClient) -> None:
-    """T22, T23, T5: one record per command, durable when it is answered; the cursor moves at the commit."""
+    """T22, T23, T5: each command has one record, durable when it is answered; the cursor moves at the commit."""
     stage = await scene(broker)
     await stage.subscribe(client)
     ids = await messages(client, 4)
@@ -101,10 +101,10 @@ async def test_an_acknowledgement_is_applied_by_the_commit(broker: Rooms, client
 
 
 async def test_an_abort_sends_again(broker: Rooms, client: WireClient) -> None:
-    """T23: what was acknowledged in it, in order, and nothing is acknowledged, not even by what comes from before.
+    """T23: its messages are redelivered in order, and later acknowledgements of old deliveries are ignored.
 
-    The consumer was sent messages behind it. By one of these it would acknowledge all that is about to come again, and
-    get them again itself; so it has to come again too, and what it had is void.
+    The consumer also has later messages. A cumulative acknowledgement of one of them would cover the messages that are
+    about to be redelivered. So the later messages are redelivered, too, and the old deliveries are void.
     """
     stage = await scene(broker)
     await stage.subscribe(client)
@@ -124,7 +124,7 @@ async def test_an_abort_sends_again(broker: Rooms, client: WireClient) -> None:
 
 
 async def test_an_abort_disconnects_nobody_who_got_nothing_behind_it(broker: Rooms, client: WireClient) -> None:
-    """T23: a consumer that came meanwhile and was sent nothing is just sent everything."""
+    """T23: a consumer that joined meanwhile and has no messages simply gets all of them."""
     stage = await scene(broker, 2)
     await stage.subscribe(client)
     ids = await messages(client, 2)
@@ -142,7 +142,7 @@ async def test_an_abort_disconnects_nobody_who_got_nothing_behind_it(broker: Roo
 async def test_single_messages_of_an_ordered_consumer_come_again_from_the_first_on(
     broker: Rooms, client: WireClient, one_command: bool
 ) -> None:
-    """T23: in order; what was sent behind them comes again with them."""
+    """T23: they are redelivered in order, with the messages that were sent after them."""
     stage = await scene(broker)
     await stage.subscribe(client)
     ids = await messages(client, 4)
@@ -157,7 +157,7 @@ async def test_single_messages_of_an_ordered_consumer_come_again_from_the_first_
 async def test_of_a_shared_subscription_only_what_was_acknowledged_comes_again(
     broker: Rooms, client: WireClient, other: WireClient
 ) -> None:
-    """T23, T24: nobody is sent it while it is pending, though its consumer leaves; after the abort somebody is."""
+    """T23, T24: a pending message is not sent, even if its consumer leaves; after the abort it is sent again."""
     stage = await scene(broker)
     await stage.subscribe(client, sub_type=SHARED)
     ids = await messages(client, 4)
@@ -175,9 +175,9 @@ async def test_of_a_shared_subscription_only_what_was_acknowledged_comes_again(
 
 
 async def test_conflicts(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """T24, E5: a message that is pending anywhere or acknowledged, above or below the mark-delete, is a conflict.
+    """T24, E5: a message that is pending anywhere, or acknowledged, is a conflict, above and below the mark-delete.
 
-    A consumer that was sent it twice would otherwise put its output into two transactions, or twice into one.
+    Otherwise a consumer that got the message twice could put its output into two transactions, or twice into one.
     """
     stage = await scene(broker)
     await stage.subscribe(client, sub_type=SHARED)
@@ -203,7 +203,7 @@ async def test_conflicts(broker: Rooms, client: WireClient, other: WireClient) -
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_finished_transaction_acknowledges_nothing(broker: Rooms, client: WireClient, commit: bool) -> None:
-    """T24: refused, not taken and forgotten; the message stays its consumer's."""
+    """T24: the acknowledgement is refused, not accepted and forgotten; the consumer keeps the message."""
     stage = await scene(broker)
     await stage.subscribe(client)
     ids = await messages(client, 4)
@@ -219,7 +219,7 @@ async def test_a_finished_transaction_acknowledges_nothing(broker: Rooms, client
 
 
 async def test_ids_and_topics_that_do_not_meet(broker: Rooms, client: WireClient) -> None:
-    """D6, T33: v4 ids on a segment and v5 ids on a persistent topic; nothing is acknowledged, nothing hangs."""
+    """D6, T33: v4 ids on a segment and v5 ids on a persistent topic acknowledge nothing, and nothing hangs."""
     stage = await scene(broker)
     await stage.subscribe(client)
     ids = await messages(client, 4)
@@ -247,7 +247,7 @@ async def test_a_reader_acknowledges_in_no_transaction(broker: Rooms, client: Wi
 
 
 async def test_all_messages_of_a_batch_are_not_those_that_are_left(broker: Rooms, client: WireClient) -> None:
-    """T24: who got a batch twice, first in part, must not count the part again; with no size it is whatever is left."""
+    """T24: a consumer that got a batch twice, first in part, must not acknowledge that part again."""
     stage = await scene(broker, 0)
     position = await stage.topic.publish(message(b"three"), message_count=3, txn=None, entry_format=EntryFormat.PULSAR)
     await stage.topic.ledger.confirmed.wait_for(position)
@@ -265,7 +265,7 @@ async def test_all_messages_of_a_batch_are_not_those_that_are_left(broker: Rooms
 
 
 async def test_one_of_ten_batched_messages(broker: Rooms, client: WireClient) -> None:
-    """D12: acknowledged in a transaction, then a restart of the segment, then the commit: nine remain."""
+    """D12: the segment restarts before the commit of one message's acknowledgement; nine messages remain."""
     stage = await scene(broker, 0)
     position = await stage.topic.publish(message(b"ten"), message_count=10, txn=None, entry_format=EntryFormat.PULSAR)
     await stage.topic.ledger.confirmed.wait_for(position)
@@ -290,7 +290,7 @@ async def test_one_of_ten_batched_messages(broker: Rooms, client: WireClient) ->
 
 
 async def test_the_mark_delete_position_has_what_a_group_has_decided(broker: Rooms, client: WireClient) -> None:
-    """T23, D17: whoever asks after the decision is told of it, though headers and cursors follow later."""
+    """T23, D17: a request after the decision gets the new position, although headers and cursors follow later."""
     here = await scene(broker)
     await here.subscribe(client, permits=0)
     group = pb.TransactionGroup(application="app", batch=0)

@@ -21,7 +21,7 @@ PLAIN = "persistent://public/default/plain"
 
 
 async def still_works(broker: Rooms, other: WireClient) -> None:
-    """A producer of another connection that was there before publishes, and only its message is stored."""
+    """Check that another, older connection can publish, and that only its message is stored."""
     await other.publish(1, 7)
     receipt = await other.receive()
     assert (receipt.type, receipt.send_receipt.sequence_id) == (Type.SEND_RECEIPT, 7)
@@ -84,7 +84,7 @@ async def test_a_command_before_connect_ends_the_connection(
 
 
 async def test_commands_that_are_not_served_say_so(client: WireClient) -> None:
-    """The connection goes on; request ids are those of the requests."""
+    """The connection continues, and the answers have the ids of the requests."""
     for command in (
         commands.topics_of_namespace(4, "public/default"),
         commands.connect("again"),
@@ -99,7 +99,7 @@ async def test_commands_that_are_not_served_say_so(client: WireClient) -> None:
 
 
 async def test_a_bad_checksum_refuses_that_send_alone(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """ChecksumError lets the client send it again; what came before and after is stored."""
+    """At ChecksumError the client may resend it; the sends before and after it are stored."""
     await other.produce(1, PLAIN)
     await client.produce(1, "persistent://public/default/mine")
     await client.publish(1, 0)
@@ -135,7 +135,7 @@ async def test_a_send_to_a_producer_that_was_never_opened(broker: Rooms, client:
     ],
 )
 async def test_topics_that_cannot_be_used(broker: Rooms, client: WireClient, topic: str, code: int) -> None:
-    """By producers and consumers alike; nothing is made."""
+    """This holds for producers and consumers, and nothing is created."""
     await broker.controller.create_topic(TOPIC, 1, {})
     before = [record.key for record in await broker.metadata.scan("", "~")]
     for command in (commands.producer(topic, 1, 5), commands.subscribe(topic, "s", 1, 5)):
@@ -149,7 +149,7 @@ async def test_topics_that_cannot_be_used(broker: Rooms, client: WireClient, top
 
 @pytest.mark.parametrize("name", ["", "*" * 1_025, "*" * 70_000, "é" * 513], ids=["none", "long", "huge", "two bytes"])
 async def test_names_of_which_no_record_can_be_made(broker: Rooms, client: WireClient, name: str) -> None:
-    """Registered all the same, such a subscription would be in the way of every split, and of the next start."""
+    """Such a subscription, once registered, would block every split and the next start."""
     await broker.controller.create_topic(TOPIC, 1, {})
     before = [record.key for record in await broker.metadata.scan("", "~")]
     segment = str(await broker.segment(TOPIC, 0))
@@ -180,7 +180,7 @@ async def test_consumer_commands_for_consumers_that_are_not_there(client: WireCl
 
 
 async def test_a_transaction_is_not_ended_by_a_command_that_does_not_say_how(client: WireClient) -> None:
-    """An action that is left out, or that this software does not know, would else be read as the first: commit."""
+    """A missing or unknown action would otherwise be read as the first one, which is a commit."""
     opened = (await client.ask(commands.new_txn(1, 0, 60_000))).new_txn_response
     txn = (opened.txnid_most_bits, opened.txnid_least_bits)
     end = commands.end_txn(5, txn, commit=False)
@@ -217,7 +217,7 @@ async def test_a_seek_to_nowhere_moves_nothing(broker: Rooms, client: WireClient
 async def test_a_seek_to_a_place_that_cannot_be(
     broker: Rooms, client: WireClient, ledger: int, entry: int, backlog: int
 ) -> None:
-    """What is below or above everything is the beginning or the end; what comes then is delivered."""
+    """A position below or above everything means the beginning or the end. Later messages are delivered."""
     topic = await broker.topics.get(TopicName.parse(PLAIN))
     for _ in range(2):
         await publish(topic, message())
@@ -238,7 +238,7 @@ async def test_a_seek_to_a_place_that_cannot_be(
 
 
 async def test_a_last_message_that_cannot_be_read_has_a_place_all_the_same(broker: Rooms, client: WireClient) -> None:
-    """A payload is stored as it was sent; whoever asks where the topic ends did not send it."""
+    """A payload is stored as it was sent, and the client that asks for the end did not send it."""
     topic = await broker.topics.get(TopicName.parse(PLAIN))
     await publish(topic, message())
     await publish(topic, b"no metadata")
@@ -251,7 +251,7 @@ async def test_a_last_message_that_cannot_be_read_has_a_place_all_the_same(broke
 async def test_a_send_whose_payload_is_not_what_it_says(
     broker: Rooms, client: WireClient, other: WireClient, wrong: str
 ) -> None:
-    """Whoever consumes it would pay for messages that it does not get, and be sent nothing more."""
+    """Its consumer would pay permits for messages that it never gets, and then receive nothing more."""
     await other.produce(1, PLAIN)
     await broker.controller.create_topic(TOPIC, 1, {})
     await client.produce(1, str(await broker.segment(TOPIC, 0)))
@@ -276,7 +276,7 @@ async def test_a_topic_made_by_name_begins_empty(broker: Rooms, client: WireClie
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x00", "\x1b[2J", "a\x7f", "a\u2028b", "\x85"])
 async def test_names_that_cannot_be_shown_are_refused(broker: Rooms, client: WireClient, name: str) -> None:
-    """E12: topics, subscriptions, consumers and producers; logs and terminals show names as they are."""
+    """E12: this holds for all kinds of names, because logs and terminals show them unchanged."""
     topic = f"persistent://public/default/{name}"
     for asked in (commands.producer(topic, 1, 5), commands.subscribe(topic, "s", 1, 6)):
         assert (await client.ask(asked)).error.error == pb.InvalidTopicName

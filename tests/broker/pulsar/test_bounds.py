@@ -1,4 +1,4 @@
-"""How much one connection may have open: beyond it the protocol refuses, and nothing has changed."""
+"""The most that one connection may have open. More is refused by the protocol, and changes nothing."""
 
 from collections.abc import Callable
 
@@ -59,7 +59,7 @@ async def test_producers_and_consumers(
     made: int,
     close: pb.BaseCommand,
 ) -> None:
-    """What was closed makes room, and another connection has its own."""
+    """A closed object makes room, and another connection has its own bound."""
     async with connected(listener) as client, connected(listener) as other:
         await client.send(make(1), make(2))
         assert {(await client.receive()).type for _ in range(BOUND)} == {made}
@@ -97,7 +97,7 @@ async def test_layout_sessions(broker: Rooms, listener: trio.SocketListener) -> 
 
 
 async def test_registered_consumers(broker: Rooms, listener: trio.SocketListener) -> None:
-    """One that comes back under its name takes the place that it has."""
+    """A consumer that reconnects under its name takes its old place."""
     await broker.controller.create_topic(TOPIC, 1, {})
 
     def register(number: int, name: str) -> pb.BaseCommand:

@@ -1,4 +1,4 @@
-"""Checkpoint consumers in groups, on the wire: they share the segments, and the broker knows no position of theirs."""
+"""Groups of checkpoint consumers over the wire: they share the segments, and the broker keeps no positions for them."""
 
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -26,7 +26,7 @@ async def register(client: WireClient, name: str, consumer_id: int, group: str =
 
 
 async def read(broker: Rooms, client: WireClient, name: str, segment_id: int, consumer_id: int) -> None:
-    """As the Java client reads a segment that it was assigned: under a subscription of its own making."""
+    """Read an assigned segment as the Java client does: under its own subscription."""
     topic = str(await broker.segment(TOPIC, segment_id))
     answer = await client.ask(
         commands.subscribe(
@@ -44,7 +44,7 @@ async def updated(client: WireClient) -> tuple[int, set[int]]:
 
 
 async def test_members_share_all_segments_through_a_split(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """Children at once, since nobody knows when their parents are read; and the sealed one goes on to be read."""
+    """Children are assigned at once, because the broker does not know what was read; sealed segments stay assigned."""
     await broker.controller.create_topic(TOPIC, 2, {})
     await publish(await broker.topics.get(await broker.segment(TOPIC, 0)), message())
     assert await register(client, "one", 1) == {0, 1}
@@ -78,7 +78,7 @@ async def test_closing_all_of_them_is_leaving(broker: Rooms, client: WireClient,
 async def test_members_come_back_to_their_segments(
     broker: Rooms, listener: trio.SocketListener, client: WireClient
 ) -> None:
-    """Also when their readers are back first."""
+    """This holds even if their readers reconnect first."""
     await broker.controller.create_topic(TOPIC, 2, {})
     async with connected(listener) as lost:
         assert await register(lost, "one", 1) == {0, 1}
@@ -96,7 +96,7 @@ async def test_members_come_back_to_their_segments(
 
 
 async def test_groups_and_readers_do_not_meet(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """A group's name is not that of a subscription, and other readers are no members."""
+    """A group's name is not a subscription's name, and other readers are not members."""
     await broker.controller.create_topic(TOPIC, 1, {})
     assert await register(client, "one", 1) == {0}
     assert await register(client, "one", 2, "another") == {0}
@@ -111,7 +111,7 @@ async def test_groups_and_readers_do_not_meet(broker: Rooms, client: WireClient,
 
 
 async def test_a_pruned_segment_holds_no_assignment_back(broker: Rooms, client: WireClient) -> None:
-    """The client passes it over in silence, so nothing says that it has taken up its share."""
+    """The client skips it silently, so nothing says that it has accepted its share."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await broker.controller.split(TOPIC, 0)
     assert await register(client, "one", 1) == {0, 1, 2}

@@ -1,4 +1,4 @@
-"""Consumers on the wire: flow, acknowledgement, slow peers, lost connections."""
+"""Consumers over the wire: flow, acknowledgement, slow peers, lost connections."""
 
 import pytest
 import trio
@@ -56,7 +56,7 @@ async def test_messages_come_as_they_were_stored_and_no_more_than_permitted(brok
 async def test_another_protocols_bytes_are_never_sent_as_a_message(
     broker: Rooms, client: WireClient, kind: pb.CommandSubscribe.SubType
 ) -> None:
-    """E3: the consumer is told; what it may read goes on to it, and the entry stays in the backlog."""
+    """E3: the consumer gets an error, then its own messages, and the entry stays in the backlog."""
     topic = await broker.topics.get(TopicName.parse(PLAIN))
     for entry_format in (EntryFormat.KAFKA, EntryFormat.PULSAR):
         position = await topic.publish(message(b"x"), message_count=1, txn=None, entry_format=entry_format)
@@ -73,7 +73,7 @@ async def test_another_protocols_bytes_are_never_sent_as_a_message(
 
 
 async def test_an_acknowledgement_is_answered_when_it_is_durable(broker: Rooms, client: WireClient) -> None:
-    """An answer means durable; what was never sent is refused and moves nothing (outside transactions)."""
+    """The answer means durable. Messages that were never sent are refused and move nothing (outside transactions)."""
     await fill(broker, 3)
     await subscribe(client)
     await client.send(commands.flow(1, 10))
@@ -93,7 +93,7 @@ async def test_an_acknowledgement_is_answered_when_it_is_durable(broker: Rooms, 
 
 
 async def holes(broker: Rooms, client: WireClient, count: int) -> list[pb.MessageIdData]:
-    """The ids of so many messages, which the consumer holds, of a shared subscription."""
+    """Return the ids of this many messages that the consumer of a shared subscription holds."""
     await fill(broker, count)
     await subscribe(client, sub_type=SHARED)
     await client.send(commands.flow(1, count))
@@ -103,7 +103,7 @@ async def holes(broker: Rooms, client: WireClient, count: int) -> list[pb.Messag
 async def test_what_does_not_fit_the_record_is_refused(
     broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E8, E13: who asked for an answer gets the protocol's error, and what fits later is answered as before."""
+    """E8, E13: a request for an answer gets the protocol's error, and later acknowledgements that fit are answered."""
     monkeypatch.setattr(cursor_record, "STORED_MAX", 2)
     ids = await holes(broker, client, 9)
     answer = await client.ask(commands.ack(1, [ids[1], ids[3]], request_id=3))
@@ -120,7 +120,7 @@ async def test_what_does_not_fit_the_record_is_refused(
 async def test_bits_that_do_not_fit_the_record_are_refused(
     broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E8: as for entries; the words of part-acknowledged batches are bounded too."""
+    """E8: the words of partly acknowledged batches are bounded, as entries are."""
     monkeypatch.setattr(cursor_record, "STORED_WORDS_MAX", 1)
     ids = await holes(broker, client, 3)
     ids[1].ack_set.append(0b110)
@@ -134,7 +134,7 @@ async def test_bits_that_do_not_fit_the_record_are_refused(
 async def test_what_cannot_be_remembered_is_refused(
     broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D3: it was not taken, so an answer without error would be a lie; its holder keeps it."""
+    """D3: the acknowledgement was not accepted, so an answer without error would be false; the consumer keeps it."""
     monkeypatch.setattr(ranges, "RANGES_MAX", 1)
     ids = await holes(broker, client, 5)
     refused = await client.ask(commands.ack(1, [ids[1], ids[3]], request_id=3))
@@ -147,7 +147,7 @@ async def test_what_cannot_be_remembered_is_refused(
 
 
 async def test_an_acknowledgement_is_answered_though_its_consumer_closes(client: WireClient, broker: Rooms) -> None:
-    """It was taken, so it will be durable; who waits for that would wait forever."""
+    """The acknowledgement was accepted and will be durable. Without an answer its client would wait forever."""
     await fill(broker, 1)
     await subscribe(client)
     await client.send(commands.flow(1, 10))
@@ -160,7 +160,7 @@ async def test_an_acknowledgement_is_answered_though_its_consumer_closes(client:
 
 
 async def test_a_lost_connection_gives_everything_back(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """What it held unacknowledged goes to others, and an exclusive subscription is free again."""
+    """Its unacknowledged messages go to others, and an exclusive subscription is free again."""
     payloads = await fill(broker, 4)
     await subscribe(client, sub_type=SHARED)
     await client.send(commands.flow(1, 100))
@@ -180,7 +180,7 @@ async def test_a_lost_connection_gives_everything_back(broker: Rooms, client: Wi
 async def test_a_consumer_that_does_not_read_holds_nobody_up(
     broker: Rooms, client: WireClient, other: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 8: what waits for it is bounded; others of the same subscription get the rest at once."""
+    """Invariant 8: its waiting messages are bounded; other consumers of the subscription get the rest at once."""
     monkeypatch.setattr(outbox, "BYTES_HIGH", 256 * 1024)
     monkeypatch.setattr(outbox, "BYTES_LOW", 64 * 1024)
     count = 200
@@ -206,7 +206,7 @@ async def test_consumers_of_kinds_that_are_not_served(client: WireClient) -> Non
 
 
 async def test_unsubscribing_removes_the_subscription(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """D16: with others connected only by force, and those are told to go."""
+    """D16: if other consumers are connected, it must be forced, and they are told."""
     await subscribe(client, sub_type=SHARED)
     await subscribe(other, 2, sub_type=SHARED)
     refused = await client.ask(commands.unsubscribe(1, 9))
@@ -220,7 +220,7 @@ async def test_unsubscribing_removes_the_subscription(broker: Rooms, client: Wir
 
 
 async def test_a_close_right_behind_its_subscribe(listener: trio.SocketListener, broker: Rooms) -> None:
-    """In one write: whatever the order of the tasks, nobody keeps the subscription."""
+    """Both commands arrive in one write. In any order of the tasks, nobody keeps the subscription."""
     for _ in range(20):
         async with connected(listener) as client:
             await client.send(commands.subscribe(PLAIN, "s", 1, 5), commands.close_consumer(1, 6))
@@ -240,7 +240,7 @@ async def test_an_unloaded_topic_tells_its_consumers(broker: Rooms, client: Wire
 
 
 async def test_an_acknowledgement_on_its_way_does_not_undo_a_seek(broker: Rooms, client: WireClient) -> None:
-    """Between the seek and the news of it the client acknowledges what it had before."""
+    """The client acknowledges older messages before it learns of the seek."""
     payloads = await fill(broker, 3)
     await subscribe(client)
     await client.send(commands.flow(1, 10))
@@ -278,7 +278,7 @@ async def test_a_reader_may_begin_with_what_came_at_most_so_long_ago(broker: Roo
 async def test_a_consumer_that_creates_no_topic_is_told_that_there_is_none(
     broker: Rooms, client: WireClient, durable: bool
 ) -> None:
-    """As Pulsar's brokers say it; nothing of the topic is there afterwards, and once it is there it is consumed."""
+    """The refusal is that of Pulsar's brokers. Nothing of the topic is created. Once it exists, it is consumed."""
 
     async def ask(number: int) -> pb.BaseCommand:
         command = commands.subscribe(PLAIN, "s", number, 100 + number, durable=durable)
@@ -297,7 +297,7 @@ async def test_a_consumer_that_creates_no_topic_is_told_that_there_is_none(
 
 
 async def test_a_reader_that_begins_inside_a_batch_gets_it_once_more(broker: Rooms, client: WireClient) -> None:
-    """Its client drops what it had of it; begun behind the batch, the rest of it would never come."""
+    """Its client drops the messages that it has. A start behind the batch would lose the other ones."""
     payloads = await fill(broker, 2)
     topic = await broker.topics.get(TopicName.parse(PLAIN))
     first = topic.next_after(EARLIEST)

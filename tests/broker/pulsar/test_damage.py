@@ -1,4 +1,4 @@
-"""A damaged ledger on the wire: its reader is told, everybody else goes on."""
+"""A damaged ledger over the wire: its reader gets an error, and all others continue."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ Type = pb.BaseCommand.Type
 
 @asynccontextmanager
 async def after_a_flipped_bit(entries: int = 4) -> AsyncIterator[tuple[Rooms, WireClient, WireClient, list[Position]]]:
-    """A topic whose second message was damaged while no broker ran; two connections, and where its messages stand."""
+    """Prepare a topic whose second message was damaged while no broker ran, two connections, and the positions."""
     files, metadata = SimulatedFiles(seed=5), MemoryStore()
     stored: list[Position] = []
     async with rooms(metadata, files) as broker, listening(broker) as listener, connected(listener) as client:
@@ -51,7 +51,7 @@ async def values_until_error(client: WireClient) -> tuple[list[Position], pb.Com
 
 
 async def test_the_reader_of_a_damaged_ledger_is_told_and_everybody_else_goes_on() -> None:
-    """E10: by one error with file, offset and entries; producers, tail readers and the connection go on."""
+    """E10: one error names file, offset and entries; producers, tail readers and the connection continue."""
     async with after_a_flipped_bit() as (_broker, client, other, stored):
         assert (await other.ask(commands.producer(NAME, 1, 1))).type == Type.PRODUCER_SUCCESS
         assert (await other.ask(commands.subscribe(NAME, "tail", 2, 20))).type == Type.SUCCESS
@@ -73,7 +73,7 @@ async def test_the_reader_of_a_damaged_ledger_is_told_and_everybody_else_goes_on
 
 
 async def test_a_seek_goes_on_behind_the_damage() -> None:
-    """E10: as the error says, a durable subscription goes on where it was sought to."""
+    """E10: a durable subscription continues at the position of the seek, as the error says."""
     async with after_a_flipped_bit() as (_broker, client, _other, stored):
         await client.ask(commands.subscribe(NAME, "behind", 7, 70))
         await client.send(commands.flow(7, 100))
@@ -89,7 +89,7 @@ async def test_a_seek_goes_on_behind_the_damage() -> None:
 
 
 async def test_who_subscribes_to_a_topic_that_cannot_be_opened_is_told_the_damage() -> None:
-    """E10: at once and for good, since a client that may ask again does so until its time is over."""
+    """E10: the error is permanent, because a client would repeat a retriable request until its time is over."""
     files, metadata = SimulatedFiles(seed=5), MemoryStore()
     async with rooms(metadata, files) as broker, listening(broker) as listener, connected(listener) as client:
         await client.ask(commands.producer(NAME, 1, 1))

@@ -1,4 +1,4 @@
-"""The transactions of one producer's queued sends join the segment together, and nothing else changes by it."""
+"""The transactions of a producer's queued sends join the segment together. Nothing else changes."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from unittest.mock import patch
@@ -39,7 +39,7 @@ Type = pb.BaseCommand.Type
 
 
 class HoldingStore(SteeredStore):
-    """Lets a test hold every op record before it is decided."""
+    """Lets a test hold every op record before the store decides on it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ async def broker(store: HoldingStore) -> AsyncIterator[Rooms]:
 
 @pytest.fixture
 async def topic(broker: Rooms, client: WireClient) -> Topic:
-    """One segment, on which the producer 1 publishes."""
+    """Prepare one segment, with producer 1."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = str(await broker.segment(TOPIC, 0))
     await client.produce(1, name, NAME)
@@ -88,7 +88,7 @@ async def begin_all(client: WireClient, count: int) -> list[Txn]:
 
 
 async def send_in_each(client: WireClient, txns: Sequence[Txn]) -> None:
-    """One message in each transaction, in one write."""
+    """Send one message in each transaction, in one write."""
     sends = [encode_payload_command(commands.send(1, i, txn=txn), payload(NAME, i)) for i, txn in enumerate(txns)]
     await client.stream.send_all(b"".join(sends))
     await wait_all_tasks_blocked()
@@ -97,7 +97,7 @@ async def send_in_each(client: WireClient, txns: Sequence[Txn]) -> None:
 async def test_queued_transactions_join_before_any_of_them_has_joined(
     client: WireClient, topic: Topic, store: HoldingStore
 ) -> None:
-    """T11: so their op records share a sync; appends and receipts keep the order of the sends."""
+    """T11: their op records share a sync; appends and receipts keep the order of the sends."""
     txns = await begin_all(client, 8)
     before = topic.ledger.next_position
     await send_in_each(client, txns)
@@ -117,7 +117,7 @@ async def test_queued_transactions_join_before_any_of_them_has_joined(
 async def test_joins_under_way_are_bounded(
     client: WireClient, topic: Topic, store: HoldingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E9: beside the send whose turn it is, so many and no more; each that ends lets the next one begin."""
+    """E9: a fixed number of joins run beside the current send; each that ends lets the next one start."""
     monkeypatch.setattr(early_joins, "JOINS_MAX", 2)
     txns = await begin_all(client, 6)
     await send_in_each(client, txns)
@@ -131,7 +131,7 @@ async def test_joins_under_way_are_bounded(
 
 
 async def test_a_transaction_joins_once_for_many_sends(client: WireClient, topic: Topic, store: HoldingStore) -> None:
-    """T11: one op record for all of them, and none for a send outside of transactions."""
+    """T11: they share one op record, and a send outside transactions has none."""
     first, second = await begin_all(client, 2)
     sends = [
         encode_payload_command(commands.send(1, i, txn=txn), payload(NAME, i))
@@ -149,7 +149,7 @@ async def test_a_transaction_joins_once_for_many_sends(client: WireClient, topic
 async def test_a_join_that_is_refused_refuses_its_sends_alone(
     broker: Rooms, client: WireClient, topic: Topic, store: HoldingStore
 ) -> None:
-    """T11, T12: one ended while its op record was on its way, one was never opened; the others are taken, in order."""
+    """T11, T12: one ended during its op record's write, one never existed; the others are stored, in order."""
     unknown = v5_id(0, 99_999)
     txns: list[Txn] = [*await begin_all(client, 3), (unknown.most, unknown.least)]
     order = [txns[0], txns[1], txns[3], txns[2], txns[1]]
@@ -173,7 +173,7 @@ async def test_a_join_that_is_refused_refuses_its_sends_alone(
 async def test_a_transaction_that_ends_between_its_join_and_its_turn_takes_nothing(
     broker: Rooms, client: WireClient, topic: Topic, store: HoldingStore
 ) -> None:
-    """T12: it has joined, and waits behind the first send; its turn comes after its end."""
+    """T12: it has joined and waits behind the first send, and ends before its turn."""
     first, ended = await begin_all(client, 2)
     await send_in_each(client, [first, ended])
     store.release(ended)
@@ -190,7 +190,7 @@ async def test_a_transaction_that_ends_between_its_join_and_its_turn_takes_nothi
 
 
 async def test_what_several_joins_hold_back_stays_hidden(client: WireClient, topic: Topic, store: HoldingStore) -> None:
-    """T13, T14: each holds back where its message may come at the earliest, whatever others append meanwhile."""
+    """T13, T14: each one holds the lowest position that its message may get, whatever others append meanwhile."""
     txns = await begin_all(client, 3)
     start = await topic.publish(b"before", message_count=1, txn=None, entry_format=EntryFormat.PULSAR)
     await topic.ledger.confirmed.wait_for(start)
@@ -221,7 +221,7 @@ async def test_what_several_joins_hold_back_stays_hidden(client: WireClient, top
 async def test_a_lost_connection_leaves_records_that_go_with_the_decisions(
     broker: Rooms, client: WireClient, topic: Topic, store: HoldingStore
 ) -> None:
-    """T18: the joins under way end, no queued send is appended, and what was recorded holds nothing back for good."""
+    """T18: the joins in progress end, no queued send is appended, and the records hold nothing back permanently."""
     txns = await begin_all(client, 4)
     before = topic.ledger.next_position
     await send_in_each(client, txns)
@@ -246,7 +246,7 @@ async def test_a_lost_connection_leaves_records_that_go_with_the_decisions(
 async def test_a_send_that_is_stored_already_or_is_refused_joins_nothing(
     client: WireClient, topic: Topic, store: HoldingStore
 ) -> None:
-    """T11, E6: behind another send too; a transaction that has nothing here holds nothing back."""
+    """T11, E6: this holds behind another send, too; a transaction without entries here holds nothing back."""
     store.is_holding = False
     committed, first, *others = await begin_all(client, 5)
     places = await send_all(client, [0, 1], committed)
@@ -276,7 +276,7 @@ async def test_a_send_that_is_stored_already_or_is_refused_joins_nothing(
 async def test_of_one_id_in_two_queued_transactions_the_second_is_in_doubt(
     client: WireClient, topic: Topic, store: HoldingStore
 ) -> None:
-    """E6: both have joined before either is looked at; the order of the sends decides."""
+    """E6: both have joined before either is checked; the order of the sends decides."""
     first, second = await begin_all(client, 2)
     await client.stream.send_all(
         b"".join(encode_payload_command(commands.send(1, 0, txn=txn), payload(NAME, 0)) for txn in (first, second))
@@ -294,7 +294,7 @@ async def test_of_one_id_in_two_queued_transactions_the_second_is_in_doubt(
 async def test_a_full_disk_closes_the_producer_behind_what_was_taken(
     client: WireClient, topic: Topic, store: HoldingStore
 ) -> None:
-    """E13: its client sends the rest again, in the same transactions, when there is space."""
+    """E13: when there is space again, the client sends the rest in the same transactions."""
     txns = await begin_all(client, 4)
     await send_in_each(client, txns)
     store.full_for = {TxnId(*txn) for txn in txns[1:3]}
@@ -316,7 +316,7 @@ async def test_a_full_disk_closes_the_producer_behind_what_was_taken(
 async def test_sends_that_were_dropped_join_nothing(
     client: WireClient, topic: Topic, store: HoldingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T18, E13: the disk was full for a send before them; a join that is under way ends, and no other begins."""
+    """T18, E13: the disk was full for an earlier send; a join in progress ends, and no other one starts."""
     monkeypatch.setattr(early_joins, "JOINS_MAX", 1)
     txns = await begin_all(client, 4)
     await send_in_each(client, txns)
@@ -334,7 +334,7 @@ async def test_sends_that_were_dropped_join_nothing(
 async def test_after_a_lost_claim_no_queued_send_asks_the_store_again(
     client: WireClient, topic: Topic, store: HoldingStore
 ) -> None:
-    """D4, D7: the segment's state is unknown, so each send is refused at once, and its client looks for the owner."""
+    """D4, D7: the segment's state is unknown, so each send is refused at once, and its client looks up the owner."""
     txns = await begin_all(client, 3)
     await send_in_each(client, txns)
     await store.put(topic.claim.key, b"another owner")
@@ -348,7 +348,7 @@ async def test_after_a_lost_claim_no_queued_send_asks_the_store_again(
 
 
 class LaggingHoldingStore(HoldingStore, LaggingStore):
-    """Of a broker whose image may be behind; holds op records."""
+    """A store of a broker whose image may lag. It holds op records."""
 
 
 @pytest.fixture
@@ -359,7 +359,7 @@ async def lagging() -> AsyncIterator[tuple[LaggingHoldingStore, Rooms]]:
 
 
 async def test_sends_that_waited_together_share_a_read_barrier(lagging: tuple[LaggingHoldingStore, Rooms]) -> None:
-    """T12, D5: it begins after they arrived; each of them used to ask the store for one more."""
+    """T12, D5: the barrier begins after the sends arrived; each send used to need its own."""
     store, broker = lagging
     async with listening(broker) as listener, connected(listener) as client:
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -377,7 +377,7 @@ async def test_sends_that_waited_together_share_a_read_barrier(lagging: tuple[La
 async def test_a_barrier_from_before_a_send_arrived_says_nothing_about_it(
     lagging: tuple[LaggingHoldingStore, Rooms],
 ) -> None:
-    """T12, D5: its transaction ended in between, at another broker, and this one's image does not say so yet."""
+    """T12, D5: another broker ended the transaction meanwhile, and this broker's image does not show it yet."""
     store, broker = lagging
     store.is_holding = False
     async with listening(broker) as listener, connected(listener) as client:
@@ -392,7 +392,7 @@ async def test_a_barrier_from_before_a_send_arrived_says_nothing_about_it(
 
 
 class Kept(trio.abc.SendStream):
-    """Reads the frames that a producer's outbox is sent."""
+    """Reads the frames that arrive in a producer's outbox."""
 
     def __init__(self) -> None:
         self.answers: list[pb.BaseCommand] = []
@@ -412,7 +412,7 @@ class Kept(trio.abc.SendStream):
 
 
 class Sender:
-    """One producer and what its client is told."""
+    """One producer, and what its client learns."""
 
     def __init__(self, topic: Topic, name: str) -> None:
         self.name = name
@@ -458,7 +458,7 @@ async def _after(turns: int, action: Callable[[], object]) -> None:
 async def test_in_any_order_of_the_tasks_sends_keep_theirs(
     sends: list[tuple[int, int | None]], ends: list[EndAction | None], joins_max: int, closes_after: int | None
 ) -> None:
-    """T11, T12, T13, T18: two producers, three transactions that may end meanwhile, a connection that may be lost."""
+    """T11, T12, T13, T18: two producers, three transactions that may end meanwhile, one connection that may be lost."""
     with patch.object(early_joins, "JOINS_MAX", joins_max):
         async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
             await broker.controller.create_topic(TOPIC, 1, {})
@@ -504,7 +504,7 @@ async def test_in_any_order_of_the_tasks_sends_keep_theirs(
 
 
 def _check(sends: list[tuple[int, int | None]], senders: list[Sender], *, is_closed: bool) -> None:
-    """Every send has one answer, in the order of the sends, and entries stand in that order."""
+    """Check that every send has one answer, in the order of the sends, and that entries have the same order."""
     for by, sender in enumerate(senders):
         asked = [sequence_id for sequence_id, (sent_by, _) in enumerate(sends) if sent_by == by]
         answered = [

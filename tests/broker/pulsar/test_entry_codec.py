@@ -1,4 +1,4 @@
-"""What the broker tells from entries in Pulsar's format."""
+"""What the broker reads from entries in Pulsar's format."""
 
 import struct
 from typing import Any
@@ -46,7 +46,7 @@ def test_a_payload_without_checksum_may_be_a_chunk_too() -> None:
 
 
 def test_other_entries_are_none() -> None:
-    """Also where the mark of a chunk stands by chance: in the value, in a number, in a batch."""
+    """This holds even if a chunk's tag appears by chance: in the value, in a number, in a batch."""
     mark = bytes((0xD8, 0x01, 0x03))
     assert chunk_of(entry(build_payload(metadata(), mark))) is None
     by_chance = metadata(sequence_id=0xD8)
@@ -86,7 +86,7 @@ def test_what_makes_no_sense_is_no_chunk(wrong: str) -> None:
     ],
 )
 def test_the_ordering_key_comes_before_the_partition_key(described: dict[str, Any], key: bytes | None) -> None:
-    """Keys of bytes come in base64; what is not is taken as it stands, so equal keys stay equal."""
+    """Binary keys arrive in base64. Other text is taken unchanged, so equal keys stay equal."""
     written = metadata()
     written.MergeFrom(pb.MessageMetadata(**described))
     assert CODEC.key_of(entry(build_payload(written, b"x"))) == key
@@ -99,7 +99,7 @@ def test_a_key_that_is_no_text_is_still_a_key() -> None:
 
 
 def test_a_send_is_told_by_its_metadata() -> None:
-    """E6: batches by their first and last sequence id, chunks by their place."""
+    """E6: batches have a first and a last sequence id, chunks have their index."""
     one = build_payload(metadata("p", 7), b"x")
     assert CODEC.send_of(entry(one)) == Send("p", SendId(7, 7))
     batched = metadata("p", 7)
@@ -115,14 +115,14 @@ def test_a_send_is_told_by_its_metadata() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"\x0e\x01", bytes(40), b"\xff" * 40])
 def test_of_what_cannot_be_read_nothing_is_told(payload: bytes) -> None:
-    """E7: clients choose the bytes, and no bytes end a topic."""
+    """E7: clients choose the bytes, and no bytes may end a topic."""
     odd = entry(payload)
     assert (CODEC.chunk_of(odd), CODEC.key_of(odd), CODEC.send_of(odd)) == (None, None, None)
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_raise(payload: bytes) -> None:
-    """E7: whatever follows the checksum's magic, too."""
+    """E7: this also holds for arbitrary bytes after the checksum's magic."""
     for odd in (payload, b"\x0e\x01" + payload):
         CODEC.chunk_of(entry(odd))
         CODEC.key_of(entry(odd))

@@ -1,4 +1,4 @@
-"""The table from errors to the wire's codes."""
+"""The table that maps errors to the wire's codes."""
 
 import importlib
 import pkgutil
@@ -13,7 +13,7 @@ import storage
 import txn
 from broker.errors import SendInDoubt, StartError
 from broker.pulsar.faults import fault_of
-from storage.errors import DataFolderInUse, ExpectedError, LedgerNotFound, StorageError
+from storage.errors import DataFolderInUse, ExpectedError, LedgerNotFound, NoSpace, StorageError
 from storage.metadata.store import ChangeSetTooLarge, InvalidOperation
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
@@ -52,7 +52,7 @@ def _errors(base: type[ExpectedError]) -> Iterator[type[ExpectedError]]:
 
 
 def _raised() -> set[type[ExpectedError]]:
-    """Every class of error that some room raises."""
+    """Return every class of error that some room raises."""
     for room in (broker, dispatch, storage, txn):
         for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
             importlib.import_module(module.name)
@@ -68,33 +68,38 @@ def _code_of(error: type[ExpectedError]) -> pb.ServerError | None:
 
 
 def test_every_error_that_a_room_raises_has_a_code() -> None:
-    """An error without one would be told to the client as a defect of the broker."""
+    """To the client, an error without a code would look like a defect of the broker."""
     without = {error for error in _raised() if _code_of(error) is None}
     assert without == set(ELSEWHERE)
 
 
 def test_a_client_repeats_what_may_succeed_later() -> None:
-    """A retriable error at a code that ends the request would fail what a moment later would have succeeded."""
+    """With a permanent code, a retriable error would fail a request that could succeed a moment later."""
     given_up = {error for error in _raised() if error.retriable and _code_of(error) in GIVEN_UP}
     assert given_up == set(GIVEN_UP_ON_PURPOSE)
 
 
 @pytest.mark.parametrize("error", [ChangeSetTooLarge, InvalidOperation])
 def test_a_client_does_not_repeat_what_the_metadata_store_never_takes(error: type[ExpectedError]) -> None:
-    """M25: at the code of a store that is away, clients would repeat it until their operation times out."""
+    """M25: with the code of an unreachable store, clients would repeat the request until their operation times out."""
     assert _code_of(error) in GIVEN_UP
 
 
 @pytest.mark.parametrize("error", [OwnershipLost("t"), OutcomeUnknown("t", "an op record")])
 def test_a_lost_and_an_unanswered_owner_both_send_the_client_to_a_lookup(error: TxnError) -> None:
-    """D4, M22: the next owner serves the same request, so the client keeps its producer and asks where that is."""
+    """D4, M22: the next owner serves the same request, so the client keeps its producer and looks up the owner."""
     fault = fault_of(error)
     assert fault.code == pb.ServiceNotReady
     assert "Look the topic up again" in fault.message
 
 
+def test_a_client_gets_whole_sentences() -> None:
+    """Storage writes clauses, because its messages also stand after a colon."""
+    assert fault_of(NoSpace("the disk is full")).message == "The disk is full."
+
+
 def test_an_error_of_no_room_has_no_code() -> None:
-    """Whoever raises it has a defect, and it ends the connection as one."""
+    """Such an error is a defect, and it ends the connection."""
     for error in (StorageError("of no class that says more"), KeyError("defect")):
         with pytest.raises(type(error)) as raised:
             fault_of(error)

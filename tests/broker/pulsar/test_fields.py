@@ -1,4 +1,4 @@
-"""docs/pulsar-fields.md says what becomes of every field of the protocol."""
+"""docs/pulsar-fields.md says how the broker treats every field of the protocol."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ _FIELDS = [(row["message"], field.strip("`"), row["outcome"]) for row in _ROWS f
 
 
 def test_every_field_stands_in_one_row() -> None:
-    """E20: a field that is added to the protocol is decided upon."""
+    """E20: a new field of the protocol needs a decision."""
     described = Counter((message, field) for message, field, _outcome in _FIELDS)
     defined = {
         (name, field.name) for name, message in pb.DESCRIPTOR.message_types_by_name.items() for field in message.fields
@@ -41,7 +41,7 @@ def test_what_is_not_served_is_explained() -> None:
     "member", [field for message, field, outcome in _FIELDS if (message, outcome) == ("BaseCommand", "refused")]
 )
 async def test_commands_that_are_refused_by_the_page_are(broker: Rooms, client: WireClient, member: str) -> None:
-    """E20: by name, under the id of the request, and the connection goes on."""
+    """E20: the refusal has the command's name and the request's id, and the connection continues."""
     (kind,) = [kind for kind, name in MEMBERS.items() if name == member]
     command = pb.BaseCommand(type=pb.BaseCommand.Type.Name(kind))
     _fill(getattr(command, member))
@@ -65,7 +65,7 @@ def test_commands_that_are_served_by_the_page_come_from_clients(member: str) -> 
 
 
 def _fill(message: Message) -> None:
-    """Give the required fields some value."""
+    """Set the required fields to some value."""
     for field in message.DESCRIPTOR.fields:
         if field.is_required:
             setattr(message, field.name, "public/default" if field.type == field.TYPE_STRING else 1)

@@ -1,4 +1,4 @@
-"""Many clients at once that take more than their part, over real connections: the others go on (E9)."""
+"""Many clients that demand more than their share, over real connections: the others continue (E9)."""
 
 import socket
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ LARGE = message(bytes(SHARE_BYTES + 10_000))
 
 
 async def test_a_client_that_never_says_connect_is_disconnected(broker: Rooms, mock_clock: MockClock) -> None:
-    """E9: also one that says it byte by byte; one that said it may stay silent."""
+    """E9: this includes a client that sends it byte by byte; after CONNECT a client may stay silent."""
     async with listening(broker) as listener, connected(listener) as silent:
         async with connected(listener, greet=False) as mute:
             await mute.stream.send_all(b"\0\0")
@@ -43,7 +43,7 @@ async def test_a_client_that_never_says_connect_is_disconnected(broker: Rooms, m
 
 
 async def test_one_connection_too_many_is_told_and_a_free_place_is_taken(broker: Rooms) -> None:
-    """E9: a clear refusal that clients try again after."""
+    """E9: the refusal is clear, and clients retry after it."""
     async with listening(broker, Budgets.of(1 << 30, 2)) as listener, connected(listener) as first:
         async with connected(listener) as second, connected(listener, greet=False) as third:
             refused = await third.receive()
@@ -58,7 +58,7 @@ async def test_one_connection_too_many_is_told_and_a_free_place_is_taken(broker:
 
 
 async def test_parts_of_large_frames_keep_nobody_from_publishing(mock_clock: MockClock) -> None:
-    """E9: more clients stop in a large frame than there is memory for; all messages of others are stored."""
+    """E9: more clients stop in a large frame than memory allows; all messages of other clients are stored."""
     budgets = Budgets.of(6 * len(LARGE), 100)
     async with (
         rooms(SteeredStore(), SimulatedFiles(seed=1)) as broker,
@@ -88,7 +88,7 @@ async def test_parts_of_large_frames_keep_nobody_from_publishing(mock_clock: Moc
 async def test_a_complete_frame_that_waits_for_the_broker_costs_no_connection(
     broker: Rooms, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E9: only clients that do not complete their frames are disconnected, however long the broker takes over one."""
+    """E9: only clients with incomplete frames are disconnected, however long the broker takes for a frame."""
     monkeypatch.setattr(producer_sessions, "INBOX_BYTES_MAX", 1000)
     budgets = Budgets.of(3 * len(LARGE), 100)
     await broker.controller.create_topic(TOPIC, 1, {})
@@ -113,7 +113,7 @@ async def test_a_complete_frame_that_waits_for_the_broker_costs_no_connection(
 async def test_who_reads_no_answers_keeps_the_bytes_of_a_frame_from_nobody(
     broker: Rooms, mock_clock: MockClock
 ) -> None:
-    """E9: a frame that is not handled because its client does not read has its time, too."""
+    """E9: a frame that waits because its client does not read has a time limit, too."""
     budgets = Budgets.of(3 * len(LARGE), 100)
     async with listening(broker, budgets) as listener, connected(listener) as client, connected(listener) as other:
         await other.produce(1, PLAIN)
@@ -141,7 +141,7 @@ async def test_who_reads_no_answers_keeps_the_bytes_of_a_frame_from_nobody(
 
 
 async def test_requests_under_way_count_with_what_is_not_stored_yet() -> None:
-    """E9: a schema is held until it is answered for, as a message is."""
+    """E9: a schema counts until it is answered, as a message does."""
     budgets, store, go = Budgets.of(1 << 30, 100), SteeredStore(), trio.Event()
     schema = pb.Schema(name="s", schema_data=bytes(SHARE_BYTES), type=pb.Schema.String)
     async with (
@@ -164,7 +164,7 @@ async def test_requests_under_way_count_with_what_is_not_stored_yet() -> None:
 
 
 async def test_acknowledgements_that_wait_for_the_store_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """E9: each counts as held until it is answered, and a connection that has its share is not read on."""
+    """E9: each counts until it is answered, and the broker stops reading a connection that has its share."""
     monkeypatch.setattr(acknowledging, "ANSWER_BYTES", SHARE_BYTES // 3)
     budgets, store, go = Budgets.of(1, 100), SteeredStore(), trio.Event()
     async with (
@@ -207,7 +207,7 @@ async def test_acknowledgements_that_wait_for_the_store_are_bounded(monkeypatch:
 
 
 async def test_what_is_granted_is_given_back_when_connections_end(broker: Rooms) -> None:
-    """E9: after any flood the budget is whole again."""
+    """E9: after any flood the whole budget is free again."""
     budgets = Budgets.of(1 << 30, 100)
     async with listening(broker, budgets) as listener:
         for _ in range(5):

@@ -1,8 +1,8 @@
-"""Well-formed commands that make no sense: every kind, drawn fields, any order, among some that do.
+"""Well-formed commands that make no sense: all kinds, with drawn fields, in any order, among some sensible ones.
 
-A drawn story is sent by three connections, one after another, each of which leaves in the middle. Whatever a command
-says, it is answered by the protocol's own error or does what it says; nothing in it is ever a surprise to the broker
-(docs/design.md#invariants, 7), and a connection that was there before notices nothing.
+Three connections send a drawn story one after another, and each leaves in the middle. Each command is answered by the
+protocol's own error, or has its documented effect. No command is unexpected for the broker
+(docs/design.md#invariants, 7), and an older connection notices nothing.
 """
 
 import random
@@ -24,7 +24,7 @@ COMMANDS_PER_CONNECTION = 120
 
 
 async def misbehave(client: WireClient, broker: Rooms, chance: random.Random) -> None:
-    """Send a drawn story, reading all the while; then go without a word."""
+    """Send a drawn story while reading all answers; then leave without a command."""
 
     async def read() -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -52,7 +52,7 @@ async def misbehave(client: WireClient, broker: Rooms, chance: random.Random) ->
 
 @pytest.mark.parametrize("seed", range(25, 37))
 async def test_no_command_surprises_the_broker(seed: int) -> None:
-    """Nothing unexpected is logged, and another connection publishes as before."""
+    """Nothing unexpected is logged, and another connection can still publish."""
     chance = random.Random(seed)
     with capture_logs() as logs:
         async with rooms(MemoryStore(), SimulatedFiles(seed=seed)) as broker, listening(broker) as listener:

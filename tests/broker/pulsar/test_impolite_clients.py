@@ -1,4 +1,4 @@
-"""Clients that use an id twice, close what they have just asked for, or never read: answered, and bounded."""
+"""Clients that reuse an id, close what they have just requested, or never read. They are answered, within bounds."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ PLAIN = "persistent://public/default/plain"
 
 
 async def test_a_layout_session_asked_for_twice_at_once_is_opened_once(broker: Rooms, client: WireClient) -> None:
-    """Closing it ends it: nothing is pushed to a session that its client does not have."""
+    """Closing it ends it, and nothing is pushed to a session that the client does not have."""
     await broker.controller.create_topic(TOPIC, 1, {})
     lookup = commands.scalable_topic_lookup(5, str(TOPIC))
     await client.send(lookup, lookup)
@@ -115,7 +115,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(
 
 
 async def test_small_sends_that_wait_are_bounded_in_number(broker: Rooms) -> None:
-    """A send takes memory beside its payload."""
+    """A send takes more memory than its payload."""
     topic = await broker.topics.get(TopicName.parse(PLAIN))
     producer = ProducerSession(
         1, "p", topic, Outbox(), Peer(), ReceiveBudget(1 << 20).share(), Traffic(), lambda _: None, follows_layout=False
@@ -136,7 +136,7 @@ async def test_small_sends_that_wait_are_bounded_in_number(broker: Rooms) -> Non
 
 
 async def test_answers_that_wait_for_the_disk_are_bounded_in_number() -> None:
-    """Refusals too: they come in order, behind the receipt of a send that is not durable yet."""
+    """This includes refusals: they arrive in order, behind the receipt of a send that is not durable yet."""
     files = SimulatedFiles(seed=5)
     async with rooms(MemoryStore(), files) as broker, trio.open_nursery() as nursery:
         topic = await broker.topics.get(TopicName.parse(PLAIN))

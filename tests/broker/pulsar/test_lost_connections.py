@@ -1,4 +1,4 @@
-"""Ordered consumers whose connection is lost, on the wire: what they keep, for how long, and what is leaving."""
+"""Ordered consumers that lose their connection: what they keep, for how long, and what counts as leaving."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ async def updated(client: WireClient) -> set[int]:
 async def test_who_comes_back_finds_his_segments(
     broker: Rooms, listener: trio.SocketListener, client: WireClient
 ) -> None:
-    """D11: and nobody else was told anything meanwhile."""
+    """D11: the other consumers got no news meanwhile."""
     await broker.controller.create_topic(TOPIC, 4, {})
     async with connected(listener) as lost:
         assert len(await register(lost, "a")) == 4
@@ -70,7 +70,7 @@ async def test_without_a_grace_period_the_segments_go_to_the_others_at_once() ->
 
 
 async def test_closing_the_registration_is_leaving(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """For a consumer without segments there is no other word; Tidewire's client says it."""
+    """A consumer without segments has no other way to leave. Tidewire's client uses it."""
     client.ignored.add(Type.REACHED_END_OF_TOPIC)
     await broker.controller.create_topic(TOPIC, 1, {})
     await take(broker, client, "a", sorted(await register(client, "a")))
@@ -86,7 +86,7 @@ async def test_closing_the_registration_is_leaving(broker: Rooms, client: WireCl
 async def test_the_second_of_a_name_stays_when_the_first_ones_connection_ends(
     broker: Rooms, listener: trio.SocketListener, client: WireClient
 ) -> None:
-    """A client is often back before the broker hears that its connection was lost."""
+    """A client often reconnects before the broker notices that its connection was lost."""
     await broker.controller.create_topic(TOPIC, 2, {})
     async with connected(listener) as first:
         assert await register(first, "a") == {0, 1}

@@ -1,4 +1,4 @@
-"""Namespace watches on the wire: what is pushed, what is refused, and who is not told any more."""
+"""Namespace watches over the wire: what is pushed, what is refused, and when pushes end."""
 
 import pytest
 from trio.testing import wait_all_tasks_blocked
@@ -88,7 +88,7 @@ async def test_a_client_that_comes_back_is_told_only_when_something_changed(brok
 
 
 def test_the_hash_is_the_java_clients() -> None:
-    """Values of Guava's crc32c, as the Java client computes them."""
+    """The values come from Guava's crc32c, which the Java client uses."""
     assert topics_hash([]) == "00000000"
     assert topics_hash(["123456789"]) == "839206e3"
 

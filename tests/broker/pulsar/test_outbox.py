@@ -7,7 +7,7 @@ from storage.signal import Signal
 
 
 class Taker(trio.abc.SendStream):
-    """Keeps what it is sent."""
+    """Records what it is sent."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -25,7 +25,7 @@ class Taker(trio.abc.SendStream):
 
 
 async def test_small_pieces_are_joined_and_large_ones_go_as_they_are() -> None:
-    """All bytes in the order in which they were put, whatever is joined."""
+    """All bytes keep their order, however they are joined."""
     outbox, taker = Outbox(), Taker()
     large = b"L" * WRITE_BYTES_MAX
     outbox.put(b"a")
@@ -56,7 +56,7 @@ async def test_it_is_writable_again_when_most_was_taken_and_says_so() -> None:
 
 
 async def test_what_is_being_written_counts_until_the_peer_has_taken_it(nursery: trio.Nursery) -> None:
-    """E9: a large message that a client does not read is held, wherever it waits."""
+    """E9: a large message that a client does not read counts, wherever it waits."""
 
     class Stalled(Taker):
         async def send_all(self, data: bytes | bytearray | memoryview) -> None:

@@ -1,4 +1,4 @@
-"""What tasks hold while they wait: with thousands of clients, a message in a local variable of each is gigabytes."""
+"""What tasks hold while they wait. With thousands of clients, one message in a local variable of each is gigabytes."""
 
 import gc
 import socket
@@ -21,7 +21,7 @@ LARGE: Final = MESSAGE_BYTES_MAX // 2
 
 
 def held_by_tasks() -> dict[str, int]:
-    """Bytes in local variables of the daemon's waiting tasks, by function and variable; only large ones."""
+    """Return large objects in local variables of the daemon's waiting tasks, by function and variable."""
     root = trio.lowlevel.current_root_task()
     assert root is not None
     found = {}
@@ -45,7 +45,7 @@ def _frames(task: trio.lowlevel.Task) -> Iterator[Any]:
 
 
 def _size(value: object) -> int:
-    """Of bytes, or of what a tuple or list has of them; queues and objects have bounds of their own."""
+    """Return the size of bytes, also inside a tuple or list. Queues and objects have their own bounds."""
     if isinstance(value, bytes | bytearray | memoryview):
         return len(value)
     if isinstance(value, tuple | list):
@@ -54,7 +54,7 @@ def _size(value: object) -> int:
 
 
 async def test_no_waiting_task_holds_a_message(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """E9: when a message was stored, delivered and acknowledged, nobody who waits for the next one still holds it."""
+    """E9: after a message is stored, delivered and acknowledged, no task that waits for the next one holds it."""
     await client.produce(1, PLAIN)
     await other.ask(commands.subscribe(PLAIN, "s", 1, 1))
     await other.send(commands.flow(1, 10))
@@ -74,7 +74,7 @@ async def test_no_waiting_task_holds_a_message(broker: Rooms, client: WireClient
 async def test_a_connection_that_is_reset_leaves_nothing_of_its_frame(
     broker: Rooms, listener: trio.SocketListener
 ) -> None:
-    """E9: though Python keeps what an exception met on its way until the collector looks at everything."""
+    """E9: Python keeps the frames of an exception until a full collection."""
     gc.disable()
     try:
         async with connected(listener) as client:
@@ -91,7 +91,7 @@ async def test_a_connection_that_is_reset_leaves_nothing_of_its_frame(
 
 
 def fed_bytes() -> int:
-    """What all decoders hold, those of lost connections too."""
+    """Return the bytes that all decoders hold, including those of lost connections."""
     return sum(found.buffered_bytes for found in gc.get_objects() if isinstance(found, FrameDecoder))
 
 

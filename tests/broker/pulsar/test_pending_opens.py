@@ -1,4 +1,4 @@
-"""Closing what is still being opened, on a broker in this process that loads topics as slowly as it is told."""
+"""Closing an object that is still being opened. The broker runs in this process and loads topics as slowly as told."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ MakeCommand = Callable[[int, int], pb.BaseCommand]
 
 
 class Peer:
-    """A client that writes what it is told in one piece, and reads answers."""
+    """A client that writes its commands in one piece, and reads the answers."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -33,7 +33,7 @@ class Peer:
         await self._stream.send_all(b"".join(encode_command(command) for command in sent))
 
     async def answers(self, count: int) -> dict[int, pb.BaseCommand]:
-        """The next answers, by request id."""
+        """Return the next answers, by request id."""
         found: dict[int, pb.BaseCommand] = {}
         while len(found) < count:
             while (frame := self._decoder.next_frame()) is None:

@@ -1,4 +1,4 @@
-"""Producers on the wire: answers in order, closing, splits, lost connections."""
+"""Producers over the wire: answers in order, closing, splits, lost connections."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ async def segment(broker: Rooms, segment_id: int = 0) -> str:
 
 
 async def test_answers_come_in_the_order_of_the_sends(broker: Rooms, client: WireClient) -> None:
-    """T11: receipts and errors alike; the first write of a transaction makes what follows wait, not overtake."""
+    """T11: this includes errors; the sends behind a transaction's first write wait for it."""
     name = await segment(broker)
     await client.produce(1, name)
     opened = (await client.ask(commands.new_txn(1, 0, 60_000))).new_txn_response
@@ -60,7 +60,7 @@ async def test_answers_come_in_the_order_of_the_sends(broker: Rooms, client: Wir
 
 
 async def test_a_batch_is_answered_by_its_ids(client: WireClient) -> None:
-    """A receipt carries both ids, an error the highest: clients know a failed batch by its last message."""
+    """A receipt has both ids, an error the highest one: clients know a failed batch by its last message."""
     await client.produce(1, PLAIN)
     batch = commands.send(1, 10, num_messages=5, highest_sequence_id=14)
     await client.send_payload(batch, message(batch_of=5))
@@ -75,7 +75,7 @@ async def test_a_batch_is_answered_by_its_ids(client: WireClient) -> None:
 
 
 async def test_a_send_is_answered_once_it_is_durable_and_not_with_those_before() -> None:
-    """Two sends wait for their answers, and the disk has synced the first one only."""
+    """Two sends wait for their answers, and the disk has synced only the first."""
     files = SimulatedFiles(seed=5)
     async with rooms(MemoryStore(), files) as broker, listening(broker) as listener, connected(listener) as client:
         await client.produce(1, PLAIN)
@@ -94,7 +94,7 @@ async def test_a_send_is_answered_once_it_is_durable_and_not_with_those_before()
 
 
 async def test_a_name_belongs_to_one_producer(client: WireClient, other: WireClient) -> None:
-    """And comes back when its connection is lost."""
+    """The name is free again when its connection is lost."""
     assert (await client.produce(1, PLAIN, "me")).producer_success.producer_name == "me"
     refused = await other.produce(1, PLAIN, "me")
     assert (refused.type, refused.error.error) == (Type.ERROR, pb.ProducerBusy)
@@ -119,7 +119,7 @@ async def test_producers_of_kinds_that_are_not_served(client: WireClient, field:
 
 
 async def test_closing_a_producer_answers_its_sends_first(broker: Rooms, client: WireClient) -> None:
-    """T20: a client fails what is unanswered at the answer to its close, and with it the transaction."""
+    """T20: at the answer to CLOSE_PRODUCER, a client fails its unanswered sends, and with them the transaction."""
     await client.produce(1, PLAIN)
     sends = [encode_payload_command(commands.send(1, number), message()) for number in range(20)]
     await client.stream.send_all(b"".join(sends) + encode_command(commands.close_producer(1, 77)))
@@ -132,7 +132,7 @@ async def test_closing_a_producer_answers_its_sends_first(broker: Rooms, client:
 
 
 async def test_closing_a_producer_waits_for_the_send_that_is_being_published() -> None:
-    """T20: its op record takes a while, and by then everything else is answered."""
+    """T20: its op record takes a while, and meanwhile all other commands are answered."""
     store = SteeredStore()
     async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
         name = await segment(broker)
@@ -162,7 +162,7 @@ async def test_closing_a_producer_waits_for_the_send_that_is_being_published() -
 
 
 async def test_sends_under_way_at_a_split_are_taken(broker: Rooms, client: WireClient) -> None:
-    """T20: the client hears of the children first and leaves behind its last send, so nothing of it fails."""
+    """T20: the client learns of the children first, and leaves after its last send, so no send fails."""
     name = await segment(broker)
     await broker.control()
     await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
@@ -185,7 +185,7 @@ async def test_sends_under_way_at_a_split_are_taken(broker: Rooms, client: WireC
 async def test_a_producer_that_does_not_leave_is_sent_away_behind_the_seal(
     broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T20: the update stands before CLOSE_PRODUCER on the wire; a later send is dropped, its client resends it."""
+    """T20: the update precedes CLOSE_PRODUCER on the wire; a later send is dropped, and its client resends it."""
     monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
     name = await segment(broker)
     await broker.control()
@@ -201,7 +201,7 @@ async def test_a_producer_that_does_not_leave_is_sent_away_behind_the_seal(
 
 
 async def test_sends_that_meet_the_seal_are_refused_behind_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T20: they wait while the parent is being sealed; then refusals in order, and the producer's end."""
+    """T20: they wait while the parent is being sealed; then they are refused in order, and the producer is closed."""
     monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
     store = SteeredStore()
     async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
@@ -235,7 +235,7 @@ async def test_sends_that_meet_the_seal_are_refused_behind_the_layout(monkeypatc
 async def test_a_topic_that_closes_under_a_full_producer_leaves_the_connection_alive(
     broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sends that wait for room go with their producer; the connection reads on."""
+    """Sends that wait for room are dropped with their producer, and the connection is read again."""
     monkeypatch.setattr(producer_sessions, "INBOX_BYTES_MAX", 1000)
     name = await segment(broker)
     await client.produce(1, name)
@@ -253,7 +253,7 @@ async def test_a_topic_that_closes_under_a_full_producer_leaves_the_connection_a
 async def test_a_failure_of_one_producer_ends_its_connection_alone(
     broker: Rooms, client: WireClient, other: WireClient
 ) -> None:
-    """A defect met by one connection must not end the broker."""
+    """A defect on one connection must not end the broker."""
     await client.produce(1, PLAIN)
     await other.produce(2, PLAIN)
     topic = await broker.topics.get(TopicName.parse(PLAIN))
@@ -269,7 +269,7 @@ async def test_a_failure_of_one_producer_ends_its_connection_alone(
 async def test_closed_producers_are_not_remembered_for_ever(
     broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sends to one that the broker has just closed are dropped; what is remembered of old ones is bounded."""
+    """Sends to a producer that the broker has just closed are dropped; the memory of old producers is bounded."""
     monkeypatch.setattr(registry, "CLOSED_PRODUCERS_MAX", 2)
     for producer_id in (1, 2, 3):
         await client.produce(producer_id, PLAIN)

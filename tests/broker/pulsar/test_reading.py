@@ -1,4 +1,4 @@
-"""What readers may ask for besides messages."""
+"""What readers may request besides messages."""
 
 from tests.broker.pulsar.test_transactions import begin
 from tests.support.rooms import TOPIC, Rooms
@@ -14,7 +14,7 @@ UNCOMMITTED = {"tidewire.isolation": "read_uncommitted"}
 
 
 async def segment_with_an_open_transaction(broker: Rooms, client: WireClient) -> str:
-    """One committed message, one of an open transaction, one committed behind it."""
+    """Prepare a committed message, one of an open transaction, and another committed one."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = str(await broker.segment(TOPIC, 0))
     await client.ask(commands.producer(name, 1, 1))
@@ -26,7 +26,7 @@ async def segment_with_an_open_transaction(broker: Rooms, client: WireClient) ->
 
 
 async def read(client: WireClient, name: str, properties: dict[str, str]) -> list[tuple[bytes, int | None]]:
-    """What a reader gets: value, and index if it is sent."""
+    """Return what a reader gets: the value, and the index if it is sent."""
     made = commands.subscribe(name, "r", 7, 70, durable=False, start=message_id(-1, -1), properties=properties)
     assert (await client.ask(made)).type == Type.SUCCESS
     last = (await client.ask(commands.get_last_message_id(7, 71))).get_last_message_id_response.last_message_id
@@ -53,7 +53,7 @@ async def test_a_reader_is_sent_the_index_when_it_asks_for_it(broker: Rooms, cli
 
 
 async def test_a_reader_sees_uncommitted_messages_when_it_asks_for_them(broker: Rooms, client: WireClient) -> None:
-    """T14: and only then."""
+    """T14: other readers do not see them."""
     name = await segment_with_an_open_transaction(broker, client)
     asked = {**UNCOMMITTED, "tidewire.indexed": "true"}
     assert await read(client, name, asked) == [(b"a", 0), (b"open", 1), (b"b", 2)]
@@ -70,7 +70,7 @@ async def test_what_there_is_not_is_refused(broker: Rooms, client: WireClient) -
 
 
 async def test_a_stretch_is_measured_up_to_what_the_reader_may_see(broker: Rooms, client: WireClient) -> None:
-    """T14: an open transaction ends it, as it ends what is sent."""
+    """T14: an open transaction ends the range, as it ends delivery."""
     name = await segment_with_an_open_transaction(broker, client)
     for number, (properties, messages) in enumerate([({}, 1), (UNCOMMITTED, 3)], 10):
         made = commands.subscribe(name, "r", number, 1, durable=False, properties=properties)
@@ -89,7 +89,7 @@ async def test_a_stretch_is_measured_up_to_what_the_reader_may_see(broker: Rooms
 
 
 async def test_a_stretch_is_final_once_nothing_can_follow(broker: Rooms, client: WireClient) -> None:
-    """T20: a sealed segment's is when its last transaction is decided, also when it was aborted."""
+    """T20: a sealed segment's range is final once its last transaction is decided, also by an abort."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = str(await broker.segment(TOPIC, 0))
     await client.ask(commands.producer(name, 1, 1))

@@ -1,4 +1,4 @@
-"""What one connection has open, and what its parts hear of each other."""
+"""The objects that one connection has open, and what its parts learn of each other."""
 
 from tests.support.rooms import TOPIC, Rooms
 from tests.support.wire import WireClient
@@ -15,7 +15,7 @@ async def layout_epoch(client: WireClient) -> int:
 
 
 async def test_a_layout_comes_again_behind_the_answers_of_consumers(broker: Rooms, client: WireClient) -> None:
-    """The Java client's queue consumer forgets a layout that comes while it subscribes to the segments before it."""
+    """The Java client's queue consumer loses a layout that arrives while it subscribes to earlier segments."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await client.send(commands.scalable_topic_lookup(5, str(TOPIC)))
     assert await layout_epoch(client) == 0
@@ -30,7 +30,7 @@ async def test_a_layout_comes_again_behind_the_answers_of_consumers(broker: Room
 
 
 async def test_a_registration_that_has_left_is_forgotten(broker: Rooms, client: WireClient) -> None:
-    """Its id means nothing any more, so no subscription is moved by it."""
+    """Its id means nothing any more, so no subscription moves because of it."""
     await broker.controller.create_topic(TOPIC, 1, {})
     client.ignored.add(Type.SCALABLE_TOPIC_UPDATE)
     registered = await client.ask(commands.scalable_topic_subscribe(5, str(TOPIC), "s", "c", 7))

@@ -1,4 +1,4 @@
-"""Regular topics (persistent://) as clients of scalable topics use them: one segment, which is that very topic."""
+"""Regular topics (persistent://) for clients of scalable topics: one segment, which is the topic itself."""
 
 from collections.abc import Sequence
 
@@ -23,14 +23,14 @@ EARLIEST = pb.CommandSubscribe.Earliest
 
 
 async def look(client: WireClient, topic: str = REGULAR, session_id: int = 5) -> pb.CommandScalableTopicUpdate:
-    """The first layout of a session."""
+    """Return the first layout of a session."""
     update = (await client.ask(commands.scalable_topic_lookup(session_id, topic))).scalable_topic_update
     assert not update.HasField("error"), update
     return update
 
 
 async def register(client: WireClient, consumer_id: int, name: str) -> list[str]:
-    """The topics of the first assignment."""
+    """Register, and return the topics of the first assignment."""
     # That somebody controls the topic now.
     client.ignored.add(Type.SCALABLE_TOPIC_UPDATE)
     answer = await client.ask(commands.scalable_topic_subscribe(70, REGULAR, "s", name, consumer_id))
@@ -48,7 +48,7 @@ async def take(client: WireClient, consumer_id: int, name: str) -> None:
 
 @pytest.mark.parametrize("asked", [REGULAR, TOPIC.local])
 async def test_a_regular_topic_is_its_own_only_segment(broker: Rooms, client: WireClient, asked: str) -> None:
-    """T35: nothing is stored for it, and the topic is not even made by asking."""
+    """T35: nothing is stored for it, and a lookup does not even create the topic."""
     update = await look(client, asked)
     assert update.resolved_topic_name == str(TOPIC)
     assert update.dag.epoch == 0
@@ -61,7 +61,7 @@ async def test_a_regular_topic_is_its_own_only_segment(broker: Rooms, client: Wi
 
 
 async def test_the_scalable_topic_of_the_name_comes_first(broker: Rooms, client: WireClient) -> None:
-    """Whoever asks for a topic by its old name or a short one gets the layout that there is."""
+    """A lookup by the topic's old name, or by a short name, gets the existing layout."""
     await broker.controller.create_topic(TOPIC, 2, {})
     for session_id, name in enumerate((REGULAR, TOPIC.local, str(TOPIC))):
         update = await look(client, name, session_id)
@@ -70,7 +70,7 @@ async def test_the_scalable_topic_of_the_name_comes_first(broker: Rooms, client:
 
 
 async def test_a_layout_that_comes_later_is_pushed(broker: Rooms, client: WireClient) -> None:
-    """Though its epoch is that of the one before."""
+    """This holds although its epoch is that of the layout before."""
     await broker.control()
     await look(client)
     await broker.controller.create_topic(TOPIC, 2, {})
@@ -82,7 +82,7 @@ async def test_a_layout_that_comes_later_is_pushed(broker: Rooms, client: WireCl
 
 
 async def test_ordered_consumers_take_turns_on_it(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """One has the topic, by its own name; when he leaves, the next one has it."""
+    """One consumer has the topic, by its own name; when it leaves, the next one gets it."""
     await look(client)
     assert await register(client, 30, "a") == [REGULAR]
     await take(client, 200, "a-seg-0")
@@ -97,7 +97,7 @@ async def test_ordered_consumers_take_turns_on_it(broker: Rooms, client: WireCli
 
 
 async def test_old_and_new_clients_see_the_same_messages(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """What an older client sends and acknowledges is sent and acknowledged for newer ones, and the other way round."""
+    """Sends and acknowledgements of older clients count for newer ones, and the other way round."""
     await look(client)
     await client.produce(1, REGULAR)
     await other.produce(2, REGULAR)
@@ -122,7 +122,7 @@ async def test_old_and_new_clients_see_the_same_messages(broker: Rooms, client: 
 async def test_after_a_lost_connection_the_segment_may_come_first(
     broker: Rooms, listener: trio.SocketListener, client: WireClient
 ) -> None:
-    """The Java client opens its consumer of a segment again before it registers anew; its assignment is the same."""
+    """The Java client reopens its consumer of a segment before it registers again; its assignment is the same."""
     assert await register(client, 30, "a") == [REGULAR]
     await take(client, 200, "a-seg-0")
     await client.close()
@@ -134,7 +134,7 @@ async def test_after_a_lost_connection_the_segment_may_come_first(
 
 
 async def test_transactions_are_refused_and_change_nothing(broker: Rooms, client: WireClient) -> None:
-    """T21, T33, T35: v5 transactions write and acknowledge on segments; on regular topics that is to be by markers."""
+    """T21, T33, T35: v5 transactions work on segments; on regular topics they would need markers."""
     await look(client)
     txn = (3, (await broker.coordinator.new_transaction(3, 1_000)).least)
     await client.produce(1, REGULAR)
@@ -154,7 +154,7 @@ async def test_transactions_are_refused_and_change_nothing(broker: Rooms, client
 
 
 async def layout_pushed(client: WireClient) -> dict[int, tuple[bool, str]]:
-    """The next layout: of each segment, whether it is active, and its old name."""
+    """Return the next layout: for each segment, whether it is active, and its old name."""
     update = await client.receive()
     assert update.type == Type.SCALABLE_TOPIC_UPDATE, update
     segments = update.scalable_topic_update.dag.segments
@@ -170,7 +170,7 @@ async def migrate(broker: Rooms, *, force: bool = False) -> None:
 
 
 async def test_clients_go_along_when_a_topic_is_migrated(broker: Rooms, client: WireClient) -> None:
-    """T20: told of the layout first; what was under way is taken; the old messages are read before the new ones."""
+    """T20: they get the layout first; sends in progress are stored; old messages are read before new ones."""
     await look(client)
     await client.ask(commands.producer(REGULAR, 1, 11, properties=MANAGED))
     assert await register(client, 30, "a") == [REGULAR]
@@ -204,7 +204,7 @@ async def test_clients_go_along_when_a_topic_is_migrated(broker: Rooms, client: 
 
 
 async def test_who_is_in_the_way_of_a_migration(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """Not who says that he follows, nor whose connection follows the layout; everybody else, one by one."""
+    """Clients that say they follow, or whose connection follows the layout, are not counted; all others are."""
     await look(client)
     await client.ask(commands.producer(REGULAR, 1, 11, properties=MANAGED))
     assert await register(client, 30, "a") == [REGULAR]
@@ -223,7 +223,7 @@ async def test_who_is_in_the_way_of_a_migration(broker: Rooms, client: WireClien
 async def test_old_clients_of_a_migrated_topic(
     broker: Rooms, client: WireClient, other: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By force: no more is written under the old name, what there was is read to its end, and nothing new is begun."""
+    """With force, nothing more is written under the old name; its messages can be read, and nothing new is opened."""
     monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
     await client.produce(1, REGULAR)
     await client.publish(1, 0)
@@ -251,7 +251,7 @@ async def test_old_clients_of_a_migrated_topic(
 
 
 async def test_a_consumer_that_comes_during_a_migration() -> None:
-    """D10: it waits, and then its subscription is one of all segments."""
+    """D10: it waits, and then its subscription covers all segments."""
     store = SteeredStore()
     async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
         async with connected(listener) as client:

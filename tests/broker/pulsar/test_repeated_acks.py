@@ -1,4 +1,4 @@
-"""Acknowledgements in transactions by a consumer that lost its connection: what it is sent, and what it may repeat."""
+"""Acknowledgements in transactions after a lost connection: what the consumer gets, and what it may repeat."""
 
 import gc
 
@@ -24,7 +24,7 @@ KINDS = [SHARED, pb.CommandSubscribe.Exclusive]
 async def test_a_consumer_that_reconnects_is_not_sent_what_it_acknowledged(
     broker: Rooms, client: WireClient, other: WireClient, kind: pb.CommandSubscribe.SubType
 ) -> None:
-    """E5: its transaction is open. A copy that it has of before is a conflict, whatever its request's number is."""
+    """E5: its transaction is open; acknowledging an older copy is a conflict, whatever the request's number is."""
     stage = await scene(broker)
     await stage.subscribe(client, sub_type=kind, name="me")
     ids = await messages(client, 4)
@@ -46,7 +46,7 @@ async def test_a_consumer_that_reconnects_is_not_sent_what_it_acknowledged(
 async def test_a_command_whose_answer_was_lost_is_repeated(
     broker: Rooms, client: WireClient, other: WireClient, name: str | None
 ) -> None:
-    """E5: with its number, by another connection of a consumer of the same name; one without a name is not known."""
+    """E5: a consumer of the same name repeats it on a new connection, with its number; nameless consumers cannot."""
     stage = await scene(broker)
     await stage.subscribe(client, sub_type=SHARED, name=name)
     ids = await messages(client, 4)
@@ -62,7 +62,7 @@ async def test_a_command_whose_answer_was_lost_is_repeated(
 
 
 async def test_a_pending_command_keeps_no_lost_connection_in_memory(broker: Rooms, client: WireClient) -> None:
-    """E5, E9: clients that come and go within a long transaction leave their op records behind, and nothing else."""
+    """E5, E9: clients that come and go during a long transaction leave only their op records."""
     stage = await scene(broker)
     await stage.subscribe(client, sub_type=SHARED, name="me")
     ids = await messages(client, 4)
@@ -76,7 +76,7 @@ async def test_a_pending_command_keeps_no_lost_connection_in_memory(broker: Room
 
 
 async def test_a_command_is_repeated_after_a_restart() -> None:
-    """E5: its op record tells."""
+    """E5: its op record identifies it."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=5)
     async with rooms(metadata, files) as broker, listening(broker) as listener, connected(listener) as client:
         stage = await scene(broker)
@@ -101,7 +101,7 @@ async def test_a_command_is_repeated_after_a_restart() -> None:
 async def test_a_part_of_a_batch_that_is_pending_does_not_come_again(
     broker: Rooms, client: WireClient, other: WireClient
 ) -> None:
-    """E5: the consumer that reconnects is told which messages of the batch are left."""
+    """E5: the reconnected consumer learns which messages of the batch are left."""
     stage = await scene(broker, 0)
     topic = stage.topic
     batch = await topic.publish(message(batch_of=3), message_count=3, txn=None, entry_format=EntryFormat.PULSAR)

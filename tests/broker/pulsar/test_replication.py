@@ -1,4 +1,4 @@
-"""Replication between clusters, asked for inside and outside of transactions, on the wire and over HTTP."""
+"""Requests for replication between clusters, inside and outside transactions, over the wire and over HTTP."""
 
 import pytest
 from trio.testing import wait_all_tasks_blocked
@@ -42,7 +42,7 @@ async def records(broker: Rooms) -> int:
 async def test_a_replicated_message_is_part_of_no_transaction(
     broker: Rooms, client: WireClient, fields: dict[str, object]
 ) -> None:
-    """T36: refused, and nothing is changed by it; the transaction goes on without, and outside of one it is taken."""
+    """T36: it is refused and changes nothing; the transaction continues, and outside one the message is stored."""
     topic = await segment(broker)
     await client.produce(1, str(topic.name))
     txn = await begin(client)
@@ -63,7 +63,7 @@ async def test_a_replicated_message_is_part_of_no_transaction(
 async def test_a_message_that_does_not_say_what_it_asks_for_is_part_of_no_transaction(
     broker: Rooms, client: WireClient
 ) -> None:
-    """T36: its metadata cannot be read; the connection and the transaction go on."""
+    """T36: its metadata cannot be read; the connection and the transaction continue."""
     topic = await segment(broker)
     await client.produce(1, str(topic.name))
     txn = await begin(client)
@@ -74,7 +74,7 @@ async def test_a_message_that_does_not_say_what_it_asks_for_is_part_of_no_transa
 
 
 async def test_a_replicated_subscription_acknowledges_in_no_transaction(broker: Rooms, client: WireClient) -> None:
-    """T36: its progress would have to count elsewhere too; refused, and nothing is changed by it."""
+    """T36: its progress would have to count in another cluster, too; it is refused and changes nothing."""
     topic = await segment(broker)
     await topic.ledger.confirmed.wait_for(
         await topic.publish(message(), message_count=1, txn=None, entry_format=EntryFormat.PULSAR)

@@ -1,4 +1,4 @@
-"""Sends that come again: after a lost connection, a restart, a seal; each is stored once and gets its receipt."""
+"""Repeated sends, after a lost connection, a restart or a seal. Each is stored once and gets its receipt."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ async def send(
 
 
 async def returns(client: WireClient, topic: str, name: str) -> pb.BaseCommand:
-    """As a client does after its connection was lost."""
+    """Reconnect, as a client does after its connection was lost."""
     return await client.ask(commands.producer(topic, 1, 9, name=name, epoch=1))
 
 
@@ -48,7 +48,7 @@ async def stored(broker: Rooms, topic: str) -> int:
 
 
 async def test_a_send_comes_again_on_another_connection(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """With the first copy's place in its receipt."""
+    """Its receipt has the position of the first copy."""
     name = await one_segment(broker)
     opened = (await client.produce(1, name)).producer_success
     producer = opened.producer_name
@@ -63,7 +63,7 @@ async def test_a_send_comes_again_on_another_connection(broker: Rooms, client: W
 
 
 async def test_a_send_comes_again_after_a_restart() -> None:
-    """D8: the log says what it holds; a producer opened anew under the name goes on counting behind that."""
+    """D8: the log shows what was stored; a producer that reopens under its name continues counting after it."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=5)
     async with rooms(metadata, files) as broker, listening(broker) as listener, connected(listener) as client:
         name = await one_segment(broker)
@@ -83,7 +83,7 @@ async def test_a_send_comes_again_after_a_restart() -> None:
 
 
 async def test_a_send_that_comes_again_is_answered_when_its_first_copy_is_durable() -> None:
-    """Invariant 1 (docs/design.md#invariants): that it is on its way to the disk is no receipt."""
+    """Invariant 1 (docs/design.md#invariants): a write in progress is no reason for a receipt."""
     files = SimulatedFiles(seed=5)
     async with rooms(MemoryStore(), files) as broker, listening(broker) as listener, connected(listener) as other:
         name = await one_segment(broker)
@@ -104,7 +104,7 @@ async def test_a_send_that_comes_again_is_answered_when_its_first_copy_is_durabl
 
 
 async def test_a_send_comes_again_after_the_seal(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """T20: its producer is let in once more, hears that it is stored, and leaves with what is not."""
+    """T20: its producer may open once more, learns that the send is stored, and leaves with the unstored ones."""
     name = await one_segment(broker)
     producer = (await client.produce(1, name)).producer_success.producer_name
     place = (await send(client, producer, 0)).message_id
@@ -121,7 +121,7 @@ async def test_a_send_comes_again_after_the_seal(broker: Rooms, client: WireClie
 
 
 async def test_a_send_in_a_transaction_comes_again(broker: Rooms, client: WireClient) -> None:
-    """Once, whether the transaction is open or decided."""
+    """It is stored once, whether the transaction is open or decided."""
     name = await one_segment(broker)
     producer = (await client.produce(1, name)).producer_success.producer_name
     opened = (await client.ask(commands.new_txn(1, 0, 60_000))).new_txn_response
@@ -135,7 +135,7 @@ async def test_a_send_in_a_transaction_comes_again(broker: Rooms, client: WireCl
 
 
 async def test_a_send_that_was_refused_is_new_when_it_comes_again(broker: Rooms, client: WireClient) -> None:
-    """Also behind its successors: a client that hears of a damaged payload sends all of them again."""
+    """This holds behind its successors, too: after a damaged payload a client resends all of them."""
     name = await one_segment(broker)
     producer = (await client.produce(1, name)).producer_success.producer_name
     damaged = bytearray(payload(producer, 0))
@@ -150,7 +150,7 @@ async def test_a_send_that_was_refused_is_new_when_it_comes_again(broker: Rooms,
 
 
 async def test_persistent_topics_as_the_setting_says(broker: Rooms, client: WireClient) -> None:
-    """Off, as in Pulsar: what comes again is stored again; its clients may number messages as they like."""
+    """The setting is off, as in Pulsar: repeats are stored again, and clients may number messages freely."""
     await client.produce(1, PLAIN, "me")
     for _ in range(2):
         await send(client, "me", 0)

@@ -1,4 +1,4 @@
-"""Sends whose ids stood in an earlier transaction: what becomes of them follows that transaction's fate."""
+"""Sends whose ids were used in an earlier transaction. That transaction's fate decides how they are treated."""
 
 from collections.abc import Sequence
 from unittest.mock import patch
@@ -39,7 +39,7 @@ async def end(client: WireClient, txn: Txn, *, commit: bool) -> None:
 
 
 async def send_all(client: WireClient, ids: Sequence[int], txn: Txn | None = None) -> list[tuple[int, int]]:
-    """Where the receipts say that they stand."""
+    """Send all, and return the positions in the receipts."""
     receipts = [await send(client, NAME, number, txn) for number in ids]
     return [(receipt.message_id.ledger_id, receipt.message_id.entry_id) for receipt in receipts]
 
@@ -53,7 +53,7 @@ async def refused(client: WireClient, sequence_id: int, txn: Txn | None = None) 
 
 
 async def opened_again(client: WireClient, topic: str) -> pb.CommandProducerSuccess:
-    """As by a program that was started again; what the broker still has open of its connection takes a moment."""
+    """Open the producer as a restarted program does. The broker may still have its old connection for a moment."""
     while (answer := await client.produce(1, topic, NAME)).type != Type.PRODUCER_SUCCESS:
         pass
     return answer.producer_success
@@ -70,7 +70,7 @@ async def topic(broker: Rooms, client: WireClient) -> str:
 async def test_what_an_aborted_transaction_stored_is_not_stored(
     broker: Rooms, client: WireClient, topic: str, in_transaction: bool
 ) -> None:
-    """E6: the same ids, sent again in another transaction or outside any, are new."""
+    """E6: the same ids, in another transaction or outside any, are new."""
     aborted = await begin(client)
     first = await send_all(client, range(3), aborted)
     await end(client, aborted, commit=False)
@@ -86,7 +86,7 @@ async def test_what_an_aborted_transaction_stored_is_not_stored(
 
 
 async def test_what_a_committed_transaction_stored_is_stored(broker: Rooms, client: WireClient, topic: str) -> None:
-    """E6: a program that does not know what became of its transaction sends the ids again in another: no copy."""
+    """E6: a program that does not know its transaction's fate sends the ids again in another one: no copy is stored."""
     committed = await begin(client)
     places = await send_all(client, range(3), committed)
     await end(client, committed, commit=True)
@@ -104,7 +104,7 @@ async def test_what_a_committed_transaction_stored_is_stored(broker: Rooms, clie
 async def test_what_an_open_transaction_holds_is_in_doubt(
     broker: Rooms, client: WireClient, topic: str, in_transaction: bool, commit: bool
 ) -> None:
-    """E6: neither stored twice nor answered by what may be aborted; the connection and the producer go on."""
+    """E6: it is neither stored twice nor confirmed; the connection and the producer continue."""
     first = await begin(client)
     await send_all(client, range(3), first)
     txn = await begin(client) if in_transaction else None
@@ -121,7 +121,7 @@ async def test_what_an_open_transaction_holds_is_in_doubt(
 
 
 async def test_the_parts_of_an_aborted_message_are_new(broker: Rooms, client: WireClient, topic: str) -> None:
-    """E6: a message in chunks, of which the aborted transaction had the first one only, or all."""
+    """E6: the aborted transaction had only the first chunk of the message, or all chunks."""
 
     async def send_chunk(chunk: int, txn: Txn | None) -> bool:
         metadata = pb.MessageMetadata(
@@ -144,7 +144,7 @@ async def test_the_parts_of_an_aborted_message_are_new(broker: Rooms, client: Wi
 
 
 async def test_what_a_producer_that_opens_anew_is_told(client: WireClient, other: WireClient, topic: str) -> None:
-    """E6: it counts on behind what is stored, or may be; what was aborted does not count."""
+    """E6: it continues counting after what is stored or may be stored; aborted sends do not count."""
     await send_all(client, [0])
     txn = await begin(client)
     await send_all(client, [1, 2], txn)
@@ -159,7 +159,7 @@ async def test_what_a_producer_that_opens_anew_is_told(client: WireClient, other
 @pytest.mark.parametrize("decided", ["before", "between", "after"])
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_transactions_fate_counts_after_a_restart(commit: bool, decided: str, snapshot_entries: int) -> None:
-    """E6: by the log or by a snapshot; decided before the broker died, while there was none, or afterwards."""
+    """E6: the fate comes from the log or a snapshot, and was decided before, during or after the broker's death."""
     metadata, files = SteeredStore(), SimulatedFiles(seed=5)
     with patch.object(deduplication, "SNAPSHOT_ENTRIES", snapshot_entries):
         async with rooms(metadata, files) as broker, listening(broker) as listener, connected(listener) as client:
@@ -193,7 +193,7 @@ async def _refuse_snapshots(ops: Sequence[Op]) -> None:
 
 
 async def test_a_send_under_way_on_a_lost_connection_is_not_stored_twice() -> None:
-    """E6: its op record was being put when it came again on another connection."""
+    """E6: its op record was being written when the send was repeated on another connection."""
     metadata = SteeredStore()
     go_on = trio.Event()
 

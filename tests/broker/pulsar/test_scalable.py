@@ -1,4 +1,4 @@
-"""Layout sessions and ordered consumers on the wire: when an assignment is pushed, and what counts as leaving."""
+"""Layout sessions and ordered consumers over the wire: when an assignment is pushed, and what counts as leaving."""
 
 import gc
 
@@ -21,7 +21,7 @@ EARLIEST = pb.CommandSubscribe.Earliest
 
 
 async def register(client: WireClient, consumer_id: int, name: str = "c") -> set[int]:
-    """The segments of the first assignment, which stands in the answer."""
+    """Register, and return the segments of the first assignment, which is in the answer."""
     client.ignored.add(Type.REACHED_END_OF_TOPIC)
     answer = await client.ask(commands.scalable_topic_subscribe(70, str(TOPIC), NAME, name, consumer_id))
     assert answer.type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
@@ -32,7 +32,7 @@ async def register(client: WireClient, consumer_id: int, name: str = "c") -> set
 
 
 async def take(broker: Rooms, client: WireClient, segment_id: int) -> None:
-    """Subscribe to a segment, as the client does for each that it is assigned."""
+    """Subscribe to a segment, as the client does for each assigned one."""
     topic = str(await broker.segment(TOPIC, segment_id))
     await client.send(commands.subscribe(topic, NAME, 200 + segment_id, 300 + segment_id, initial_position=EARLIEST))
     answer = await client.receive()
@@ -40,7 +40,7 @@ async def take(broker: Rooms, client: WireClient, segment_id: int) -> None:
 
 
 async def assignment(client: WireClient) -> tuple[int, set[int]]:
-    """The next push: the consumer's id and its segments."""
+    """Return the next push: the consumer's id and its segments."""
     update = await client.receive()
     assert update.type == Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
     content = update.scalable_topic_assignment_update
@@ -52,7 +52,7 @@ async def two_segments(broker: Rooms) -> None:
 
 
 async def test_an_assignment_is_kept_back_until_the_one_before_is_taken_up(broker: Rooms, client: WireClient) -> None:
-    """The Java client forgets what comes earlier; of several only the newest is pushed."""
+    """The Java client forgets earlier ones; of several assignments only the newest is pushed."""
     await two_segments(broker)
     assert await register(client, 30) == {0, 1}
     await take(broker, client, 0)
@@ -66,7 +66,7 @@ async def test_an_assignment_is_kept_back_until_the_one_before_is_taken_up(broke
 
 
 async def test_closing_every_assigned_segment_is_leaving(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """There is no other word for it; the others get the segments at once."""
+    """There is no other way to leave; the others get the segments at once."""
     await two_segments(broker)
     assert await register(client, 30, "a") == {0, 1}
     await take(broker, client, 0)
@@ -85,7 +85,7 @@ async def test_closing_every_assigned_segment_is_leaving(broker: Rooms, client: 
 async def test_giving_up_a_segment_that_moved_is_not_leaving(
     broker: Rooms, client: WireClient, other: WireClient
 ) -> None:
-    """It closes what it is no longer assigned, and goes on with the rest."""
+    """The consumer closes what it is no longer assigned, and continues with the rest."""
     await two_segments(broker)
     await register(client, 30, "a")
     await take(broker, client, 0)
@@ -103,7 +103,7 @@ async def test_giving_up_a_segment_that_moved_is_not_leaving(
 
 
 async def test_the_same_name_again_replaces_the_registration(broker: Rooms, client: WireClient) -> None:
-    """After a reconnect on the client's side, with the same or another id."""
+    """The client has reconnected, with the same id or another one."""
     await two_segments(broker)
     assert await register(client, 30) == {0, 1}
     assert await register(client, 31) == {0, 1}
@@ -119,7 +119,7 @@ async def test_the_same_name_again_replaces_the_registration(broker: Rooms, clie
 
 
 async def test_a_drained_parent_leaves_and_its_children_come(broker: Rooms, client: WireClient) -> None:
-    """D11: over the wire: delivered, acknowledged, and one update without the parent."""
+    """D11: over the wire: its messages are delivered and acknowledged, and one update comes without the parent."""
     await broker.controller.create_topic(TOPIC, 1, {})
     parent = await broker.topics.get(TopicName.parse(str(await broker.segment(TOPIC, 0))))
     await publish(parent, message())
@@ -134,7 +134,7 @@ async def test_a_drained_parent_leaves_and_its_children_come(broker: Rooms, clie
 
 
 async def test_layout_sessions_are_answered_always(broker: Rooms, client: WireClient) -> None:
-    """The Java client waits for the first update without a bound, and never listens again after an error."""
+    """The Java client waits for the first update without a time limit, and never listens again after an error."""
     refused = await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
     assert refused.scalable_topic_update.error == pb.TopicNotFound
     for text in ("persistent://public/default/x-partition-0", "topic://a", str(TOPIC.as_regular) + "/0000-ffff-0"):
@@ -153,7 +153,7 @@ async def test_layout_sessions_are_answered_always(broker: Rooms, client: WireCl
 
 
 async def test_all_layout_sessions_of_a_topic_hold_the_same_layout(broker: Rooms, client: WireClient) -> None:
-    """E16: else each keeps the one it began with, which names every subscription that there was."""
+    """E16: otherwise each session keeps its first layout, which names every subscription of that time."""
     await broker.controller.create_topic(TOPIC, 1, {})
     sessions = 2 * DAGS_KEPT_MAX
     for number in range(sessions):
@@ -168,7 +168,7 @@ async def test_all_layout_sessions_of_a_topic_hold_the_same_layout(broker: Rooms
 
 
 async def test_a_layout_session_of_a_topic_deleted_just_then_is_answered(broker: Rooms, client: WireClient) -> None:
-    """The Java client waits for the first update without a bound."""
+    """The Java client waits for the first update without a time limit."""
     await broker.controller.create_topic(TOPIC, 1, {})
     read = broker.layouts.get
 
@@ -189,7 +189,7 @@ async def test_a_layout_session_of_a_topic_deleted_just_then_is_answered(broker:
 
 
 async def test_a_topic_made_again_under_its_name_is_pushed(broker: Rooms, client: WireClient) -> None:
-    """Its first epoch is the old one's, but nothing else of it is."""
+    """Its first epoch equals the old one's, but everything else differs."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await broker.control()
     await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
@@ -208,7 +208,7 @@ async def test_consumers_of_topics_that_are_not_there(client: WireClient) -> Non
 
 
 async def test_a_damaged_layout_is_refused_by_the_protocols_error(broker: Rooms, client: WireClient) -> None:
-    """Every command that needs it is answered, and the connection goes on."""
+    """Every command that needs it is answered, and the connection continues."""
     await two_segments(broker)
     segment = str(await broker.segment(TOPIC, 0))
     await broker.metadata.put(layout_key(TOPIC), b"{}")
@@ -225,7 +225,7 @@ async def test_a_damaged_layout_is_refused_by_the_protocols_error(broker: Rooms,
 
 
 async def test_both_parents_of_a_merge_are_read_before_the_child(broker: Rooms, client: WireClient) -> None:
-    """D10, D11: over the wire, as a client sees it: the layout, producers that leave, then messages in order."""
+    """D10, D11: over the wire: the client sees the layout, producers that are closed, then messages in order."""
     await two_segments(broker)
     names = [str(await broker.segment(TOPIC, segment_id)) for segment_id in (0, 1)]
     assert await register(client, 30) == {0, 1}
@@ -276,7 +276,7 @@ async def test_both_parents_of_a_merge_are_read_before_the_child(broker: Rooms, 
 async def test_a_second_consumer_gets_a_segment_of_its_own(
     broker: Rooms, client: WireClient, other: WireClient, nursery: trio.Nursery
 ) -> None:
-    """D11: by itself: the one segment is split, and when it is drained each of them has a child."""
+    """D11: the only segment splits by itself, and once it is drained each consumer has a child."""
     nursery.start_soon(broker.auto_scaler.run)
     await broker.controller.create_topic(TOPIC, 1, {})
     parent = await broker.topics.get(await broker.segment(TOPIC, 0))

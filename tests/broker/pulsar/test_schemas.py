@@ -1,4 +1,4 @@
-"""Schemas on the wire: declared by producers and consumers, asked for, refused."""
+"""Schemas over the wire: declared by producers and consumers, requested, refused."""
 
 import json
 
@@ -49,7 +49,7 @@ async def segments(broker: Rooms, count: int) -> list[str]:
 
 
 async def test_a_producer_learns_its_version(client: WireClient) -> None:
-    """The first schema is version 0, the same one again too, a compatible one the next; without a schema none."""
+    """The first schema is version 0, also if repeated; a compatible one is the next; without a schema there is none."""
     versions = []
     for number, schema in enumerate([avro("a"), avro("a"), avro("a", "b"), avro("a"), None, NONE]):
         answer = await produce(client, number, PLAIN, schema)
@@ -89,7 +89,7 @@ async def test_schemas_that_there_are_not(
 
 
 async def test_a_producer_whose_schema_does_not_follow_is_refused(client: WireClient) -> None:
-    """By IncompatibleSchema; nothing changed, and its id and name are free."""
+    """The code is IncompatibleSchema. Nothing is changed, and the producer's id and name are free."""
     await produce(client, 1, PLAIN, avro("a"))
     broken = pb.Schema(name="", schema_data=b"no json", type=pb.Schema.Avro)
     for schema in (STRING, avro("a", "b", required=True), broken, AUTO):
@@ -100,7 +100,7 @@ async def test_a_producer_whose_schema_does_not_follow_is_refused(client: WireCl
 
 
 async def test_a_version_for_messages_of_another_schema(client: WireClient) -> None:
-    """GET_OR_CREATE_SCHEMA: what a producer of several schemas asks between its sends."""
+    """A producer of several schemas sends GET_OR_CREATE_SCHEMA between its sends."""
     await produce(client, 1, PLAIN, avro("a"))
     versions = []
     for schema in (avro("a", "b"), avro("a"), NONE):
@@ -114,7 +114,7 @@ async def test_a_version_for_messages_of_another_schema(client: WireClient) -> N
 
 
 async def test_a_consumers_schema_is_the_first_of_an_untouched_topic(client: WireClient) -> None:
-    """Consumers that take any schema do not count as its users."""
+    """Consumers that accept any schema do not count as its users."""
     assert (await consume(client, 1, PLAIN, AUTO)).type == Type.SUCCESS
     assert (await consume(client, 2, PLAIN, avro("a"))).type == Type.SUCCESS
     assert (await get(client, PLAIN)).schema_version == V0
@@ -129,7 +129,7 @@ async def test_a_consumers_schema_is_the_first_of_an_untouched_topic(client: Wir
 async def test_a_topic_in_use_without_a_schema_gets_none_from_a_consumer(
     broker: Rooms, client: WireClient, used_by: str
 ) -> None:
-    """And the refused consumer leaves no subscription."""
+    """The refused consumer leaves no subscription."""
     if used_by == "consumer":
         await consume(client, 1, PLAIN, None)
     else:
@@ -147,7 +147,7 @@ async def test_a_topic_in_use_without_a_schema_gets_none_from_a_consumer(
 
 
 async def test_segments_share_the_schemas_of_their_topic(broker: Rooms, client: WireClient) -> None:
-    """Children of a split too, and the versions go with the topic."""
+    """This includes the children of a split. The versions are removed with the topic."""
     first, second = await segments(broker, 2)
     assert (await produce(client, 1, first, avro("a"))).producer_success.schema_version == V0
     assert (await produce(client, 2, second, avro("a", "b"))).producer_success.schema_version == V1
@@ -166,7 +166,7 @@ async def test_segments_share_the_schemas_of_their_topic(broker: Rooms, client: 
 
 
 async def test_a_consumer_on_an_untouched_segment_of_a_used_topic(broker: Rooms, client: WireClient) -> None:
-    """What was written elsewhere on the topic without a schema counts."""
+    """Messages without a schema elsewhere on the topic count."""
     first, second = await segments(broker, 2)
     await produce(client, 1, first, None)
     await client.publish(1, 0)

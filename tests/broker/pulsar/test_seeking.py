@@ -1,4 +1,4 @@
-"""SEEK on the wire: the order of its answers, and where readers and consumers go on."""
+"""SEEK over the wire: the order of its answers, and where readers and consumers continue."""
 
 import pytest
 import trio
@@ -19,14 +19,14 @@ EARLIEST, LATEST = message_id(-1, -1), message_id(2**63 - 1, 2**63 - 1)
 
 
 async def seek(client: WireClient, number: int = 1, **to: object) -> None:
-    """Seek, and hold that the consumer is closed before the answer."""
+    """Seek, and check that the consumer is closed before the answer."""
     answers = [await client.ask(commands.seek(number, 900 + number, **to)), await client.receive()]  # type: ignore[arg-type]
     assert [answer.type for answer in answers] == [Type.CLOSE_CONSUMER, Type.SUCCESS]
     assert answers[0].close_consumer.consumer_id == number
 
 
 async def entries(client: WireClient, number: int, count: int) -> list[int]:
-    """The entries that come, and no others."""
+    """Check that these entries arrive, and no others."""
     await client.send(commands.flow(number, 100))
     found = [(await frame_of(client)).command.message.message_id.entry_id for _ in range(count)]
     await client.receives_nothing_more()
@@ -46,7 +46,7 @@ async def ids_of(client: WireClient, count: int) -> list[pb.MessageIdData]:
 async def test_a_reader_goes_on_where_it_sought(
     broker: Rooms, client: WireClient, start_on_return: pb.MessageIdData | None
 ) -> None:
-    """E21: clients name a start of their own when they come back after a seek; the place sought is what counts."""
+    """E21: clients name their own start when they return after a seek; the seek's position counts."""
     await fill(broker, 6)
     await reader(client, EARLIEST)
     ids = await ids_of(client, 6)
@@ -59,7 +59,7 @@ async def test_a_reader_goes_on_where_it_sought(
 
 
 async def test_a_reader_seeks_to_the_ends_and_to_a_time(broker: Rooms, client: WireClient) -> None:
-    """E21: what is published between a seek to the end and the reader's return is delivered."""
+    """E21: messages published between a seek to the end and the reader's return are delivered."""
     await fill(broker, 3)
     topic = await broker.topics.get(TopicName.parse(PLAIN))
     later = broker.services.now_ms() + 5_000
@@ -81,7 +81,7 @@ async def test_a_reader_seeks_to_the_ends_and_to_a_time(broker: Rooms, client: W
 async def test_a_sought_place_outlives_connection_and_topic(
     broker: Rooms, listener: trio.SocketListener, client: WireClient
 ) -> None:
-    """E21: the connection or the topic goes between the seek and the reader's first message."""
+    """E21: the connection or the topic is lost between the seek and the reader's first message."""
     await fill(broker, 4)
     await reader(client, EARLIEST)
     ids = await ids_of(client, 4)
@@ -104,7 +104,7 @@ async def test_a_sought_place_outlives_connection_and_topic(
 async def test_a_connected_readers_place_is_not_one_of_those_that_may_be_forgotten(
     broker: Rooms, listener: trio.SocketListener, client: WireClient
 ) -> None:
-    """E21: the time for which a place is remembered begins when the reader leaves."""
+    """E21: the time limit of a remembered position begins when the reader leaves."""
     await fill(broker, 4)
     await reader(client, EARLIEST)
     ids = await ids_of(client, 4)
@@ -132,7 +132,7 @@ async def test_a_closed_readers_place_is_forgotten(broker: Rooms, client: WireCl
 
 
 async def test_a_reader_of_a_segment_goes_on_where_it_sought(broker: Rooms, client: WireClient) -> None:
-    """E21: scalable topics, too."""
+    """E21: this holds on scalable topics, too."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = await broker.segment(TOPIC, 0)
     topic = await broker.topics.get(name)
@@ -147,7 +147,7 @@ async def test_a_reader_of_a_segment_goes_on_where_it_sought(broker: Rooms, clie
 
 
 async def test_a_seek_into_a_batch_leaves_out_what_stands_before(broker: Rooms, client: WireClient) -> None:
-    """E21: the Java client marks in the seek's ack set the messages of the batch that it does not want."""
+    """E21: in the seek's ack set, the Java client marks the messages of the batch that it does not want."""
     topic = await broker.topics.get(TopicName.parse(PLAIN))
     stored = await topic.publish(
         message(b"batch", batch_of=5), message_count=5, txn=None, entry_format=EntryFormat.PULSAR

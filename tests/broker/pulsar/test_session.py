@@ -32,7 +32,7 @@ KINDS = (PulsarSession, Registry, ProducerHandler, ConsumerHandler, ScalableHand
 
 
 async def use(client: WireClient) -> None:
-    """Publish a message and be sent it."""
+    """Publish a message and receive it."""
     await client.produce(1, TOPIC)
     subscribed = await client.ask(commands.subscribe(TOPIC, "s", 1, 1, sub_type=pb.CommandSubscribe.Shared))
     assert subscribed.type == pb.BaseCommand.SUCCESS
@@ -44,7 +44,7 @@ async def use(client: WireClient) -> None:
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
 async def test_a_connection_that_has_ended_is_freed_at_once(is_reset: bool, listener: trio.SocketListener) -> None:
-    """E16: nothing of it waits for the garbage collector, which visits what is old only rarely."""
+    """E16: no part of it waits for the garbage collector, which rarely visits old objects."""
     gc.collect()
     with collector_stopped():
         async with connected(listener) as client:
@@ -59,7 +59,7 @@ async def test_a_connection_that_has_ended_is_freed_at_once(is_reset: bool, list
 
 @asynccontextmanager
 async def serving(broker: Rooms, stream: trio.abc.Stream) -> AsyncIterator[trio.Event]:
-    """A session over this stream; the event says that it has ended."""
+    """Run a session over this stream. The event says that it has ended."""
     ended = trio.Event()
 
     async def serve() -> None:
@@ -77,7 +77,7 @@ async def serving(broker: Rooms, stream: trio.abc.Stream) -> AsyncIterator[trio.
 
 @pytest.mark.parametrize("pair", [plain_pair, encrypted_pair])
 async def test_a_session_serves_any_stream(pair: Callable[[], StreamPair], broker: Rooms) -> None:
-    """Nothing but the listener knows of sockets, so encryption is the listener's concern alone."""
+    """Only the listener knows sockets, so encryption concerns only the listener."""
     near, far = pair()
     async with serving(broker, near) as ended:
         async with greeted(far) as client:
@@ -87,7 +87,7 @@ async def test_a_session_serves_any_stream(pair: Callable[[], StreamPair], broke
 
 
 async def test_a_client_that_breaks_the_protocol_over_tls_is_told_so(broker: Rooms) -> None:
-    """Its stream is ended in good order, behind the error."""
+    """The stream ends properly, after the error."""
     near, far = encrypted_pair()
     async with serving(broker, near) as ended, greeted(far) as client:
         await client.stream.send_all(bytes(100))
@@ -99,7 +99,7 @@ async def test_a_client_that_breaks_the_protocol_over_tls_is_told_so(broker: Roo
 async def test_a_client_that_hears_no_goodbye_does_not_keep_its_session(
     broker: Rooms, autojump_clock: MockClock
 ) -> None:
-    """E9: ending an encrypted stream takes a write, for which a client that has stopped reading lets it wait."""
+    """E9: closing an encrypted stream takes a write, which blocks if the client has stopped reading."""
     near, far = encrypted_pair(lockstep_stream_pair)
     with trio.fail_after(10 * GOODBYE_SECONDS):
         async with serving(broker, near) as ended, greeted(far) as client:

@@ -1,4 +1,4 @@
-"""What one command may ask for, and that a connection that sends many shares the event loop (E7, E8)."""
+"""The bounds of one command, and fair turns on the event loop for connections that send many (E7, E8)."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ async def fill(broker: Rooms, count: int) -> None:
 
 
 async def consume(client: WireClient, count: int) -> list[pb.MessageIdData]:
-    """Hold so many messages of a shared subscription."""
+    """Receive this many messages of a shared subscription, and hold them."""
     asked = commands.subscribe(
         PLAIN, "s", 1, 1, sub_type=pb.CommandSubscribe.Shared, initial_position=pb.CommandSubscribe.Earliest
     )
@@ -44,7 +44,7 @@ async def consume(client: WireClient, count: int) -> list[pb.MessageIdData]:
 
 
 class Turns:
-    """Counts how often another task runs while something is waited for."""
+    """Counts how often another task runs during a wait."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -59,7 +59,7 @@ class Turns:
 async def test_a_command_larger_than_it_can_mean_ends_its_connection(
     client: WireClient, other: WireClient, kind: pb.BaseCommand.Type
 ) -> None:
-    """E8: known from its first bytes, and the others go on."""
+    """E8: its first bytes show it, and other connections continue."""
     size = SIZES.of(kind) + 1
     await client.stream.send_all((size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + bytes((0x08, kind)))
     answer = await client.receive()
@@ -72,7 +72,7 @@ async def test_a_command_larger_than_it_can_mean_ends_its_connection(
 async def test_an_ack_set_has_as_many_words_as_a_batch_may_have(
     monkeypatch: pytest.MonkeyPatch, broker: Rooms, client: WireClient
 ) -> None:
-    """E8: one word more is refused, and nothing of the command is taken."""
+    """E8: one word more is refused, and nothing of the command is applied."""
     assert ACK_SET_WORDS_MAX * 64 >= BATCH_MESSAGES_MAX > (ACK_SET_WORDS_MAX - 1) * 64
     monkeypatch.setattr(acknowledging, "ACK_SET_WORDS_MAX", 5)
     await fill(broker, 2)
@@ -95,7 +95,7 @@ async def test_an_ack_set_has_as_many_words_as_a_batch_may_have(
     ids=["producer", "consumer", "reader"],
 )
 async def test_names_are_bounded(client: WireClient, make: Callable[[str], pb.BaseCommand]) -> None:
-    """E8: also those that are kept in memory alone."""
+    """E8: this includes names that are kept only in memory."""
     assert NAME_BYTES_MAX == 1024
     refused = await client.ask(make("x" * 2049))
     assert (refused.error.request_id, refused.error.error) == (7, pb.NotAllowedError)
@@ -103,7 +103,7 @@ async def test_names_are_bounded(client: WireClient, make: Callable[[str], pb.Ba
 
 
 async def test_metadata_are_bounded(monkeypatch: pytest.MonkeyPatch, client: WireClient) -> None:
-    """E8: properties are for the broker to parse, values are not."""
+    """E8: the broker must parse properties, but not values."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     metadata.properties.add(key="k", value="v" * 1000)
     monkeypatch.setattr(sends, "METADATA_BYTES_MAX", metadata.ByteSize())
@@ -118,7 +118,7 @@ async def test_metadata_are_bounded(monkeypatch: pytest.MonkeyPatch, client: Wir
 
 
 async def test_a_batch_has_as_many_messages_as_fit_one(client: WireClient) -> None:
-    """E8: a number is no reason to count to it."""
+    """E8: a number alone must not make the broker count to it."""
     await client.produce(1, PLAIN)
     for count, kind in ((BATCH_MESSAGES_MAX, Type.SEND_RECEIPT), (BATCH_MESSAGES_MAX + 1, Type.SEND_ERROR)):
         await client.send_payload(commands.send(1, count, num_messages=count), message(batch_of=count))
@@ -126,7 +126,7 @@ async def test_a_batch_has_as_many_messages_as_fit_one(client: WireClient) -> No
 
 
 async def test_many_small_commands_share_the_event_loop(client: WireClient) -> None:
-    """E7: what is read at once is handled a few frames at a time."""
+    """E7: the broker handles a few frames of each read at a time."""
     count = 50 * session.FRAMES_AT_ONCE
     turns = Turns()
     async with trio.open_nursery() as nursery:
@@ -139,7 +139,7 @@ async def test_many_small_commands_share_the_event_loop(client: WireClient) -> N
 
 
 def test_a_connections_share_is_counted_in_frames_and_bytes() -> None:
-    """E7: whichever is used up first; a large frame uses it up alone."""
+    """E7: the bound that is reached first counts; one large frame uses it up."""
     turn = session._Turn()
     assert not any(turn.is_used_up(number) for number in range(1, session.FRAMES_AT_ONCE))
     assert turn.is_used_up(session.FRAMES_AT_ONCE)
@@ -151,7 +151,7 @@ def test_a_connections_share_is_counted_in_frames_and_bytes() -> None:
 
 
 async def test_many_small_sends_share_the_event_loop(monkeypatch: pytest.MonkeyPatch, client: WireClient) -> None:
-    """E7: publishing and answering wait for nothing, so a producer with a full inbox pauses by itself."""
+    """E7: publishing and answering never wait, so a producer with a full inbox pauses by itself."""
     count = 20 * producer_sessions.SENDS_AT_ONCE
     monkeypatch.setattr(session, "FRAMES_AT_ONCE", count + 1)
     monkeypatch.setattr(session, "FRAME_BYTES_AT_ONCE", 2**30)
@@ -168,7 +168,7 @@ async def test_many_small_sends_share_the_event_loop(monkeypatch: pytest.MonkeyP
 
 
 async def test_a_long_acknowledgement_is_taken_in_slices(broker: Rooms, client: WireClient) -> None:
-    """E7: whole, checked before any of it is taken."""
+    """E7: it is applied as a whole, and checked completely before."""
     count = 4 * IDS_AT_ONCE
     await fill(broker, count)
     ids = await consume(client, count)
@@ -189,7 +189,7 @@ async def test_a_long_acknowledgement_is_taken_in_slices(broker: Rooms, client: 
 
 
 async def test_a_long_list_is_sent_again_in_slices(broker: Rooms, client: WireClient) -> None:
-    """E7: all of it."""
+    """E7: the whole list is redelivered."""
     count = 3 * IDS_AT_ONCE
     await fill(broker, count)
     ids = await consume(client, count)
@@ -216,7 +216,7 @@ async def wait_until(turns: Turns, count: int) -> None:
 async def test_a_move_between_two_slices_is_not_undone(
     monkeypatch: pytest.MonkeyPatch, broker: Rooms, client: WireClient, other: WireClient
 ) -> None:
-    """E7, E21: what is left of a long acknowledgement is refused once its consumer was sent away."""
+    """E7, E21: the rest of a long acknowledgement is refused once its consumer was closed."""
     await fill(broker, 3)
     ids = await consume(client, 3)
     monkeypatch.setattr(sizes, "IDS_AT_ONCE", 1)
@@ -247,7 +247,7 @@ async def test_a_move_between_two_slices_is_not_undone(
 
 
 def test_the_bounds_are_what_clients_can_rely_on() -> None:
-    """E8: clients send 1,000 ids at a time, and a batch of 5 MiB has so many messages."""
+    """E8: clients send 1,000 ids at a time, and a batch of 5 MiB may have this many messages."""
     assert sizes.IDS_BYTES_MAX == 384 * 1024
     assert BATCH_MESSAGES_MAX == 873_813
 

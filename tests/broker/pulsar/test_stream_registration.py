@@ -1,4 +1,4 @@
-"""An ordered consumer registers, and its consumers of segments come and go: in which order, is up to the client."""
+"""An ordered consumer registers, and its consumers of segments come and go. The client chooses the order."""
 
 from tests.support.rooms import TOPIC, Rooms
 from tests.support.wire import WireClient
@@ -19,7 +19,7 @@ async def subscribe(broker: Rooms, client: WireClient, segment_id: int) -> None:
 
 
 async def register(client: WireClient) -> list[int]:
-    """The segments assigned."""
+    """Register, and return the assigned segments."""
     answer = await client.ask(
         commands.scalable_topic_subscribe(5, topic=str(TOPIC), subscription="s", consumer_name="c", consumer_id=1)
     )
@@ -36,7 +36,7 @@ async def updated(client: WireClient) -> list[int]:
 
 
 async def test_segments_subscribed_to_before_registering_count(broker: Rooms, client: WireClient) -> None:
-    """D10: after a lost connection consumers of segments may be back first; a later assignment still reaches them."""
+    """D10: after a lost connection, consumers of segments may return first; later assignments still reach them."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await subscribe(broker, client, 0)
     assert await register(client) == [0]
@@ -56,7 +56,7 @@ async def test_an_assignment_waits_for_the_segments_of_the_one_before(broker: Ro
 
 
 async def test_two_ordered_consumers_share_a_connection(broker: Rooms, client: WireClient) -> None:
-    """A segment that moves is closed by one of them and subscribed to by the other; neither has thereby left."""
+    """One consumer closes a moved segment, and the other one subscribes to it. Neither has left."""
     await broker.controller.create_topic(TOPIC, 2, {})
     names = [str(await broker.segment(TOPIC, number)) for number in range(2)]
 
@@ -98,7 +98,7 @@ async def test_two_ordered_consumers_share_a_connection(broker: Rooms, client: W
 async def test_a_segment_that_is_anothers_by_now_is_not_waited_for(
     broker: Rooms, client: WireClient, other: WireClient
 ) -> None:
-    """It moved on before its consumer came to subscribe, so the next assignment cannot wait until that has."""
+    """The segment moved before its consumer subscribed, so the next assignment must not wait for that."""
     await broker.controller.create_topic(TOPIC, 2, {})
     names = [str(await broker.segment(TOPIC, number)) for number in range(2)]
     assert await register(client) == [0, 1]
@@ -117,7 +117,7 @@ async def test_a_segment_that_is_anothers_by_now_is_not_waited_for(
 
 
 async def test_a_consumer_takes_the_place_of_one_that_its_client_forgot(broker: Rooms, client: WireClient) -> None:
-    """The Java client never closes what it subscribes to while it is being closed itself."""
+    """The Java client never closes consumers that it opens while it is being closed itself."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = str(await broker.segment(TOPIC, 0))
     for consumer_id in (1, 2):
@@ -132,7 +132,7 @@ async def test_a_consumer_takes_the_place_of_one_that_its_client_forgot(broker: 
 
 
 async def test_what_was_subscribed_to_once_does_not_count_for_a_registration(broker: Rooms, client: WireClient) -> None:
-    """E9: a consumer that has unsubscribed is forgotten. The next assignment waits until the client has subscribed."""
+    """E9: a consumer that has unsubscribed is forgotten; the next assignment waits until the client subscribes."""
     regular = str(TOPIC.as_regular)
     earliest = pb.CommandSubscribe.InitialPosition.Earliest
     subscription = commands.subscribe(regular, "s", 10, 100, name="c-seg-0", initial_position=earliest)

@@ -1,4 +1,4 @@
-"""Groups of transactions on the wire, which are Tidewire's own: what is answered, and what is refused how."""
+"""Groups of transactions over the wire, which only Tidewire has: answers and refusals."""
 
 import pytest
 from trio.testing import wait_all_tasks_blocked
@@ -20,7 +20,7 @@ async def join(client: WireClient, group: pb.TransactionGroup = FIRST) -> tuple[
 
 
 async def test_the_way_of_a_group(broker: Rooms, client: WireClient, other: WireClient) -> None:
-    """D17: two attempts write, one is named; asked again, by whomever, it is applied and there is nothing to write."""
+    """D17: two attempts write, and one is named; a repeat, from any client, learns that it is applied."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = str(await broker.segment(TOPIC, 0))
     topic = await broker.topics.get(TopicName.parse(name))
@@ -44,7 +44,7 @@ async def test_the_way_of_a_group(broker: Rooms, client: WireClient, other: Wire
 
 
 async def test_a_batch_says_what_it_holds(client: WireClient) -> None:
-    """E19: another one of its number is refused, in a sentence; what is too long is, too."""
+    """E19: other contents under its number are refused with a sentence, and so are contents that are too long."""
 
     def holding(**content: str | bool) -> pb.TransactionGroup:
         return pb.TransactionGroup(application="app", batch=1, **content)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ async def test_a_batch_says_what_it_holds(client: WireClient) -> None:
 
 
 async def test_a_group_that_is_aborted_can_be_tried_again(client: WireClient) -> None:
-    """Its transactions are over."""
+    """Its transactions have ended."""
     txn = await join(client)
     answer = (await client.ask(commands.end_group(2, FIRST, commit=False))).end_txn_response
     assert answer.HasField("group_state")
@@ -75,7 +75,7 @@ async def test_a_group_that_is_aborted_can_be_tried_again(client: WireClient) ->
 
 
 async def test_a_transaction_of_a_group_is_not_committed_alone(client: WireClient) -> None:
-    """It is told how it would be."""
+    """The refusal says how to commit it."""
     txn = await join(client)
     refused = (await client.ask(commands.end_txn(2, txn, commit=True))).end_txn_response
     assert refused.error == pb.NotAllowedError
@@ -93,7 +93,7 @@ async def test_a_transaction_of_a_group_is_not_committed_alone(client: WireClien
     ],
 )
 async def test_names_and_numbers_that_no_group_has(client: WireClient, wrong: pb.TransactionGroup) -> None:
-    """Refused for good, and nothing is changed."""
+    """The refusal is permanent, and nothing is changed."""
     refused = (await client.ask(commands.new_txn(1, 0, 60_000, group=wrong))).new_txn_response
     assert refused.error == pb.NotAllowedError
     ended = (await client.ask(commands.end_group(2, wrong, commit=True))).end_txn_response
@@ -101,7 +101,7 @@ async def test_names_and_numbers_that_no_group_has(client: WireClient, wrong: pb
 
 
 async def test_winners_that_are_none(client: WireClient) -> None:
-    """Each by its own code; the group stays undecided."""
+    """Each refusal has its own code; the group stays undecided."""
     txn = await join(client)
     for winner, code in (
         ((0, (1 << 62) | 4711), pb.TransactionNotFound),
@@ -120,7 +120,7 @@ async def test_winners_that_are_none(client: WireClient) -> None:
 
 
 async def test_who_keeps_no_count_is_told_the_last_batch(client: WireClient) -> None:
-    """D17: by aborting what may be open, which it has to anyway."""
+    """D17: it learns the number by aborting what may be open, which it must do anyway."""
 
     async def aborted(number: int, batch: int) -> pb.CommandEndTxnResponse:
         group = pb.TransactionGroup(application="app", batch=batch)

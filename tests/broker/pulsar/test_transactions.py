@@ -1,4 +1,4 @@
-"""Transactions on the wire: which ids and topics meet, and what is refused how."""
+"""Transactions over the wire: which ids work on which topics, and the refusals."""
 
 import pytest
 from trio.testing import wait_all_tasks_blocked
@@ -26,7 +26,7 @@ async def begin(client: WireClient) -> tuple[int, int]:
 
 
 async def test_the_way_of_a_transaction(broker: Rooms, client: WireClient) -> None:
-    """T5, T6, T7, T11: publish, commit, commit again, abort refused, a late send refused."""
+    """T5, T6, T7, T11: publish, commit, repeat the commit; an abort and a late send are refused."""
     name = await segment(broker)
     await client.produce(1, name)
     txn = await begin(client)
@@ -54,7 +54,7 @@ async def test_the_way_of_a_transaction(broker: Rooms, client: WireClient) -> No
 
 
 async def test_a_v5_transaction_does_not_write_to_a_persistent_topic(broker: Rooms, client: WireClient) -> None:
-    """D6, T33: nothing is appended, the producer goes on."""
+    """D6, T33: nothing is appended, and the producer continues."""
     await client.produce(1, PLAIN)
     txn = await begin(client)
     await client.publish(1, 0, b"a", txn)
@@ -67,7 +67,7 @@ async def test_a_v5_transaction_does_not_write_to_a_persistent_topic(broker: Roo
 
 @pytest.mark.parametrize("domain", ["segment", "persistent"])
 async def test_a_v4_id_is_refused(broker: Rooms, client: WireClient, domain: str) -> None:
-    """D6, T33: on either domain it gets a definite error and appends nothing."""
+    """D6, T33: on either kind of topic it gets a definite error and appends nothing."""
     name = await segment(broker) if domain == "segment" else PLAIN
     await client.produce(1, name)
     await client.publish(1, 0, b"a", V4)
@@ -84,7 +84,7 @@ async def test_a_v4_id_is_refused(broker: Rooms, client: WireClient, domain: str
 
 
 async def test_v4_requests_are_told_that_they_are_not_served(client: WireClient) -> None:
-    """T33: not answered by the wrong coordinator."""
+    """T33: the wrong coordinator must not answer them."""
     answer = await client.ask(commands.new_txn(8, 0, 1_000, scalable=False))
     assert answer.new_txn_response.request_id == 8
     assert answer.new_txn_response.error == pb.NotAllowedError
@@ -95,7 +95,7 @@ async def test_v4_requests_are_told_that_they_are_not_served(client: WireClient)
 
 
 async def test_coordinators_and_transactions_that_are_not_there(client: WireClient) -> None:
-    """T7: each by its own code."""
+    """T7: each refusal has its own code."""
     answer = await client.ask(commands.new_txn(8, 99, 1_000))
     assert answer.new_txn_response.error == pb.TransactionCoordinatorNotFound
     answer = await client.ask(commands.tc_client_connect(9, 99))
@@ -105,7 +105,7 @@ async def test_coordinators_and_transactions_that_are_not_there(client: WireClie
 
 
 async def test_a_send_in_a_transaction_nobody_knows_is_refused_for_good(broker: Rooms, client: WireClient) -> None:
-    """T11: at any other code the Java client would send it again and again."""
+    """T11: at any other code the Java client would resend it forever."""
     name = await segment(broker)
     await client.produce(1, name)
     await client.publish(1, 4, b"a", (0, (1 << 62) | 4711))

@@ -1,4 +1,4 @@
-"""What is not served is refused by name."""
+"""Unsupported requests are refused by name."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def connect(version: str, fields: dict[str, object]) -> pb.BaseCommand:
 
 @pytest.mark.parametrize("fields", CREDENTIALS)
 async def test_credentials_are_refused(listener: trio.SocketListener, fields: dict[str, object]) -> None:
-    """E20: they would be believed to count."""
+    """E20: otherwise clients would believe that they count."""
     async with connected(listener, greet=False) as client:
         refused = await client.ask(connect("Pulsar-Java-v5.0.0", fields))
         assert (refused.type, refused.error.error) == (Type.ERROR, pb.AuthenticationError)
@@ -56,7 +56,7 @@ async def test_whoever_brings_none_is_served(listener: trio.SocketListener, fiel
 async def test_a_client_that_cannot_hear_it_at_connect_hears_it_at_each_request(
     listener: trio.SocketListener, broker: Rooms
 ) -> None:
-    """E20: the C++ client takes an ERROR at CONNECT for a lost connection, and tries until its time-out."""
+    """E20: the C++ client takes an ERROR at CONNECT for a lost connection, and retries until its time-out."""
     async with connected(listener, greet=False) as client:
         assert (await client.ask(connect("Pulsar-CPP-v4.2.0", CREDENTIALS[0]))).type == Type.CONNECTED
         looked_up = await client.ask(commands.lookup(PLAIN, 1))
@@ -70,7 +70,7 @@ async def test_a_client_that_cannot_hear_it_at_connect_hears_it_at_each_request(
 
 
 async def test_a_lookup_for_somebody_else_is_refused(client: WireClient) -> None:
-    """E20: a proxy that authenticates passes on for whom it asks; nobody here knows what that one may."""
+    """E20: an authenticating proxy names its client, but this broker cannot know that client's permissions."""
     lookup = commands.lookup(PLAIN, 1)
     lookup.lookup_topic.original_principal = "somebody"
     assert (await client.ask(lookup)).lookup_topic_response.error == pb.AuthenticationError
@@ -80,7 +80,7 @@ async def test_a_lookup_for_somebody_else_is_refused(client: WireClient) -> None
 
 
 async def test_a_named_listener_is_refused(client: WireClient) -> None:
-    """E20: answered with another address, the client might not reach it."""
+    """E20: the client might not be able to reach another address."""
     lookup = commands.lookup(PLAIN, 1)
     lookup.lookup_topic.advertised_listener_name = "internal"
     answer = (await client.ask(lookup)).lookup_topic_response
@@ -112,7 +112,7 @@ async def test_a_message_that_is_not_to_be_delivered_now_is_refused(
     version: str,
     code: pb.ServerError,
 ) -> None:
-    """E20: at the code at which the client fails this send alone; the producer's others are taken."""
+    """E20: at this code the client fails only this send; the producer's other sends are stored."""
     name = PLAIN
     if scalable:
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -143,7 +143,7 @@ async def test_bytes_that_only_look_like_a_delivery_time_are_taken(client: WireC
 
 @pytest.mark.parametrize("mode", [pb.Exclusive, pb.WaitForExclusive, pb.ExclusiveWithFencing])
 async def test_access_modes_are_refused_by_name(client: WireClient, mode: pb.ProducerAccessMode) -> None:
-    """E20: a producer that believes that it is alone would be wrong."""
+    """E20: otherwise a producer would wrongly believe that it has exclusive access."""
     command = commands.producer(PLAIN, 1, 5)
     command.producer.producer_access_mode = mode
     refused = await client.ask(command)
@@ -152,7 +152,7 @@ async def test_access_modes_are_refused_by_name(client: WireClient, mode: pb.Pro
 
 
 async def test_a_producers_initial_subscription_is_made(broker: Rooms, client: WireClient) -> None:
-    """E20: it gets everything from the first message on; of a scalable topic it is refused."""
+    """E20: it gets everything from the first message on; on a scalable topic it is refused."""
     await fill(broker, 1)
     command = commands.producer(PLAIN, 1, 5)
     command.producer.initial_subscription_name = "kept"
@@ -179,7 +179,7 @@ def _rollback(request: pb.CommandSubscribe) -> None:
 async def test_what_subscriptions_do_not_keep_is_refused(
     broker: Rooms, client: WireClient, change: Asked, words: str
 ) -> None:
-    """E20: nothing is made by it."""
+    """E20: nothing is created."""
     command = commands.subscribe(PLAIN, "s", 1, 5)
     change(command.subscribe)
     refused = await client.ask(command)
@@ -189,7 +189,7 @@ async def test_what_subscriptions_do_not_keep_is_refused(
 
 
 async def test_an_acknowledgement_with_properties_is_refused(broker: Rooms, client: WireClient) -> None:
-    """E20: and it acknowledges nothing."""
+    """E20: it acknowledges nothing."""
     await fill(broker, 1)
     await subscribe(client)
     await client.send(commands.flow(1, 10))
@@ -202,7 +202,7 @@ async def test_an_acknowledgement_with_properties_is_refused(broker: Rooms, clie
 
 
 async def test_statistics_of_a_consumer_are_refused_where_its_client_looks(broker: Rooms, client: WireClient) -> None:
-    """E20: the C++ client does not hear an ERROR for them."""
+    """E20: the C++ client ignores an ERROR for them."""
     await fill(broker, 1)
     await subscribe(client)
     refused = await client.ask(commands.consumer_stats(1, 9))
@@ -211,7 +211,7 @@ async def test_statistics_of_a_consumer_are_refused_where_its_client_looks(broke
 
 
 async def test_a_reader_may_ask_to_read_compacted(broker: Rooms, client: WireClient) -> None:
-    """E20: no topic is compacted, so all of it is what is left by compaction; table views always ask."""
+    """E20: no topic is compacted, so compaction would leave everything; table views always request it."""
     payloads = await fill(broker, 2)
     command = commands.subscribe(PLAIN, "r", 1, 5, durable=False, start=message_id(-1, -1))
     command.subscribe.read_compacted = True

@@ -1,4 +1,4 @@
-"""Who reads what: children wait for their ancestors, shares are even, and as little as possible moves."""
+"""Assignments: children wait for their ancestors, shares are even, and few segments move."""
 
 from collections import Counter
 from itertools import product
@@ -72,7 +72,7 @@ def ancestors(layout: Layout, segment_id: int) -> set[int]:
 
 @given(layouts(), st.sets(st.integers(0, 40)))
 def test_no_segment_comes_before_its_ancestors_and_none_is_forgotten(layout: Layout, drained: set[int]) -> None:
-    """D10: a key's messages keep their order across splits and merges, and none of them are lost."""
+    """D10: a key's messages keep their order across splits and merges, and none is lost."""
     chosen = eligible(layout, drained)
     for segment_id in layout.segments:
         done = segment_id in drained and not layout.segment(segment_id).is_active
@@ -83,7 +83,7 @@ def test_no_segment_comes_before_its_ancestors_and_none_is_forgotten(layout: Lay
 
 @given(layouts())
 def test_draining_what_is_eligible_reaches_every_segment(layout: Layout) -> None:
-    """D10: no consumer waits for a parent that nobody is given."""
+    """D10: no consumer waits for a parent that no consumer gets."""
     drained: set[int] = set()
     seen: set[int] = set()
     while True:
@@ -141,12 +141,12 @@ def test_shares(
 def test_shares_while_somebody_is_away(
     consumers: str, away: str, previous: dict[str, set[int]], expected: dict[str, set[int]]
 ) -> None:
-    """D11: nothing moves because of a lost connection alone."""
+    """D11: a lost connection alone moves nothing."""
     assert assign(range(4), consumers, previous, away) == expected
 
 
 def test_sealed_segments_stay_with_their_readers_where_order_is_nobodys_concern() -> None:
-    """A segment that moves is read again from the beginning; so only what is written to is kept even."""
+    """A moved segment is read again from the beginning, so only segments that take messages are balanced."""
     layout = create(2, 0, creation_id="c")
     assert assign_unordered(layout, "ab", {}) == {"a": {0}, "b": {1}}
     layout = split(split(layout, 0), 1)
@@ -200,7 +200,7 @@ def kept(result: dict[str, frozenset[int]], previous: dict[str, set[int]]) -> in
 def test_nothing_moves_that_could_have_stayed(
     segments: set[int], consumers: set[str], previous: dict[str, set[int]]
 ) -> None:
-    """Compared with every even division there is."""
+    """The result is compared with every even division."""
     best = 0
     for owners in product(sorted(consumers), repeat=len(segments)):
         division = {c: frozenset(s for s, o in zip(segments, owners, strict=True) if o == c) for c in consumers}

@@ -1,4 +1,4 @@
-"""The decision to split or merge: a table of situations, and what holds for every situation."""
+"""The decision to split or merge: a table of situations, and the rules for all situations."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -164,7 +164,7 @@ def test_what_is_cold_was_so_for_the_whole_window(rates: Mapping[int, float], ex
 
 
 def test_old_reports_are_joined_to_the_higher_of_their_rates() -> None:
-    """So nothing is forgotten that would keep a segment from being merged."""
+    """So no report is forgotten that would prevent a merge."""
     reports: tuple[SegmentLoad, ...] = ()
     for number in range(REPORTS_MAX):
         reports = with_report(reports, load(msg_rate_in=number, bytes_rate_out=-number, since_ms=number))
@@ -173,7 +173,7 @@ def test_old_reports_are_joined_to_the_higher_of_their_rates() -> None:
 
 
 def test_a_topic_that_was_never_used_is_left_as_it_was_made() -> None:
-    """Nobody gains by merging it, and thousands of such topics would all be merged at once after a start."""
+    """A merge would gain nothing, and a start would merge thousands of such topics at once."""
     assert decide(situation(4), NOW) is None
     assert next_look_ms(situation(4), NOW) is None
 
@@ -227,7 +227,7 @@ def test_what_is_decided_can_be_done_and_keeps_the_bounds(given_situation: Situa
 
 @given(situations(), _LATER, _LATER)
 def test_nothing_changes_before_the_next_look(given_situation: Situation, later_ms: int, ahead_ms: int) -> None:
-    """So nobody has to look on a tick."""
+    """So nobody needs to look at regular intervals."""
     now_ms = _now(given_situation, later_ms)
     then_ms = now_ms + ahead_ms
     look_ms = next_look_ms(given_situation, now_ms)
@@ -239,7 +239,7 @@ def test_nothing_changes_before_the_next_look(given_situation: Situation, later_
 
 @given(situations(), _LATER)
 def test_what_was_merged_is_not_split_again(given_situation: Situation, later_ms: int) -> None:
-    """With the same load and the same consumers, whenever one looks; and so for as long as there is a pair to merge."""
+    """This holds with the same load and consumers, at any later look, as long as there is a pair to merge."""
     now_ms = _now(given_situation, later_ms)
     for _ in range(40):
         decision = decide(given_situation, now_ms)

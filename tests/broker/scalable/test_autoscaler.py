@@ -1,4 +1,4 @@
-"""Topics that split and merge by themselves: what sets it off, how often, and that waiting for it costs nothing."""
+"""Topics that split and merge by themselves: the causes, the rate, and that waiting costs nothing."""
 
 from collections.abc import AsyncIterator
 
@@ -57,7 +57,7 @@ async def active(broker: Rooms) -> list[int]:
 
 
 async def report(broker: Rooms, segment_id: int, clock: list[WallClock], msg_rate_in: float = 0) -> None:
-    """As the segment's owner does."""
+    """Report the load as the segment's owner does."""
     rates = {"msgRateIn": msg_rate_in, "bytesRateIn": 0, "msgRateOut": 0, "bytesRateOut": 0, "sinceMs": clock[0]()}
     await broker.metadata.put(load_key(await broker.segment(TOPIC, segment_id)), orjson.dumps(rates))
     await wait_all_tasks_blocked()
@@ -69,7 +69,7 @@ async def jump(mock_clock: MockClock, seconds: float) -> None:
 
 
 async def test_every_consumer_of_a_group_gets_a_segment(broker: Rooms, mock_clock: MockClock) -> None:
-    """The first at once, the others as the cool-down allows; each has one in the end, and nothing more is split."""
+    """One split happens at once, the others as the cool-down allows. In the end each consumer has a segment."""
     await create(broker, 1)
     members = [Member(name) for name in "abcd"]
     for member in members:
@@ -100,7 +100,7 @@ async def test_a_hot_segment_is_split_when_it_is_reported(
 async def test_cold_segments_are_merged_one_pair_at_a_time(
     broker: Rooms, mock_clock: MockClock, clock: list[WallClock]
 ) -> None:
-    """Down to as many as the topic has consumers."""
+    """Merging stops when each of the topic's consumers has one segment."""
     await create(broker, 4)
     for name in "ab":
         await broker.groups.join(GroupId(TOPIC, NAME), Member(name))
@@ -116,7 +116,7 @@ async def test_cold_segments_are_merged_one_pair_at_a_time(
 async def test_segments_that_are_cold_but_not_steady_are_merged(
     broker: Rooms, mock_clock: MockClock, clock: list[WallClock]
 ) -> None:
-    """What counts is that they stay below the thresholds for the window; light traffic comes in bursts."""
+    """They must only stay below the thresholds during the window, because light traffic arrives in bursts."""
     await create(broker, 2)
     await report(broker, 1, clock, 10)
     counts = []
@@ -129,7 +129,7 @@ async def test_segments_that_are_cold_but_not_steady_are_merged(
 
 
 async def test_waiting_for_a_moment_costs_nothing(broker: Rooms, mock_clock: MockClock, clock: list[WallClock]) -> None:
-    """An idle broker does not wake up: not for quiet topics, nor for those of which nothing can be merged."""
+    """An idle broker does not wake up, neither for quiet topics nor for topics without a possible merge."""
     for number in range(20):
         await broker.controller.create_topic(TopicName.parse(f"topic://public/default/quiet-{number}"), 4, {})
     await create(broker, 1)
@@ -145,7 +145,7 @@ async def test_waiting_for_a_moment_costs_nothing(broker: Rooms, mock_clock: Moc
 
 
 async def test_a_topic_may_want_it_otherwise(broker: Rooms, clock: list[WallClock]) -> None:
-    """And what it wants is looked at when it is set, not at the next report."""
+    """The policy takes effect when it is set, not at the next report."""
     await create(broker, 1)
     await broker.controller.set_auto_scale_override(TOPIC, AutoScaleOverride(enabled=False))
     await report(broker, 0, clock, 20_000)
@@ -184,7 +184,7 @@ async def test_a_split_that_fails_is_tried_again_later(
 async def test_a_topic_whose_layout_is_not_to_be_had_is_looked_at_again(
     broker: Rooms, mock_clock: MockClock, clock: list[WallClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E11: the metadata store's silence ends neither the scaler nor the broker, and is not the last word."""
+    """E11: an unavailable metadata store ends neither the scaler nor the broker, and the scaler tries again."""
     await create(broker, 1)
 
     get, asked = broker.layouts.get, 0
@@ -210,7 +210,7 @@ async def test_a_topic_whose_layout_is_not_to_be_had_is_looked_at_again(
 async def test_a_topic_that_is_deleted_and_made_again_begins_anew(
     broker: Rooms, mock_clock: MockClock, clock: list[WallClock]
 ) -> None:
-    """D16: that its namesake was cold for long does not merge it."""
+    """D16: the old topic's long cold time does not merge the new one."""
     await create(broker, 2)
     for segment_id in range(2):
         await report(broker, segment_id, clock, 10)

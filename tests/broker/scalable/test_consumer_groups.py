@@ -1,4 +1,4 @@
-"""Who reads which segment of an ordered subscription, over splits, departures and deletions."""
+"""Who reads which segment of an ordered subscription, through splits, departures and deletions."""
 
 from collections.abc import AsyncIterator
 
@@ -79,7 +79,7 @@ async def test_members_share_the_segments_and_hear_of_every_change(broker: Rooms
 
 
 async def test_children_wait_until_their_parent_is_durably_drained(broker: Rooms) -> None:
-    """D11: and then the parent is taken away; nobody is told twice of what did not change."""
+    """D11: then the parent is withdrawn; unchanged assignments are not pushed twice."""
     await topic_with(broker, 1)
     await publish(await topic_of(broker, 0), b"a")
     member = Member("a")
@@ -92,7 +92,7 @@ async def test_children_wait_until_their_parent_is_durably_drained(broker: Rooms
 
 
 async def test_an_empty_parent_does_not_hold_its_children_back(broker: Rooms) -> None:
-    """D11: two splits on, only what holds messages is handed out first."""
+    """D11: after two splits, only segments with messages are assigned first."""
     await topic_with(broker, 1)
     await broker.controller.split(TOPIC, 0)
     await publish(await topic_of(broker, 1), b"a")
@@ -106,7 +106,7 @@ async def test_an_empty_parent_does_not_hold_its_children_back(broker: Rooms) ->
 
 
 async def test_the_first_share_after_a_restart_is_the_last_one_before_it(broker: Rooms) -> None:
-    """D11: children that are read are not taken away before somebody has looked whether their parent is drained."""
+    """D11: children that are being read stay assigned until it is known whether their parent is drained."""
     await topic_with(broker, 2)
     await broker.controller.split(TOPIC, 0)
     before = Member("a")
@@ -156,7 +156,7 @@ async def test_the_last_member_leaves_nothing_behind(broker: Rooms) -> None:
 
 
 async def test_a_topic_made_again_begins_anew(broker: Rooms) -> None:
-    """D16: that segment 0 of the deleted one was drained says nothing of its namesake."""
+    """D16: the drained segment 0 of the deleted topic says nothing about the new one's."""
     await topic_with(broker, 1)
     member = Member("a")
     await broker.groups.join(GROUP, member)
@@ -175,7 +175,7 @@ async def test_a_topic_made_again_begins_anew(broker: Rooms) -> None:
 
 
 async def test_a_sealed_segment_that_cannot_be_opened_harms_nobody_else(broker: Rooms) -> None:
-    """A damaged ledger keeps its children back; the broker and other segments go on."""
+    """A damaged ledger holds its children back; the broker and other segments continue."""
     await topic_with(broker, 2)
     await broker.controller.split(TOPIC, 0)
     parent = await broker.segment(TOPIC, 0)
@@ -196,7 +196,7 @@ async def test_a_sealed_segment_that_cannot_be_opened_harms_nobody_else(broker: 
 
 
 async def test_drained_by_a_consumer(broker: Rooms) -> None:
-    """D11: the way it happens: delivered, acknowledged, written, handed over."""
+    """D11: the usual way: delivered, acknowledged, written, reassigned."""
     await topic_with(broker, 1)
     parent = await topic_of(broker, 0)
     await publish(parent, b"a")
@@ -217,7 +217,7 @@ async def test_drained_by_a_consumer(broker: Rooms) -> None:
 
 
 async def test_seeking_back_into_a_drained_parent_takes_its_children_away(broker: Rooms) -> None:
-    """D11: its messages come again, so they come before those of the children again."""
+    """D11: its messages are redelivered, so they come before the children's messages again."""
     await topic_with(broker, 2)
     for segment_id in (0, 1):
         await publish(await topic_of(broker, segment_id), b"a")
@@ -236,7 +236,7 @@ async def test_seeking_back_into_a_drained_parent_takes_its_children_away(broker
 
 
 async def test_a_cursor_that_cannot_be_read_harms_nobody_else(broker: Rooms) -> None:
-    """D11: whether somebody watches it or opens its segment: the children stay back, the broker goes on."""
+    """D11: a watch or an opened segment may find it: the children wait, and the broker continues."""
     await topic_with(broker, 2)
     for segment_id in (0, 1):
         await publish(await topic_of(broker, segment_id), b"a")

@@ -1,4 +1,4 @@
-"""Sessions of ordered consumers: kept over a lost connection and a restart of the broker, and not longer than that."""
+"""Sessions of ordered consumers: they survive a lost connection and a restart of the broker, but no longer."""
 
 from collections.abc import AsyncIterator
 
@@ -42,7 +42,7 @@ async def joined(broker: Rooms, name: str, group: GroupId = GROUP) -> Member:
 
 
 async def registered(broker: Rooms) -> dict[str, set[int]]:
-    """What stands in the store of the group, once everything is written."""
+    """Return the group's records in the store, once everything is written."""
     await wait_all_tasks_blocked()
     shares = (await Registrations(broker.metadata).load(TOPIC)).get(GROUP, {})
     return {name: set(segments) for name, segments in shares.items()}
@@ -54,7 +54,7 @@ async def topic_with(broker: Rooms, segments: int) -> None:
 
 
 async def test_segments_wait_for_a_consumer_whose_connection_is_lost(broker: Rooms, autojump_clock: MockClock) -> None:
-    """D11: it gets them back at once, and the others hear nothing; a moment later they would have had them."""
+    """D11: the consumer gets them back at once, and the others get no news; a moment later they would have got them."""
     await topic_with(broker, 4)
     a, b = await joined(broker, "a"), await joined(broker, "b")
     had, told = a.told[-1], len(b.told)
@@ -72,7 +72,7 @@ async def test_segments_wait_for_a_consumer_whose_connection_is_lost(broker: Roo
 
 
 async def test_who_is_away_keeps_his_part_through_a_split(broker: Rooms, autojump_clock: MockClock) -> None:
-    """D10: the layout may change meanwhile: what he is handed when he comes back goes by the new one."""
+    """D10: the layout may change meanwhile; the returned consumer's assignment follows the new one."""
     await topic_with(broker, 2)
     a, b = await joined(broker, "a"), await joined(broker, "b")
     (mine,), (other,) = a.told[-1], b.told[-1]
@@ -101,7 +101,7 @@ async def test_closing_is_leaving_also_while_others_are_away(broker: Rooms, auto
 
 
 async def test_who_joins_takes_nothing_from_who_is_away(broker: Rooms, autojump_clock: MockClock) -> None:
-    """D11: the segments would move twice for one lost connection."""
+    """D11: otherwise the segments would move twice for one lost connection."""
     await topic_with(broker, 2)
     a = await joined(broker, "a")
     broker.groups.lose(GROUP, a)
@@ -131,7 +131,7 @@ async def test_the_last_one_away_leaves_nothing_behind(broker: Rooms, autojump_c
 
 @pytest.mark.parametrize("name", ["a", "", "a/b%2F ü"])
 async def test_registrations_outlive_the_broker(name: str, autojump_clock: MockClock) -> None:
-    """D10: kill -9: each has its share back as it was; who does not come back has left a grace period later."""
+    """D10: after kill -9 each consumer gets its old share; one that does not return has left after a grace period."""
     store, files = MemoryStore(), SimulatedFiles(seed=5)
     async with rooms(store, files, consumer_session_grace_seconds=GRACE) as broker:
         await topic_with(broker, 4)
@@ -153,7 +153,7 @@ async def test_registrations_outlive_the_broker(name: str, autojump_clock: MockC
 
 
 async def test_after_a_restart_nobodys_segments_move(autojump_clock: MockClock) -> None:
-    """D10: also when the first to ask is the first to hear that there was anybody."""
+    """D10: this holds even if the first request is the first news of any consumer."""
     store, files = MemoryStore(), SimulatedFiles(seed=5)
     async with rooms(store, files, consumer_session_grace_seconds=GRACE) as broker:
         await topic_with(broker, 4)
@@ -225,7 +225,7 @@ async def test_who_gives_up_while_registering_leaves_nothing(broker: Rooms) -> N
 
 
 async def test_a_store_that_fails_harms_no_assignment(broker: Rooms) -> None:
-    """What could not be written is written with the next change."""
+    """The next change writes what could not be written."""
     await topic_with(broker, 2)
     a = await joined(broker, "a")
     real = broker.metadata.commit
@@ -245,7 +245,7 @@ async def test_a_store_that_fails_harms_no_assignment(broker: Rooms) -> None:
 
 
 async def test_registrations_go_with_their_topic(broker: Rooms, autojump_clock: MockClock) -> None:
-    """D16: and a topic made again under its name is shared among those who are there."""
+    """D16: a topic that is created again under the name is shared among the connected consumers."""
     await topic_with(broker, 2)
     a, b = await joined(broker, "a"), await joined(broker, "b")
     broker.groups.lose(GROUP, b)

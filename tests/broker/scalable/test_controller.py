@@ -1,4 +1,4 @@
-"""Create, split, merge and delete, stopped at every step and carried on by the next controller."""
+"""Create, split, merge and delete, stopped at every step and continued by the next controller."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -54,7 +54,7 @@ A, S = SegmentState.ACTIVE, SegmentState.SEALED
 
 
 class Producer:
-    """Keeps what it is told."""
+    """Records what it is told."""
 
     name = "p"
     follows_layout = True
@@ -70,7 +70,7 @@ class Producer:
 
 
 async def test_a_split_seals_the_parent_and_gives_the_children_every_cursor(broker: Rooms) -> None:
-    """D10: at the beginning of each child, whatever the subscription's own start was."""
+    """D10: they are at the beginning of each child, whatever the subscription's own start was."""
     await broker.controller.create_topic(TOPIC, 2, {"owner": "me"})
     with pytest.raises(TopicExists):
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -97,7 +97,7 @@ async def test_a_split_seals_the_parent_and_gives_the_children_every_cursor(brok
 
 
 async def test_a_layout_is_not_decoded_once_for_each_segment(broker: Rooms) -> None:
-    """E7: a topic of a thousand segments would take a thousand times its length to create."""
+    """E7: otherwise creating a topic of a thousand segments would take a thousand times as long."""
     before = from_json.cache_info().misses
     await broker.controller.create_topic(TOPIC, 32, {})
     assert len(await segments(broker)) == 32
@@ -105,7 +105,7 @@ async def test_a_layout_is_not_decoded_once_for_each_segment(broker: Rooms) -> N
 
 
 async def test_a_merge_joins_two_segments(broker: Rooms) -> None:
-    """D10: with every cursor on the child."""
+    """D10: the child has every cursor."""
     await broker.controller.create_topic(TOPIC, 2, {})
     await subscribe(broker, "s")
     layout = await broker.controller.merge(TOPIC, 0, 1)
@@ -118,7 +118,7 @@ async def test_a_merge_joins_two_segments(broker: Rooms) -> None:
 
 
 async def test_a_transaction_lives_through_a_split(broker: Rooms) -> None:
-    """T20: written before on the parent and after on a child, shown on both or on neither."""
+    """T20: it writes to the parent before and to a child after; both writes become visible, or none."""
     await broker.controller.create_topic(TOPIC, 1, {})
     committed, aborted = [await broker.coordinator.new_transaction(0, 1_000) for _ in range(2)]
     parent = (await segments(broker))[0]
@@ -139,7 +139,7 @@ async def test_a_transaction_lives_through_a_split(broker: Rooms) -> None:
 
 
 async def test_a_sealed_segment_that_ends_in_aborted_entries_drains(broker: Rooms) -> None:
-    """D11: nobody can acknowledge those, so the dispatcher does."""
+    """D11: no consumer can acknowledge those entries, so the dispatcher does."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await subscribe(broker, "s")
     parent = (await segments(broker))[0]
@@ -161,7 +161,7 @@ async def test_a_sealed_segment_that_ends_in_aborted_entries_drains(broker: Room
 
 
 async def test_the_layout_is_pushed_before_producers_are_told(broker: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
-    """T20: a send that met the seal, and the producer's end, find a client that knows the children."""
+    """T20: at a refused send, or at the end of its producer, the client already knows the children."""
     monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
     await broker.controller.create_topic(TOPIC, 1, {})
     parent = (await segments(broker))[0]
@@ -185,7 +185,7 @@ async def test_the_layout_is_pushed_before_producers_are_told(broker: Rooms, mon
 async def test_parents_take_producers_until_the_layout_is_pushed(
     broker: Rooms, store: SteeredStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T20: however late that is; a client that is turned away finds the children."""
+    """T20: however late that is, a closed client finds the children."""
     monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
     await broker.controller.create_topic(TOPIC, 1, {})
     parent = (await segments(broker))[0]
@@ -212,7 +212,7 @@ async def test_parents_take_producers_until_the_layout_is_pushed(
 
 
 async def test_a_parent_is_sealed_when_its_last_producer_has_left(broker: Rooms) -> None:
-    """T20: what was under way to it is taken, in transactions too; no other producer comes meanwhile."""
+    """T20: sends in progress are stored, also in transactions; no other producer may open meanwhile."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await subscribe(broker, "s")
     parent = (await segments(broker))[0]
@@ -237,7 +237,7 @@ async def test_a_parent_is_sealed_when_its_last_producer_has_left(broker: Rooms)
 
 
 async def test_a_controller_that_dies_while_producers_leave_is_followed_by_one_that_seals(store: SteeredStore) -> None:
-    """D10: the children took over already, so the parents must not take messages any more."""
+    """D10: the children are already active, so the parents must not accept messages any more."""
     files = SimulatedFiles(seed=5)
     async with rooms(store, files) as broker:
         await broker.controller.create_topic(TOPIC, 2, {})
@@ -257,7 +257,7 @@ async def test_a_controller_that_dies_while_producers_leave_is_followed_by_one_t
 
 
 async def check_whole(broker: Rooms, subscriptions: set[str], payloads: list[bytes]) -> None:
-    """No open intent, no segment without a cursor, no message lost, no send stuck."""
+    """Check that no intent is open, no cursor and no message is missing, and no send hangs."""
     layout = await broker.layouts.get(TOPIC)
     assert layout.intent is None
     assert wrong_in(layout) == []
@@ -284,7 +284,7 @@ Change = Callable[[Rooms], Awaitable[object]]
     ids=["split", "merge"],
 )
 async def test_a_change_that_dies_at_any_write_is_finished_or_was_never_begun(change: Change) -> None:
-    """D10: the next controller recovers it; no child lacks a cursor, nothing is lost, nothing is stuck."""
+    """D10: the next controller recovers it: all children have their cursors, nothing is lost, and nothing hangs."""
     for step in range(1, STEPS_MAX):
         store, files = SteeredStore(), SimulatedFiles(seed=5)
         died = False
@@ -313,7 +313,7 @@ async def test_a_change_that_dies_at_any_write_is_finished_or_was_never_begun(ch
 
 @every_schedule(examples_max=40)
 async def test_subscriptions_created_meanwhile_get_cursors_on_the_children() -> None:
-    """D10: whichever of the two is faster at each step."""
+    """D10: at each step, either of the two may be faster."""
     async with rooms(SteeredStore(), SimulatedFiles(seed=5)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
         await publish((await segments(broker))[0], b"before")
@@ -335,7 +335,7 @@ async def test_changes_of_one_topic_take_turns(broker: Rooms) -> None:
 
 
 async def test_a_cancelled_split_is_finished_all_the_same(broker: Rooms, store: SteeredStore) -> None:
-    """D10: the administrator who asked hung up; sends that met the seal must not wait for another one."""
+    """D10: the administrator has disconnected, but refused sends must not wait for another administrator."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await subscribe(broker, "s")
     for segment_id in range(4):
@@ -358,7 +358,7 @@ async def test_a_cancelled_split_is_finished_all_the_same(broker: Rooms, store: 
 
 
 async def test_a_split_that_fails_when_nobody_waits_for_it_is_logged(broker: Rooms, store: SteeredStore) -> None:
-    """D10: whoever asked has gone and is told nothing."""
+    """D10: the administrator has disconnected and is told nothing."""
     await broker.controller.create_topic(TOPIC, 1, {})
     for hangs_up in (True, False):
         scope = trio.CancelScope()
@@ -382,7 +382,7 @@ async def test_a_split_that_fails_when_nobody_waits_for_it_is_logged(broker: Roo
 
 
 async def test_a_sealed_segment_of_an_earlier_run_refuses_sends_at_once(store: SteeredStore) -> None:
-    """T20: a producer that reconnects after a restart is not kept waiting for a push that was long ago."""
+    """T20: a producer that reconnects after a restart does not wait for a push that happened long ago."""
     files = SimulatedFiles(seed=5)
     async with rooms(store, files) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -393,7 +393,7 @@ async def test_a_sealed_segment_of_an_earlier_run_refuses_sends_at_once(store: S
 
 
 async def test_a_layout_that_cannot_be_read_makes_its_topic_unavailable_alone(store: SteeredStore) -> None:
-    """The broker starts, says so, and serves the others; a repaired record is taken up."""
+    """The broker starts, reports it, and serves the other topics. A repaired record is read."""
     other = TopicName.parse("topic://public/default/other")
     files = SimulatedFiles(seed=5)
     async with rooms(store, files) as broker:
@@ -421,7 +421,7 @@ async def test_a_layout_that_cannot_be_read_makes_its_topic_unavailable_alone(st
 
 
 async def test_a_follower_outlives_a_damaged_layout(broker: Rooms, store: SteeredStore) -> None:
-    """It is told that there is none, once the damage is there, and of the next that can be read."""
+    """The follower learns that the layout is gone, and later gets the next readable one."""
     await broker.controller.create_topic(TOPIC, 1, {})
     record = await store.get(layout_key(TOPIC))
     assert record is not None

@@ -1,4 +1,4 @@
-"""Scalable topics that are deleted, stopped at every step and carried on by the next controller."""
+"""Scalable topics that are deleted, stopped at every step and continued by the next controller."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,7 +37,7 @@ STEPS_MAX = 60
 
 
 class Producer:
-    """Keeps what it is told."""
+    """Records what it is told."""
 
     name = "p"
     follows_layout = True
@@ -53,7 +53,7 @@ class Producer:
 
 
 async def check_whole(broker: Rooms, subscriptions: set[str], payloads: list[bytes]) -> None:
-    """No open intent, no segment without a cursor, no message lost, no send stuck."""
+    """Check that no intent is open, no cursor and no message is missing, and no send hangs."""
     layout = await broker.layouts.get(TOPIC)
     assert layout.intent is None
     assert wrong_in(layout) == []
@@ -72,7 +72,7 @@ async def check_whole(broker: Rooms, subscriptions: set[str], payloads: list[byt
 
 
 async def test_deleting_a_topic_removes_everything_of_it(broker: Rooms) -> None:
-    """D16: the children of a split that never ended too; one of the same name made later is empty."""
+    """D16: this includes children of an unfinished split; a later topic of the same name is empty."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await subscribe(broker, "s")
     await broker.controller.split(TOPIC, 0)
@@ -94,7 +94,7 @@ async def test_deleting_a_topic_removes_everything_of_it(broker: Rooms) -> None:
 
 
 async def test_a_client_that_comes_back_at_once_does_not_revive_a_deleted_topic(broker: Rooms) -> None:
-    """D16: it was sent away by the deletion, which goes on."""
+    """D16: the deletion disconnected the client, and continues."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = await broker.segment(TOPIC, 0)
 
@@ -125,12 +125,12 @@ async def test_a_client_that_comes_back_at_once_does_not_revive_a_deleted_topic(
 
 
 async def leftovers(store: SteeredStore) -> list[str]:
-    """Keys of records that have to do with the topic."""
+    """Return the keys of all records of the topic."""
     return [record.key for record in await store.scan("", "~") if "orders" in record.key]
 
 
 async def test_a_deletion_that_dies_at_any_write_is_finished_or_was_never_begun() -> None:
-    """D16: the next controller finishes it, and nothing of the topic is left; children of an open split included."""
+    """D16: the next controller finishes it, and nothing of the topic is left, not even children of an open split."""
     for step in range(1, STEPS_MAX):
         store, files = SteeredStore(), SimulatedFiles(seed=5)
         died = False
@@ -174,7 +174,7 @@ async def test_a_deletion_that_dies_at_any_write_is_finished_or_was_never_begun(
 
 
 async def test_a_deletion_leaves_a_topic_made_again_meanwhile_alone(broker: Rooms, store: SteeredStore) -> None:
-    """D4, D16: two brokers finish the same deletion, and between their last steps somebody creates the topic anew."""
+    """D4, D16: two brokers finish the same deletion, and between their last steps a client creates the topic again."""
     await broker.controller.create_topic(TOPIC, 1, {})
 
     async def be_faster(ops: Sequence[Op]) -> None:
@@ -189,7 +189,7 @@ async def test_a_deletion_leaves_a_topic_made_again_meanwhile_alone(broker: Room
 
 
 async def test_an_interrupted_deletion_is_repeated(broker: Rooms, store: SteeredStore) -> None:
-    """D16: by whoever asks again, although the topic does not exist any more."""
+    """D16: any later request repeats it, although the topic does not exist any more."""
     await broker.controller.create_topic(TOPIC, 2, {})
     await broker.control()
     with trio.CancelScope() as scope:
@@ -210,7 +210,7 @@ async def test_an_interrupted_deletion_is_repeated(broker: Rooms, store: Steered
 async def test_a_consumer_that_comes_while_the_topic_is_deleted_leaves_nothing_behind(
     broker: Rooms, store: SteeredStore
 ) -> None:
-    """D16: a cursor that was being created, when the deletion began, is removed with the others."""
+    """D16: a cursor that was being created when the deletion began is removed with the others."""
     await broker.controller.create_topic(TOPIC, 1, {})
     name = await broker.segment(TOPIC, 0)
     create_cursor, give_up_claim = trio.Event(), trio.Event()

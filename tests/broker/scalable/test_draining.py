@@ -1,4 +1,4 @@
-"""Whether a sealed segment is drained, while nobody can say so at first."""
+"""Whether a sealed segment is drained, if that is unknown at first."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +50,7 @@ LASTING: list[Callable[[], Exception]] = [
 
 
 async def told(error: Exception, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bool], bool]:
-    """What is told of a drained segment that can be looked at only the second time, and whether that returned."""
+    """Return the reports about a drained segment that is readable at the second attempt, and whether the call ended."""
     tellings: list[bool] = []
     async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -77,7 +77,7 @@ async def told(error: Exception, monkeypatch: pytest.MonkeyPatch) -> tuple[list[
 async def test_a_segment_that_cannot_be_had_at_the_moment_is_asked_for_again(
     error: Callable[[], Exception], monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    """E11, D11: its children would stay back for good."""
+    """E11, D11: otherwise its children would wait forever."""
     assert await told(error(), monkeypatch) == ([False, True], False)
 
 
@@ -85,7 +85,7 @@ async def test_a_segment_that_cannot_be_had_at_the_moment_is_asked_for_again(
 async def test_a_segment_that_is_not_to_be_had_is_not_drained(
     error: Callable[[], Exception], monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    """E11: and nobody asks for it time and again."""
+    """E11: it is not retried again and again."""
     assert await told(error(), monkeypatch) == ([False], True)
 
 
@@ -115,7 +115,7 @@ _WRITER = Writer("folder", "two", 1, 7)
 async def test_a_segment_that_cannot_be_opened_is_opened_later_if_that_can_pass(
     error: Exception, is_drained: bool, autojump_clock: MockClock
 ) -> None:
-    """E11, E13: a full disk and a writer that still runs pass, so its children do not wait forever. Damage does not."""
+    """E11, E13: a full disk and a running writer are transient, so the children only wait; damage is permanent."""
     tellings: list[bool] = []
     async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})

@@ -1,4 +1,4 @@
-"""Whether a sealed segment is drained, when it cannot be asked at first."""
+"""Whether a sealed segment is drained, if it cannot be read at first."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ async def a_topic(broker: Rooms) -> TopicName:
 
 
 async def a_drained_parent(broker: Rooms) -> TopicName:
-    """Sealed and empty, so that its children may be read."""
+    """Prepare a sealed, empty segment, so that its children may be read."""
     parent = await a_topic(broker)
     await broker.controller.split(TOPIC, 0)
     await broker.topics.unload(parent)
@@ -51,7 +51,7 @@ async def pause(clock: MockClock) -> None:
 async def test_a_store_that_gave_no_answer_is_asked_again(
     broker: Rooms, store: SteeredStore, mock_clock: MockClock
 ) -> None:
-    """D11, M22: or the children would stay back until the broker is started again."""
+    """D11, M22: otherwise the children would wait until the broker restarts."""
     parent = await a_drained_parent(broker)
 
     async def away(ops: Sequence[Op]) -> None:
@@ -73,7 +73,7 @@ async def test_a_store_that_gave_no_answer_is_asked_again(
 async def test_another_broker_that_lets_the_segment_go_is_waited_for(
     broker: Rooms, store: SteeredStore, mock_clock: MockClock
 ) -> None:
-    """D4, D11: asleep until then."""
+    """D4, D11: the task sleeps until then."""
     parent = await a_drained_parent(broker)
     await store.put(claim_key(str(parent)), b'{"broker": "broker-2"}')
     async with trio.open_nursery() as nursery:
@@ -90,7 +90,7 @@ async def test_another_broker_that_lets_the_segment_go_is_waited_for(
 async def test_a_segment_that_is_unloaded_before_its_seal_is_asked_anew(
     broker: Rooms, store: SteeredStore, mock_clock: MockClock
 ) -> None:
-    """D11: what is sealed is the one loaded next, of which the first one hears nothing."""
+    """D11: the segment is sealed in its next life, and the first object does not learn of that."""
     parent = await a_topic(broker)
     await publish(await broker.topics.get(parent), b"a")
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Layouts pushed to followers: one watch a topic, every change, nobody left out."""
+"""Layouts pushed to followers: one watch for each topic, every change, every follower."""
 
 from collections.abc import AsyncIterator
 
@@ -87,7 +87,7 @@ async def test_a_topic_that_is_not_there_is_followed_as_absent(room: Room) -> No
 
 @every_schedule(examples_max=40)
 async def test_reached_means_that_every_follower_has_it() -> None:
-    """T20: and it does not wait for followers that are not there."""
+    """T20: the call does not wait for followers that have left."""
     async with trio.open_nursery() as nursery:
         room = Room(nursery)
         await room.make()
@@ -140,7 +140,7 @@ async def test_following_costs_nothing_while_nothing_changes(room: Room) -> None
 
 
 async def test_followers_of_a_topic_without_a_layout_are_waited_for(room: Room) -> None:
-    """A regular topic's clients follow before there is a layout, and have it before anybody is sent away."""
+    """A regular topic's clients follow before there is a layout, and get it before any client is disconnected."""
     follower = Follower()
     room.feeds.follow(TOPIC, follower)
     await wait_all_tasks_blocked()
@@ -161,7 +161,7 @@ async def test_followers_of_a_topic_without_a_layout_are_waited_for(room: Room) 
 async def test_a_layout_is_reached_when_all_of_many_followers_have_it(
     monkeypatch: pytest.MonkeyPatch, room: Room
 ) -> None:
-    """E7: they are handed it some at a time; who leaves meanwhile is handed nothing, who comes has it at once."""
+    """E7: they get it in slices; a follower that leaves meanwhile gets nothing, a new one gets it at once."""
     monkeypatch.setattr(feeds, "FOLLOWERS_AT_ONCE", 2)
     await room.make()
     followers = [Follower() for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Grace periods: who is back in time keeps his place, and nobody is timed who is not away."""
+"""Grace periods: a consumer that returns in time keeps its place, and no timer runs for connected ones."""
 
 from collections.abc import Callable
 

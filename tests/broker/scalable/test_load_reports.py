@@ -36,7 +36,7 @@ async def topic_of(broker: Rooms, segment_id: int = 0) -> Topic:
 
 @asynccontextmanager
 async def kept(broker: Rooms) -> AsyncIterator[Topic]:
-    """The first segment, loaded as long as the block lasts."""
+    """Keep the first segment loaded during the block."""
     topic = await topic_of(broker)
     with topic.clients.held():
         yield topic
@@ -48,7 +48,7 @@ async def reported(broker: Rooms, segment_id: int = 0) -> SegmentLoad | None:
 
 
 async def jump(mock_clock: MockClock, seconds: float) -> None:
-    """In steps, so that every timer on the way fires."""
+    """Jump in steps, so that every timer on the way fires."""
     await wait_all_tasks_blocked()
     for _ in range(round(seconds / 10)):
         mock_clock.jump(10)
@@ -56,7 +56,7 @@ async def jump(mock_clock: MockClock, seconds: float) -> None:
 
 
 def stir(topic: Topic, messages: int, payload_bytes: int = 0) -> None:
-    """Traffic out, by the count."""
+    """Count this much outgoing traffic."""
     topic.delivered(messages, payload_bytes)
 
 
@@ -113,7 +113,7 @@ async def test_load_that_ends_is_reported_as_none(broker: Rooms, mock_clock: Moc
 
 
 async def test_nothing_runs_without_traffic(broker: Rooms, mock_clock: MockClock) -> None:
-    """An idle broker does not wake up; what sampled goes to sleep a minute after the last message."""
+    """An idle broker does not wake up. The sampler goes to sleep a minute after the last message."""
     topic = await topic_of(broker)
     with TaskSteps() as steps:
         steps.clear()
@@ -151,7 +151,7 @@ async def test_a_store_that_does_not_take_a_report_ends_nothing(broker: Rooms, m
 
 
 def leave_a_report_unanswered(broker: Rooms, key: str, *, made: bool) -> None:
-    """Give no answer to the next change set that touches this report, which is `made` or not."""
+    """Do not answer the next change set that touches this report. `made` says whether it is made."""
     store = broker.metadata
     assert isinstance(store, SteeredStore)
 
@@ -168,7 +168,7 @@ def leave_a_report_unanswered(broker: Rooms, key: str, *, made: bool) -> None:
 
 @pytest.mark.parametrize("made", [False, True])
 async def test_a_report_without_an_answer_is_repeated(broker: Rooms, mock_clock: MockClock, made: bool) -> None:
-    """E11: the load stays as it is from then on, so no later change would report it."""
+    """E11: the load does not change afterwards, so no later change would report it."""
     async with kept(broker) as topic:
         leave_a_report_unanswered(broker, load_key(topic.name), made=made)
         stir(topic, 60_000)
@@ -186,7 +186,7 @@ async def test_a_report_without_an_answer_is_repeated(broker: Rooms, mock_clock:
 async def test_a_removal_of_a_report_without_an_answer_is_repeated(
     broker: Rooms, mock_clock: MockClock, made: bool
 ) -> None:
-    """E11, E16: nothing else would remove it for as long as the broker runs."""
+    """E11, E16: nothing else would remove the report while the broker runs."""
     topic = await topic_of(broker)
     stir(topic, 60_000)
     await jump(mock_clock, 10)
@@ -209,7 +209,7 @@ async def test_a_removal_of_a_report_without_an_answer_is_repeated(
 
 
 async def test_a_segment_that_is_unloaded_stays_known_as_cold(broker: Rooms, mock_clock: MockClock) -> None:
-    """E16: segments that nobody uses any more can still be merged; their reports go with their data."""
+    """E16: unused segments can still be merged; their reports are removed with their data."""
     topic = await broker.topics.get(await broker.segment(TOPIC, 0))
     stir(topic, 60_000)
     await jump(mock_clock, 2 * IDLE_SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""Regular topics that become scalable ones: what they take along, who is in the way, and death at every step."""
+"""Regular topics that become scalable: what they keep, which clients prevent it, and a crash at every step."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ MORE = b', {"name": "b", "type": "int", "default": 0}'
 
 
 class Client:
-    """A producer or consumer that writes down what it is told."""
+    """A producer or consumer that records what it is told."""
 
     name = "p"
 
@@ -63,7 +63,7 @@ async def child_of(broker: Rooms) -> Topic:
 
 
 async def regular_topic(broker: Rooms) -> Topic:
-    """A regular topic with three messages; "half" has acknowledged the first and the last, "none" nothing."""
+    """Prepare a topic with three messages. "half" has acknowledged the first and the last one, "none" nothing."""
     topic = await broker.topics.get(REGULAR)
     half = await topic.subscribe("half", EARLIEST)
     await topic.subscribe("none", EARLIEST)
@@ -77,7 +77,7 @@ async def regular_topic(broker: Rooms) -> Topic:
 
 
 async def left_of(topic: Topic, name: str) -> list[bytes]:
-    """What a consumer of the subscription is sent."""
+    """Return what a consumer of the subscription gets."""
     consumer, outlet = recording_consumer()
     subscription = topic.subscriptions[name]
     subscription.add_consumer(consumer, SubscriptionType.SHARED)
@@ -88,7 +88,7 @@ async def left_of(topic: Topic, name: str) -> list[bytes]:
 
 
 async def check_migrated(broker: Rooms, subscriptions: set[str]) -> None:
-    """Every message and every cursor is where it was, and everything new goes to the child."""
+    """Check that all messages and cursors are kept, and that new messages go to the child."""
     layout = await broker.layouts.get(TOPIC)
     assert wrong_in(layout) == []
     assert (layout.epoch, layout.next_segment_id, layout.intent) == (1, 2, None)
@@ -110,13 +110,13 @@ async def check_migrated(broker: Rooms, subscriptions: set[str]) -> None:
 
 
 async def leftovers(store: SteeredStore) -> list[str]:
-    """Keys of records that have to do with the topic, but for who owns it."""
+    """Return the keys of all records of the topic, except its claim."""
     records = await store.scan("", "~")
     return [record.key for record in records if "orders" in record.key and not record.key.startswith("/owners/")]
 
 
 async def test_a_migrated_topic_keeps_its_messages_and_cursors(broker: Rooms) -> None:
-    """D10: nothing that was acknowledged comes again, nothing that was not is lost; it is split like any other."""
+    """D10: acknowledged messages stay acknowledged, and none is lost; the topic can be split like any other."""
     topic = await regular_topic(broker)
     await broker.controller.migrate(TOPIC, force=False)
     assert await broker.topics.get(REGULAR) is topic, "it is not even unloaded"
@@ -149,7 +149,7 @@ async def test_a_topic_that_is_not_there_or_is_scalable(broker: Rooms, store: St
 
 
 async def test_clients_that_cannot_follow_are_in_the_way(broker: Rooms, store: SteeredStore) -> None:
-    """They are counted, and nothing is changed; those that follow the layout are no hindrance."""
+    """The refusal counts them, and nothing is changed; clients that follow the layout do not prevent it."""
     topic = await regular_topic(broker)
     follower, old = Client(follows_layout=True), Client(follows_layout=False)
     consumer, _outlet = recording_consumer()
@@ -167,7 +167,7 @@ async def test_clients_that_cannot_follow_are_in_the_way(broker: Rooms, store: S
 
 
 async def test_force_does_not_wait_for_them(broker: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their producers are closed once others know where to go; their consumers read on, to the end."""
+    """Their producers are closed once other clients know the layout; their consumers read to the end."""
     monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
     topic = await regular_topic(broker)
     producer, reader = Client(follows_layout=False), Client(follows_layout=False)
@@ -197,7 +197,7 @@ async def test_force_does_not_wait_for_them(broker: Rooms, monkeypatch: pytest.M
 
 
 async def test_a_migration_that_dies_at_any_write_is_finished_or_was_never_begun() -> None:
-    """D10: whoever comes next finds the regular topic as it was, or the scalable one with everything."""
+    """D10: the next broker finds the regular topic unchanged, or the complete scalable one."""
     found = set()
     for step in range(1, STEPS_MAX):
         store, files = SteeredStore(), SimulatedFiles(seed=5)
@@ -238,7 +238,7 @@ async def test_a_migration_that_dies_at_any_write_is_finished_or_was_never_begun
 
 
 async def test_power_lost_under_a_migration_loses_nothing() -> None:
-    """D10, T35: whatever of the unsynced writes survives, it is the one topic or the other."""
+    """D10, T35: whatever unsynced writes survive, the result is one topic or the other."""
     for operations in range(1, 12):
         store, files = SteeredStore(), SimulatedFiles(seed=operations)
         with trio.CancelScope() as scope:
@@ -258,7 +258,7 @@ async def test_power_lost_under_a_migration_loses_nothing() -> None:
 
 
 async def test_no_subscription_comes_between_its_cursors_and_the_layout(broker: Rooms, store: SteeredStore) -> None:
-    """D10: it waits, and is then one of the scalable topic's; each in the layout has its cursors everywhere."""
+    """D10: a new one waits, and then belongs to the scalable topic; each one in the layout has all its cursors."""
     topic = await regular_topic(broker)
     came: list[str] = []
 
@@ -284,7 +284,7 @@ async def test_no_subscription_comes_between_its_cursors_and_the_layout(broker: 
 
 
 async def test_a_client_that_comes_while_a_migration_is_prepared(broker: Rooms, store: SteeredStore) -> None:
-    """It is in the way like any other, and what was prepared goes again."""
+    """It prevents the migration like any other client, and what was prepared is removed."""
     topic = await regular_topic(broker)
     records = await leftovers(store)
 
@@ -301,7 +301,7 @@ async def test_a_client_that_comes_while_a_migration_is_prepared(broker: Rooms, 
 
 
 async def test_a_broker_that_has_lost_the_topic_does_not_migrate_it(broker: Rooms, store: SteeredStore) -> None:
-    """D4: the layout is written on condition of its claim; somebody else may be writing to the topic."""
+    """D4: the claim is a condition of the layout's write, because another broker may write to the topic."""
     topic = await regular_topic(broker)
 
     async def before(ops: Sequence[Op]) -> None:
@@ -318,7 +318,7 @@ async def test_a_broker_that_has_lost_the_topic_does_not_migrate_it(broker: Room
 async def test_a_migration_whose_answer_was_lost_is_finished_by_asking_again(
     broker: Rooms, store: SteeredStore
 ) -> None:
-    """M22: it may have happened; asked again, it is carried on."""
+    """M22: the migration may have happened; a repeated request continues it."""
     await regular_topic(broker)
 
     async def after(ops: Sequence[Op]) -> None:
@@ -335,7 +335,7 @@ async def test_a_migration_whose_answer_was_lost_is_finished_by_asking_again(
 
 
 async def test_the_schema_goes_along(broker: Rooms, store: SteeredStore) -> None:
-    """The next one is judged against it; messages that are there are read by the topic they are in."""
+    """The next schema is compared with it. Existing messages keep the topic that they are in."""
     topic = await broker.topics.get(REGULAR)
     schemas = Schemas(broker.metadata, now_ms)
     text, encoded = Schema(SchemaType.AVRO, RECORD % b"", {}), Schema(SchemaType.AVRO, RECORD % MORE, {})
@@ -358,7 +358,7 @@ async def test_the_schema_goes_along(broker: Rooms, store: SteeredStore) -> None
 
 
 async def test_what_was_migrated_is_pruned_when_it_is_drained(broker: Rooms, store: SteeredStore) -> None:
-    """Its name is not free then: a v4 client that comes is told so, and nothing is made beside the scalable topic."""
+    """The name is not free then: a v4 client is refused, and nothing is created beside the scalable topic."""
     topic = await regular_topic(broker)
     await broker.controller.migrate(TOPIC, force=False)
     async with trio.open_nursery() as nursery:
@@ -378,7 +378,7 @@ async def test_what_was_migrated_is_pruned_when_it_is_drained(broker: Rooms, sto
 
 
 async def test_one_name_is_not_two_topics(broker: Rooms) -> None:
-    """Neither is made beside the other: v5 clients of the regular one would be sent away from its messages."""
+    """Neither is created beside the other, because v5 clients of the regular topic would lose its messages."""
     await publish(await broker.topics.get(REGULAR), b"a")
     with pytest.raises(TopicExists, match="Migrate"):
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -389,7 +389,7 @@ async def test_one_name_is_not_two_topics(broker: Rooms) -> None:
 
 
 async def test_a_migrated_topic_is_loaded_as_what_it_is(broker: Rooms) -> None:
-    """Also when it was unloaded in between."""
+    """This also holds if it was unloaded meanwhile."""
     await regular_topic(broker)
     await broker.controller.migrate(TOPIC, force=False)
     await broker.topics.unload(REGULAR)
@@ -397,7 +397,7 @@ async def test_a_migrated_topic_is_loaded_as_what_it_is(broker: Rooms) -> None:
 
 
 async def test_subscriptions_of_a_migrated_topic_are_those_of_all_segments(broker: Rooms) -> None:
-    """A new one, opened on the old part, is there on the new one too; deleting one deletes it everywhere."""
+    """One opened on the old segment also exists on the new one; deleting one deletes it everywhere."""
     topic = await regular_topic(broker)
     await broker.controller.migrate(TOPIC, force=False)
     opened, subscription = await broker.controller.subscriptions.open(

@@ -1,4 +1,4 @@
-"""Namespaces pushed to followers: a listing, then differences, by properties; one watch of the store for all."""
+"""Namespaces pushed to followers: a listing, then differences, by properties, with one watch of the store."""
 
 from collections.abc import AsyncIterator, Mapping
 
@@ -151,7 +151,7 @@ STEPS = st.lists(st.one_of(st.tuples(NAMES, PROPERTIES), st.tuples(NAMES, st.non
 def test_the_differences_add_up_to_what_is_there(
     steps: list[tuple[str, Mapping[str, str] | None] | None], filters: Mapping[str, str]
 ) -> None:
-    """A step writes a topic with properties, removes it (None), or lets the follower look (no step)."""
+    """A step writes a topic with properties, removes it (None), or lets the follower read (no step)."""
 
     async def follow() -> None:
         topics: dict[str, Mapping[str, str]] = {}
@@ -180,7 +180,7 @@ def test_the_differences_add_up_to_what_is_there(
 
 
 async def test_a_large_namespace_is_read_in_slices(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:
-    """E7: by a watch and by a listing, of which a page more is asked until one is empty."""
+    """E7: both a watch and a listing read pages until one is empty."""
     names = {await room.make(named(f"t{number}")) for number in range(7)}
     monkeypatch.setattr(namespaces, "RECORDS_AT_ONCE", 2)
     monkeypatch.setattr(layouts, "PAGE_RECORDS", 3)

@@ -1,4 +1,4 @@
-"""Pruning: when a sealed segment goes, when it stays, and what is left when it dies at any write."""
+"""Pruning: when a sealed segment is removed, when it stays, and what is left after a crash at any write."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -32,7 +32,7 @@ STREAM = SubscriptionKind.STREAM
 
 @pytest.fixture
 async def keeping(store: SteeredStore, mock_clock: MockClock) -> AsyncIterator[Rooms]:
-    """A broker that keeps what is drained for an hour of a clock that a test may jump."""
+    """A broker that keeps drained segments for an hour. A test may jump its clock."""
     async with rooms(store, SimulatedFiles(seed=5), clock=moving_clock(), segment_retention_seconds=3600) as made:
         yield made
 
@@ -59,12 +59,12 @@ async def ids(broker: Rooms) -> set[int]:
 
 
 async def traces(store: SteeredStore, descriptor: str) -> list[str]:
-    """Keys of records that have to do with a segment."""
+    """Return the keys of all records of a segment."""
     return [record.key for record in await store.scan("", "~") if descriptor in record.key]
 
 
 async def split_topic(broker: Rooms) -> None:
-    """Segment 0 with two messages, split; read by `s` and `t`."""
+    """Prepare segment 0 with two messages, and split it; `s` and `t` read it."""
     await broker.controller.create_topic(TOPIC, 1, {})
     for name in ("s", "t"):
         await subscribe(broker, name)
@@ -76,7 +76,7 @@ async def split_topic(broker: Rooms) -> None:
 async def test_a_parent_goes_when_every_subscription_has_drained_it(
     broker: Rooms, store: SteeredStore, nursery: trio.Nursery
 ) -> None:
-    """D11: with its data and cursors; clients are pushed a layout in which the children have no parent."""
+    """D11: its data and cursors go with it; clients get a layout in which the children have no parent."""
     nursery.start_soon(broker.pruner.run)
     pushed: list[tuple[int, set[int]]] = []
 
@@ -105,14 +105,14 @@ async def test_a_parent_goes_when_every_subscription_has_drained_it(
 async def test_data_goes_when_clients_know_that_the_segment_has_gone(
     broker: Rooms, store: SteeredStore, nursery: trio.Nursery
 ) -> None:
-    """However late they hear of it: what is under way to it until then finds it."""
+    """However late clients learn of it, requests in progress still find the data."""
     nursery.start_soon(broker.pruner.run)
     await split_topic(broker)
     await drain(broker, 0, "s")
     segment = await broker.segment(TOPIC, 0)
 
     def follower(layout: Layout | None) -> None:
-        """Only there."""
+        """Does nothing."""
 
     broker.feeds.follow(TOPIC, follower)
     await wait_all_tasks_blocked()
@@ -129,7 +129,7 @@ async def test_data_goes_when_clients_know_that_the_segment_has_gone(
 async def test_a_subscription_that_is_being_made_holds_a_segment(
     broker: Rooms, store: SteeredStore, nursery: trio.Nursery
 ) -> None:
-    """D10, D11: it is in the layout before it has a cursor, and is to get what the others are done with."""
+    """D10, D11: it is in the layout before it has a cursor, and must get the messages that others have drained."""
     await split_topic(broker)
     made = LayoutSubscription(STREAM, "n", StartPosition.EARLIEST, 0, is_creating=True)
     await broker.layouts.change(TOPIC, lambda layout: layout.add_subscription("new", made))
@@ -144,7 +144,7 @@ async def test_a_subscription_that_is_being_made_holds_a_segment(
 
 
 async def test_without_subscriptions_everything_is_kept(broker: Rooms, nursery: trio.Nursery) -> None:
-    """Nobody has said that he is done; a reader may come."""
+    """No subscription has drained it, and a reader may come."""
     nursery.start_soon(broker.pruner.run)
     await broker.controller.create_topic(TOPIC, 1, {})
     await broker.controller.split(TOPIC, 0)
@@ -158,7 +158,7 @@ async def test_without_subscriptions_everything_is_kept(broker: Rooms, nursery: 
 async def test_deleting_the_last_subscription_that_holds_a_segment_prunes_it(
     broker: Rooms, nursery: trio.Nursery
 ) -> None:
-    """Its cursor was all that was in the way; but the last one's deletion prunes nothing."""
+    """Only its cursor was in the way. The deletion of the very last subscription prunes nothing."""
     nursery.start_soon(broker.pruner.run)
     await split_topic(broker)
     await drain(broker, 0, "s")
@@ -173,7 +173,7 @@ async def test_deleting_the_last_subscription_that_holds_a_segment_prunes_it(
 
 
 async def test_ancestors_go_first_and_then_their_heirs(broker: Rooms, nursery: trio.Nursery) -> None:
-    """D11: an empty segment in between waits for its parent, so that nothing is handed out too early."""
+    """D11: an empty segment in between waits for its parent, so that nothing is assigned too early."""
     nursery.start_soon(broker.pruner.run)
     await split_topic(broker)
     await broker.controller.merge(TOPIC, 1, 2)
@@ -188,7 +188,7 @@ async def test_ancestors_go_first_and_then_their_heirs(broker: Rooms, nursery: t
 
 
 async def test_messages_of_an_open_transaction_keep_their_segment(broker: Rooms, nursery: trio.Nursery) -> None:
-    """T20: whoever has acknowledged everything that can be read has not drained it yet."""
+    """T20: a subscription that has acknowledged everything readable has not drained it yet."""
     nursery.start_soon(broker.pruner.run)
     await broker.controller.create_topic(TOPIC, 1, {})
     await subscribe(broker, "s")
@@ -205,7 +205,7 @@ async def test_messages_of_an_open_transaction_keep_their_segment(broker: Rooms,
 
 
 async def test_a_segment_is_kept_for_its_time(keeping: Rooms, nursery: trio.Nursery, mock_clock: MockClock) -> None:
-    """And nothing runs meanwhile: the time is slept through."""
+    """No task runs meanwhile: the pruner sleeps."""
     with TaskSteps() as steps:
         nursery.start_soon(keeping.pruner.run)
         await split_topic(keeping)
@@ -224,7 +224,7 @@ async def test_a_segment_is_kept_for_its_time(keeping: Rooms, nursery: trio.Nurs
 async def test_a_topic_that_was_made_anew_keeps_its_segments_for_their_own_time(
     keeping: Rooms, store: SteeredStore, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
-    """D16: a watch may tell of the new layout without the deletion before it, and segments have the same numbers."""
+    """D16: a watch may show the new layout without the deletion, and the segments have the same numbers."""
     nursery.start_soon(keeping.pruner.run)
     await split_topic(keeping)
     for name in ("s", "t"):
@@ -244,7 +244,7 @@ async def test_a_topic_that_was_made_anew_keeps_its_segments_for_their_own_time(
 
 
 async def test_a_segment_that_cannot_be_looked_at_is_kept(broker: Rooms, nursery: trio.Nursery) -> None:
-    """A damaged ledger harms nobody else."""
+    """A damaged ledger affects no other segment."""
     await split_topic(broker)
     for name in ("s", "t"):
         await drain(broker, 0, name)
@@ -267,7 +267,7 @@ async def test_a_segment_that_cannot_be_looked_at_is_kept(broker: Rooms, nursery
 async def test_a_segment_that_another_broker_had_is_looked_at_when_that_lets_it_go(
     broker: Rooms, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
-    """D11: for however long that is; the layout need not change."""
+    """D11: this holds however long it takes, without a change of the layout."""
     await split_topic(broker)
     for name in ("s", "t"):
         await drain(broker, 0, name)
@@ -288,7 +288,7 @@ async def test_a_segment_that_another_broker_had_is_looked_at_when_that_lets_it_
 
 
 async def test_a_topic_may_go_in_the_moment_in_which_its_segment_cannot_be_looked_at() -> None:
-    """D16: whichever of the two the pruner comes to first, which is up to the scheduler."""
+    """D16: the scheduler decides which of the two the pruner meets first."""
     for _ in range(20):
         store = SteeredStore()
         async with rooms(store, SimulatedFiles(seed=5)) as broker, trio.open_nursery() as nursery:
@@ -311,7 +311,7 @@ async def test_a_topic_may_go_in_the_moment_in_which_its_segment_cannot_be_looke
 
 @pytest.mark.parametrize("made", [True, False])
 async def test_pruning_goes_on_after_the_metadata_store_gave_no_answer(made: bool, mock_clock: MockClock) -> None:
-    """D4, D11: at any write, which was made or not, and nobody else has to change anything meanwhile."""
+    """D4, D11: this holds at any write, whether it was made or not, and without a change by anybody else."""
     for step in range(1, STEPS_MAX):
         store = SteeredStore()
         async with rooms(store, SimulatedFiles(seed=5)) as broker, trio.open_nursery() as nursery:
@@ -338,7 +338,7 @@ async def test_pruning_goes_on_after_the_metadata_store_gave_no_answer(made: boo
 
 
 async def test_pruning_that_dies_at_any_write_is_finished_or_was_never_begun() -> None:
-    """D10: nothing of a pruned segment is left behind, and what is not drained stays."""
+    """D10: nothing of a pruned segment is left, and segments that are not drained stay."""
     for step in range(1, STEPS_MAX):
         store, files = SteeredStore(), SimulatedFiles(seed=5)
         died = False
@@ -373,7 +373,7 @@ async def test_pruning_that_dies_at_any_write_is_finished_or_was_never_begun() -
 
 @every_schedule(examples_max=40)
 async def test_a_subscription_made_meanwhile_has_all_its_cursors() -> None:
-    """D10, D16: on what is left; nobody waits for a segment that is gone."""
+    """D10, D16: it has them on the remaining segments; nobody waits for a segment that is gone."""
     store = SteeredStore()
     async with rooms(store, SimulatedFiles(seed=5)) as broker, trio.open_nursery() as nursery:
         await split_topic(broker)
@@ -392,7 +392,7 @@ async def test_a_subscription_made_meanwhile_has_all_its_cursors() -> None:
 
 
 async def test_deleting_the_topic_removes_what_was_pruned_too(broker: Rooms, store: SteeredStore) -> None:
-    """D16: whether its data was removed by then or not."""
+    """D16: this holds whether their data was already removed or not."""
     await split_topic(broker)
     await broker.layouts.change(TOPIC, lambda layout: layout.prune(0))
     assert await traces(store, "0000-ffff-0") != []

@@ -1,4 +1,4 @@
-"""A subscription is moved while its ordered consumers read: what comes again comes parents first."""
+"""A subscription is moved while its ordered consumers read. Redelivery starts with the parents."""
 
 from collections.abc import Sequence
 
@@ -45,7 +45,7 @@ async def drain(broker: Rooms, segment_id: int) -> None:
 
 
 async def split_and_drained(broker: Rooms) -> None:
-    """Segment 0 is read to its end, and its children hold something too."""
+    """Prepare segment 0, read to its end, and children with messages."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await broker.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
     await publish(await topic_of(broker, 0), message(b"first"))
@@ -56,7 +56,7 @@ async def split_and_drained(broker: Rooms) -> None:
 
 
 class Held:
-    """Lets the move of one segment's cursor wait."""
+    """Delays the move of one segment's cursor."""
 
     def __init__(self, store: SteeredStore, key: str) -> None:
         self.go_on = trio.Event()
@@ -73,7 +73,7 @@ async def held(broker: Rooms, store: SteeredStore, segment_id: int) -> Held:
 
 
 async def test_nobody_reads_a_child_that_has_moved_before_its_parent(broker: Rooms, store: SteeredStore) -> None:
-    """D11: however long that takes, and whoever joins meanwhile."""
+    """D11: this holds however long the move takes, and for consumers that join meanwhile."""
     await split_and_drained(broker)
     member, late = Member("a"), Member("b")
     await broker.groups.join(GROUP, member)
@@ -95,7 +95,7 @@ async def test_nobody_reads_a_child_that_has_moved_before_its_parent(broker: Roo
 
 
 async def test_nor_before_anybody_has_heard_where_the_parent_stands(broker: Rooms, store: SteeredStore) -> None:
-    """D11: the news of the parent's cursor may come late."""
+    """D11: the news about the parent's cursor may arrive late."""
     await split_and_drained(broker)
     member = Member("a")
     await broker.groups.join(GROUP, member)
@@ -120,7 +120,7 @@ async def test_a_seek_to_the_end_gives_everybody_his_segments_back(broker: Rooms
 
 
 async def test_a_move_that_is_given_up_leaves_nobody_without_segments(broker: Rooms, store: SteeredStore) -> None:
-    """Whoever asked hangs up; what was moved by then is read again, in order."""
+    """The administrator disconnects; segments that were already moved are read again, in order."""
     await split_and_drained(broker)
     member = Member("a")
     await broker.groups.join(GROUP, member)
@@ -148,7 +148,7 @@ async def test_subscriptions_without_consumers_are_moved_all_the_same(broker: Ro
 
 
 async def test_the_client_hears_that_it_has_none_before_it_is_sent_away(broker: Rooms, store: SteeredStore) -> None:
-    """D11: sent away first, it would subscribe to the child again and read on there."""
+    """D11: otherwise it would subscribe to the child again and continue there."""
     await split_and_drained(broker)
     async with listening(broker) as listener, connected(listener) as client:
         assert await registered(client) == {1, 2}

@@ -38,7 +38,7 @@ async def cursor_records(store: SteeredStore) -> list[str]:
 
 
 async def test_deleting_a_subscription_removes_its_cursors_everywhere(broker: Rooms, store: SteeredStore) -> None:
-    """D16: on sealed segments too; one made again under the name is new."""
+    """D16: this includes sealed segments; a later subscription of the same name is new."""
     await broker.controller.create_topic(TOPIC, 2, {})
     for name in ("s", "kept"):
         await broker.controller.subscriptions.add(TOPIC, name, STREAM, StartPosition.EARLIEST)
@@ -80,7 +80,7 @@ async def test_a_subscription_with_consumers_is_deleted_by_force_alone(broker: R
 
 
 async def test_a_deletion_that_dies_at_any_write_is_finished_or_was_never_begun() -> None:
-    """D10, D16: the next controller goes on; nothing of the subscription is left, or all of it is there."""
+    """D10, D16: the next controller continues; the subscription is completely gone, or completely there."""
     for step in range(1, STEPS_MAX):
         store, files = SteeredStore(), SimulatedFiles(seed=5)
         died = False
@@ -111,7 +111,7 @@ async def test_a_deletion_that_dies_at_any_write_is_finished_or_was_never_begun(
 
 @pytest.mark.parametrize("restarts", [True, False], ids=["a broker that dies", "a client that gives up"])
 async def test_a_creation_that_ends_at_any_write_misses_nothing_when_it_is_repeated(restarts: bool) -> None:
-    """D10: whoever is told that the subscription exists gets all that is published from then on, on every segment."""
+    """D10: once a client learns that it exists, the subscription gets all later messages on all segments."""
     for step in range(1, STEPS_MAX):
         store, files = SteeredStore(), SimulatedFiles(seed=5)
         died = False
@@ -146,7 +146,7 @@ async def test_a_creation_that_ends_at_any_write_misses_nothing_when_it_is_repea
 
 
 async def test_nobody_subscribes_to_what_is_being_deleted(broker: Rooms) -> None:
-    """Until the deletion is repeated, or finished by the next controller."""
+    """This holds until the deletion is repeated, or finished by the next controller."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
     await broker.layouts.change(TOPIC, lambda layout: layout.begin_removing_subscription("s"))
@@ -162,7 +162,7 @@ async def test_nobody_subscribes_to_what_is_being_deleted(broker: Rooms) -> None
 
 @every_schedule(examples_max=40)
 async def test_whatever_meets_a_deletion_leaves_every_cursor_or_none() -> None:
-    """D10, D16: consumers that subscribe, and a split, at the same moment."""
+    """D10, D16: consumers subscribe, and a split happens, at the same moment."""
     store = SteeredStore()
     async with rooms(store, SimulatedFiles(seed=5)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
@@ -182,7 +182,7 @@ async def test_whatever_meets_a_deletion_leaves_every_cursor_or_none() -> None:
 
 
 async def test_a_split_makes_no_cursor_behind_a_deletions_back(broker: Rooms, store: SteeredStore) -> None:
-    """D16: held between the cursors of its children, it still has the subscription on its list."""
+    """D16: the split is held between the cursors of its children, and still has the subscription on its list."""
     await broker.controller.create_topic(TOPIC, 1, {})
     await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
     gate = trio.Event()

@@ -1,4 +1,4 @@
-"""Splits and merges that fail for something that passes, and go on by themselves when it has passed."""
+"""Splits and merges that fail for a transient reason, and continue by themselves afterwards."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -28,7 +28,7 @@ changes = pytest.mark.parametrize(
 
 
 async def two_segments(broker: Rooms) -> None:
-    """With a message each, and a subscription."""
+    """Prepare two segments with a message each, and a subscription."""
     await broker.controller.create_topic(TOPIC, 2, {})
     await broker.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
     for segment_id in (0, 1):
@@ -42,7 +42,7 @@ async def pause(clock: MockClock) -> None:
 
 
 async def check_whole(broker: Rooms) -> None:
-    """Nothing is half done, no segment lacks its cursor or its seal, and the messages are there."""
+    """Check that nothing is half done, no cursor or seal is missing, and the messages are there."""
     layout = await broker.layouts.get(TOPIC)
     assert not layout.is_half_done
     assert wrong_in(layout) == []
@@ -60,7 +60,7 @@ async def check_whole(broker: Rooms) -> None:
 async def test_a_change_goes_on_after_the_metadata_store_gave_no_answer(
     change: Change, made: bool, mock_clock: MockClock
 ) -> None:
-    """D10, M22: at any write, which was made or not, and nobody has to ask again."""
+    """D10, M22: this holds at any write, whether it was made or not, and without another request."""
     finished = 0
     for step in range(1, STEPS_MAX):
         store = SteeredStore()
@@ -85,7 +85,7 @@ async def test_a_change_goes_on_after_the_metadata_store_gave_no_answer(
 
 @pytest.mark.parametrize("made", [True, False])
 async def test_a_deletion_goes_on_after_the_metadata_store_gave_no_answer(made: bool, mock_clock: MockClock) -> None:
-    """D16: or its name would be taken until somebody asks again."""
+    """D16: otherwise its name would stay taken until another request."""
     for step in range(1, STEPS_MAX):
         store = SteeredStore()
         async with rooms(store, SimulatedFiles(seed=5)) as broker:
@@ -133,7 +133,7 @@ async def test_it_waits_for_as_long_as_the_store_is_away(
 async def test_it_goes_on_when_another_broker_has_let_its_segment_go(
     broker: Rooms, store: SteeredStore, mock_clock: MockClock
 ) -> None:
-    """D4, D10: asleep until then; segments that the split leaves alone it may keep."""
+    """D4, D10: the task sleeps until then; the other broker may keep segments that the split does not touch."""
     await two_segments(broker)
     parent, another = [await broker.segment(TOPIC, segment_id) for segment_id in (0, 1)]
     for segment in (parent, another):
@@ -160,7 +160,7 @@ async def test_it_goes_on_when_another_broker_has_let_its_segment_go(
 async def test_a_broker_that_starts_outlives_a_store_that_gives_no_answer(
     change: Change, mock_clock: MockClock
 ) -> None:
-    """D10: what it could not finish then it finishes later."""
+    """D10: what it could not finish then, it finishes later."""
     for step in range(1, STEPS_MAX):
         store, files = SteeredStore(), SimulatedFiles(seed=5)
         with suppress(ExceptionGroup):

@@ -1,4 +1,4 @@
-"""Avro definitions: what is one, which are the same, which read which."""
+"""Avro definitions: which are valid, which are equal, and which can read which."""
 
 import json
 
@@ -35,7 +35,7 @@ def record(*fields: object, name: str = "R", **attributes: object) -> dict[str, 
     ],
 )
 def test_definitions_that_are_the_same(one: object, other: object) -> None:
-    """As Java compares: documentation, aliases, spelling of names and order of keys do not count."""
+    """The comparison is Java's: documentation, aliases, spelling of names and order of keys do not count."""
     assert avro(one).fingerprint == avro(other).fingerprint
 
 
@@ -94,7 +94,7 @@ def test_names_of_java_classes_and_of_other_scripts() -> None:
 
 @pytest.mark.parametrize("logical", ["timestamp-millis", "of-tomorrow", "decimal"])
 def test_a_logical_type_is_no_matter_of_reading(logical: str) -> None:
-    """Also one that the library does not know, or knows otherwise."""
+    """This includes types that the library does not know, or knows differently."""
     plain, typed = record(A), record({"name": "a", "type": {"type": "int", "logicalType": logical}})
     assert why_unreadable(reader=avro(plain), writer=avro(typed)) is None
 
@@ -132,7 +132,7 @@ def test_why_not_says_what_and_where() -> None:
 
 
 def test_a_comparison_has_an_end() -> None:
-    """Unions compare every branch with every other; a client chooses how many."""
+    """Unions compare every branch with every other one, and a client chooses how many there are."""
 
     def union(letter: str) -> AvroSchema:
         return avro([{"type": "fixed", "name": f"{letter}{number}", "size": 1} for number in range(2_000)])
@@ -141,7 +141,7 @@ def test_a_comparison_has_an_end() -> None:
 
 
 def test_few_large_definitions_are_kept_as_they_were_read() -> None:
-    """Clients may send any number of them, and each takes a multiple of its bytes; a few small ones take little."""
+    """Clients may send any number of them, and each takes several times its size; small ones take little."""
 
     def kept(size: int) -> int:
         before = [parse(definition(number, size)) for number in range(20)]

@@ -1,4 +1,4 @@
-"""Which schemas make sense, are the same, and follow each other: one table per question."""
+"""Which schemas are valid, equal and compatible: one table for each question."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from tests.broker.schemas.test_key_value import pair
 
 
 def struct_schema(kind: SchemaType, *fields: tuple[str, object, object]) -> Schema:
-    """A record; a field is its name, its type and its default, `...` for none."""
+    """Make a record. A field has a name, a type and a default, `...` for none."""
     made = [{"name": n, "type": t, **({} if d is ... else {"default": d})} for n, t, d in fields]
     return Schema(kind, json.dumps({"type": "record", "name": "R", "fields": made}).encode())
 
@@ -47,7 +47,7 @@ def test_a_producers_schema_and_the_latest_read_each_other(kind: SchemaType) -> 
 
 
 def test_a_consumers_schema_reads_the_latest() -> None:
-    """Pulsar checks consumers BACKWARD: what they ignore or widen is theirs."""
+    """Pulsar checks consumers with BACKWARD: they may ignore or widen fields."""
     latest = struct_schema(SchemaType.AVRO, ONE, REQUIRED)
     require_reader(latest, struct_schema(SchemaType.AVRO, ("a", "long", ...)))
     with pytest.raises(IncompatibleSchema):
@@ -72,7 +72,7 @@ def test_primitive_types_are_their_name(kind: SchemaType) -> None:
 
 
 def test_strings_of_every_client_are_the_same() -> None:
-    """Java sends no definition, Python `null`."""
+    """Java sends no definition, and Python sends `null`."""
     assert fingerprint(Schema(SchemaType.STRING)) == fingerprint(Schema(SchemaType.STRING, b"null"))
     with pytest.raises(IncompatibleSchema):
         fingerprint(Schema(SchemaType.STRING, b"{}"))

@@ -1,4 +1,4 @@
-"""Schemas of pairs."""
+"""Key-value schemas."""
 
 import struct
 
@@ -20,7 +20,7 @@ def test_a_pair_comes_apart() -> None:
 
 
 def test_parts_without_a_type_are_bytes() -> None:
-    """Also with the length of nothing that Java writes."""
+    """This includes the length that Java writes for no definition."""
     data = struct.pack(">ii", -1, 0)
     assert split(Schema(SchemaType.KEY_VALUE, data)) == (Schema(SchemaType.NONE), Schema(SchemaType.NONE))
 

@@ -81,7 +81,7 @@ async def test_a_broker_that_lost_the_topic_adds_nothing(store: MetadataStore, s
 
 
 async def test_two_that_add_at_once_agree() -> None:
-    """The slower one is judged against what the faster one made of the topic; of two equal ones there is one."""
+    """The slower one is compared with the faster one's result; two equal ones become one version."""
     store = SteeredStore()
     schemas = Schemas(store, now_ms)
     held: list[trio.Event] = []

@@ -1,4 +1,4 @@
-"""Brokers for the client's suite, and what is expected of it when the broker is a real Apache Pulsar."""
+"""Brokers for the client's suite, and the expected differences when the broker is a real Apache Pulsar."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ LEFT_OUT: Final = pytest.StashKey[list[str]]()
 
 @pytest.fixture(scope="session")
 def broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
-    """One broker for the whole suite, of the kind that `--against` names; each test has topics of its own."""
+    """Run one broker for the whole suite, of the kind in `--against`; each test has its own topics."""
     name = pytestconfig.getoption("against")
     with running_subject(name, tmp_path_factory.mktemp(name) / "data") as subject:
         yield subject
@@ -24,14 +24,14 @@ def broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """A broker of ours to kill."""
+    """Run a Tidewire broker that a test may kill."""
     with running_broker(tmp_path_factory.mktemp("mortal") / "data") as broker:
         yield broker
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Against Pulsar: leave out what needs a process of ours, and expect the differences, strictly."""
+    """Against Pulsar: leave out tests that need a Tidewire process, and expect the differences strictly."""
     if config.getoption("against") != "pulsar":
         return
     suite = [item for item in items if isinstance(item, pytest.Function) and HERE in item.path.parents]
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what was left out."""
+    """Print which tests were left out."""
     left_out = config.stash.get(LEFT_OUT, [])
     if left_out:
         terminalreporter.section("not played against Pulsar: they kill a process of ours, or need no broker")

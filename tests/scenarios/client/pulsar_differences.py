@@ -1,6 +1,6 @@
-"""Which tests of the client's suite Apache Pulsar 5.0.0-M1 does not pass, and why. docs/python-against-pulsar.md tells.
+"""The tests of the client's suite that Apache Pulsar 5.0.0-M1 fails, and why. See docs/python-against-pulsar.md.
 
-The table is held strictly: a test that is listed as always failing and passes is a failure of the run.
+The table is strict: if a test that is listed as always failing passes, the run fails.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""The client `tidewire` against a broker started as a user starts it, under asyncio and under Trio.
+"""The client `tidewire` against a broker started as users start it, under asyncio and Trio.
 
-What only edge cases need stands in tests/tidewire/client, against a scripted peer; here is the main job: produce,
-transact, split, consume.
+tests/tidewire/client has the edge cases, with a scripted peer. These tests cover the main work: produce, transact,
+split, consume.
 """
 
 import uuid
@@ -37,7 +37,7 @@ async def test_messages_come_back_as_they_were_sent(broker: Subject) -> None:
 async def test_a_transaction_goes_through_splits_and_merges_and_is_seen_whole_or_not_at_all(
     broker: Subject,
 ) -> None:
-    """Invariant 2: what is committed is seen once, in order per key; what is aborted never, on all segments."""
+    """Invariant 2: on all segments, committed messages are seen once, in order per key; aborted ones never are."""
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
     keys = [f"key {number}" for number in range(8)]
     async with (
@@ -116,7 +116,7 @@ async def test_an_exception_and_a_cancellation_leave_nothing_behind(broker: Subj
 
 @on_both_backends
 async def test_a_transaction_that_is_over_takes_no_message_and_no_second_outcome(broker: Subject) -> None:
-    """T7, T11: the same outcome again succeeds, the other one is a conflict, a late message is refused."""
+    """T7, T11: the same outcome again succeeds, the other one is a conflict, and a late message is refused."""
     topic = new_topic(broker)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         txn = await client.new_transaction()

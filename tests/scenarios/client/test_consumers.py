@@ -1,4 +1,4 @@
-"""Queue and checkpoint consumers against a broker started as a user starts it, under asyncio and under Trio."""
+"""Queue and checkpoint consumers against a broker started as users start it, under asyncio and Trio."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ SOON = tidewire.BackoffPolicy.fixed(0.05)
 
 @on_both_backends
 async def test_two_queue_consumers_share_all_segments_through_splits_and_merges(broker: Subject) -> None:
-    """Sealed segments take acknowledgements; no step of a split loses or repeats a message."""
+    """Sealed segments accept acknowledgements; no step of a split loses or repeats a message."""
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         sent = await send(producer, 0, 200)
@@ -154,7 +154,7 @@ async def test_a_queue_begins_at_the_latest_and_goes_back_to_a_message(broker: S
 
 @on_both_backends
 async def test_what_a_consumer_leaves_goes_to_another(broker: Subject) -> None:
-    """Closed in order or cut off in the middle of its work: what it had and did not acknowledge is not lost."""
+    """Whether it is closed or interrupted, its unacknowledged messages are not lost."""
     topic = new_topic(broker, 2)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         sent = await send(producer, 0, 100)

@@ -1,4 +1,4 @@
-"""The client while its broker is killed (kill -9) and comes back: only a process of ours can be asked for that."""
+"""The client while its broker is killed (kill -9) and restarted, which is possible only with a Tidewire process."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ from tests.support.processes import RunningBroker
 
 @on_both_backends
 async def test_everything_goes_on_after_kill_9(mortal: RunningBroker) -> None:
-    """Invariants 1 and 2: acknowledged messages survive, transactions are run again and count once, consumers go on."""
+    """Invariants 1 and 2: acknowledged messages survive, transactions run again and count once, consumers continue."""
     topic = new_topic(mortal, 3)
     transactions, parts = 60, 4
     async with (
@@ -128,7 +128,7 @@ async def test_messages_outside_of_transactions_are_all_there_after_kill_9(morta
 
 @on_backends("trio")
 async def test_a_queue_goes_on_after_kill_9_and_what_was_confirmed_does_not_come_again(mortal: RunningBroker) -> None:
-    """Invariant 1: an acknowledgement that was confirmed survives, on sealed segments too."""
+    """Invariant 1: a confirmed acknowledgement survives, also on sealed segments."""
     topic, admin = new_topic(mortal, 2), Admin(mortal.http_url)
     async with tidewire.connect(mortal.service_url) as client, client.producer(topic) as producer:
         sent = await send(producer, 0, 60)
@@ -159,7 +159,7 @@ async def test_a_checkpoint_survives_kill_9_of_the_broker(mortal: RunningBroker)
 
 @on_backends("trio")
 async def test_a_pipeline_goes_on_after_kill_9_and_copies_each_message_once(mortal: RunningBroker) -> None:
-    """D3: invariant 2; what a committed transaction took and put survives together; what it did not is done again."""
+    """D3: invariant 2; a committed transaction's input and output survive together; the rest is repeated."""
     source, target = new_topic(mortal, 2), new_topic(mortal)
     count = 60
     async with (

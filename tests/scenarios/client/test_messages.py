@@ -1,4 +1,4 @@
-"""What a message may be: its parts, the ways it travels in, its size. Whatever consumes it gets it as it was sent."""
+"""The parts, the transport and the size of messages. Every consumer gets them as they were sent."""
 
 from random import Random
 
@@ -17,7 +17,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def noise(size: int, seed: int) -> bytes:
-    """What no codec makes smaller."""
+    """Return bytes that no codec can compress."""
     return Random(seed).randbytes(size)
 
 
@@ -167,7 +167,7 @@ async def test_a_message_in_chunks_is_given_back_and_put_aside_whole(broker: Sub
 
 @on_both_backends
 async def test_chunks_in_a_transaction_through_a_split(broker: Subject) -> None:
-    """What is committed comes whole, what is aborted not at all, though the segment is split between them."""
+    """The segment splits between the chunks. Committed messages arrive whole, aborted ones never."""
     topic, admin = new_topic(broker), Admin(broker.http_url)
     first, second = noise(100_000, 4), noise(100_000, 5)
     async with (

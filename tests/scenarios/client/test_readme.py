@@ -1,8 +1,9 @@
-"""What README.md shows is run as it stands there, top to bottom, against a broker that has none of it yet.
+"""Runs the examples of README.md unchanged, top to bottom, against a new broker.
 
-A block of Python is run if an HTML comment stands right before it: `<!-- test: python -->`, or `<!-- test: spark -->`
-if it needs Java too. Of the shell's blocks, lines that begin with `tidewire topics` are run. Nothing is changed in them
-but the addresses of the broker; the environment is activated, which the README has to say first.
+A Python block is run if an HTML comment stands right before it: `<!-- test: python -->`, or `<!-- test: spark -->` if
+it
+needs Java, too. Of shell blocks, lines that begin with `tidewire topics` are run. Only the broker's addresses are
+changed. The environment is activated, which the README must say first.
 """
 
 import os
@@ -30,7 +31,7 @@ _PIECE: Final = re.compile(
 
 
 class Piece(NamedTuple):
-    """Something to run."""
+    """One part to run."""
 
     kind: str
     """python, spark, or command."""
@@ -38,7 +39,7 @@ class Piece(NamedTuple):
 
 
 def pieces(text: str) -> list[Piece]:
-    """What there is to run, in order."""
+    """Return the parts to run, in order."""
     return [
         Piece(match["kind"], match["code"]) if match["kind"] else Piece("command", match["command"])
         for match in _PIECE.finditer(text)
@@ -46,7 +47,7 @@ def pieces(text: str) -> list[Piece]:
 
 
 def run(piece: Piece, broker: Subject, folder: Path) -> str:
-    """What a piece prints; it must end well."""
+    """Run a part, which must succeed, and return its output."""
     environment = {
         **os.environ,
         # As in an activated environment: Spark starts its workers by the name of `python3`.

@@ -1,6 +1,6 @@
-"""Connections are cut, and the client goes on by itself: nothing is lost, and what was confirmed does not come again.
+"""The client's connections are cut, and it continues: nothing is lost, and confirmed messages are not redelivered.
 
-What is cut are the client's own sockets, which a dial keeps; so the broker need not be asked to do anything.
+The tests cut the client's own sockets, which a dial function keeps, so the broker need not take part.
 """
 
 import socket
@@ -23,7 +23,7 @@ from tidewire.protocol.addresses import BrokerAddress, parse_address
 
 
 class Line:
-    """All that a client's streams go through."""
+    """All streams of a client."""
 
     def __init__(self) -> None:
         self._streams: list[anyio.abc.ByteStream] = []
@@ -36,7 +36,7 @@ class Line:
         return stream
 
     def cut(self) -> None:
-        """End every connection at once, with whatever was on its way."""
+        """End every connection at once, with everything on its way."""
         streams, self._streams = self._streams, []
         for stream in streams:
             with suppress(OSError, anyio.ClosedResourceError):
@@ -53,7 +53,7 @@ async def cuttable(broker: Subject) -> AsyncIterator[tuple[Client, Line]]:
 
 @on_both_backends
 async def test_a_producer_and_a_stream_go_on_through_cut_connections_and_a_split(broker: Subject) -> None:
-    """First copies are in order per key and complete; without deduplication, what was sent again stands there twice."""
+    """First copies are complete and in order per key; without deduplication, resent messages are stored twice."""
     topic, admin, random = new_topic(broker, 2), Admin(broker.http_url), Random(1)
     seen: dict[str | None, list[bytes]] = {}
     count = 600
@@ -120,7 +120,7 @@ async def test_what_a_queue_confirmed_does_not_come_again_after_a_cut(broker: Su
 
 @on_both_backends
 async def test_a_reader_goes_on_behind_what_it_delivered_also_between_chunks(broker: Subject) -> None:
-    """Of two messages whose chunks lie between each other one is delivered; the other's beginning comes again."""
+    """The chunks of two messages alternate; one message is delivered, and the other one starts again."""
     topic = new_topic(broker)
     large = Random(5).randbytes(100_000)
     async with (

@@ -1,4 +1,4 @@
-"""Messages in chunks on a subscription that several consumers share: each comes whole, to one of them, once."""
+"""Chunked messages on a subscription that several consumers share: each arrives whole, at one of them, once."""
 
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -19,7 +19,7 @@ ALL = sorted([*CHUNKED, *PLAIN])
 
 
 async def send_all(client: tidewire.Client, topic: str) -> None:
-    """Chunks of two producers between each other, and messages of a third among them."""
+    """Send chunks of two producers in turn, with messages of a third one in between."""
 
     async def send(sent: list[bytes]) -> None:
         async with client.producer(topic, chunking=tidewire.Chunking(2_000), batching=False) as producer:
@@ -34,7 +34,7 @@ async def send_all(client: tidewire.Client, topic: str) -> None:
 @pytest.mark.parametrize("queue_messages_max", [1, 5, 1000])
 @on_both_backends
 async def test_consumers_share_messages_in_chunks(broker: Subject, queue_messages_max: int) -> None:
-    """Also while all of it is given back once, and with consumers that fetch less ahead than a message has chunks."""
+    """All messages are given back once, and some consumers prefetch less than a message's chunks."""
     topic = new_topic(broker)
     async with tidewire.connect(broker.service_url) as client, AsyncExitStack() as stack:
         consumers = [
@@ -78,9 +78,9 @@ async def test_consumers_share_messages_in_chunks(broker: Subject, queue_message
 
 @on_both_backends
 async def test_a_consumer_leaves_in_the_middle_of_messages_in_chunks(broker: Subject) -> None:
-    """What it had begun, and what it had received and not acknowledged, comes whole to those who stay.
+    """What it had started, or received without acknowledgement, goes whole to the remaining consumers.
 
-    Either fetches less ahead than a message has chunks, so it often leaves between two chunks of one.
+    Each prefetches less than a message's chunks, so it often leaves in the middle of one.
     """
     topic = new_topic(broker)
     async with (

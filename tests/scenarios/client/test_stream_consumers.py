@@ -22,7 +22,7 @@ async def send(producer: tidewire.Producer, first: int, last: int) -> None:
 
 
 class Ledger:
-    """What all consumers together were given, and what of it the broker has confirmed as acknowledged."""
+    """What all consumers together received, and which acknowledgements the broker has confirmed."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
@@ -31,7 +31,7 @@ class Ledger:
         self.progress = anyio.Event()
 
     async def consume(self, consumer: tidewire.StreamConsumer, messages_max: int | None = None) -> None:
-        """Take and acknowledge, up to so many messages; what is taken is never something confirmed before."""
+        """Receive and acknowledge up to this many messages; none of them may have been confirmed before."""
         taken: dict[str, int] = {}
         count = 0
         while not self.is_complete and count != messages_max:
@@ -54,11 +54,11 @@ class Ledger:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it was confirmed."""
+        """Return whether everything was confirmed."""
         return all(last == self.rounds - 1 for last in self.confirmed.values())
 
     def check(self) -> None:
-        """Nothing is missing, and first copies are in order, key by key."""
+        """Check that nothing is missing, and that first copies are in order, key by key."""
         for key in KEYS:
             first_copies = list(dict.fromkeys(self.received[key]))
             assert first_copies == list(range(self.rounds)), f"{key}: {self.received[key]}"
@@ -68,7 +68,7 @@ class Ledger:
 async def test_segments_move_between_consumers_without_loss_and_nothing_confirmed_comes_again(
     broker: Subject,
 ) -> None:
-    """Invariant 5: consumers come, go and vanish while segments are split and merged; each key stays in order."""
+    """Invariant 5: consumers join, leave and vanish during splits and merges, and each key stays in order."""
     topic, admin = new_topic(broker, 3), Admin(broker.http_url)
     ledger = Ledger(rounds=30)
 

@@ -1,4 +1,4 @@
-"""Messages are taken from one topic and put into another, all in transactions, by the client `tidewire`."""
+"""The client `tidewire` copies messages from one topic to another, all in transactions."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ from tests.support.subjects import Subject
 
 @on_both_backends
 async def test_acknowledgements_of_a_queue_count_when_their_transaction_commits(broker: Subject) -> None:
-    """T22, T23, T24: nothing moves before the commit; an abort brings the messages back; conflicts are refused."""
+    """T22, T23, T24: nothing moves before the commit; an abort redelivers the messages; conflicts are refused."""
     topic = new_topic(broker, 2)
     async with (
         tidewire.connect(broker.service_url) as client,
@@ -43,7 +43,7 @@ async def test_acknowledgements_of_a_queue_count_when_their_transaction_commits(
 
 @on_both_backends
 async def test_acknowledgements_inside_a_batch_collide_like_any_others(broker: Subject) -> None:
-    """T24: what another transaction has acknowledged is refused, whether it did all of the batch or a part."""
+    """T24: what another transaction has acknowledged is refused, whether it is all of the batch or a part."""
     topic = new_topic(broker)
     async with (
         tidewire.connect(broker.service_url, operation_timeout_seconds=5) as client,
@@ -87,7 +87,7 @@ async def test_acknowledgements_of_a_stream_count_when_their_transaction_commits
 
 @on_backends("trio")
 async def test_a_pipeline_through_splits_copies_each_message_once(broker: Subject) -> None:
-    """T20, T33: messages taken and put in one transaction, while the segments under both topics are split."""
+    """T20, T33: the segments of both topics are split while messages are received and sent in one transaction."""
     source, target, admin = new_topic(broker, 2), new_topic(broker, 2), Admin(broker.http_url)
     count = 80
     async with (

@@ -1,4 +1,4 @@
-"""Transactions of the client `tidewire` as their outcomes are seen: over topics, by time, by several that collide."""
+"""Transactions of the client `tidewire` and their visible outcomes: several topics, time-outs, conflicts."""
 
 from functools import partial
 
@@ -30,7 +30,7 @@ async def test_a_transaction_over_several_topics_is_seen_on_all_of_them_or_on_no
 
 @on_both_backends
 async def test_a_transaction_whose_time_is_up_is_aborted_by_the_broker(broker: Subject) -> None:
-    """T9: whoever waits behind it gets what comes after it, and its commit is refused."""
+    """T9: readers behind it get the later messages, and its commit is refused."""
     topic = new_topic(broker)
     async with (
         tidewire.connect(broker.service_url) as client,
@@ -51,7 +51,7 @@ async def test_a_transaction_whose_time_is_up_is_aborted_by_the_broker(broker: S
 
 @on_both_backends
 async def test_a_commit_that_races_an_abort_has_one_outcome(broker: Subject) -> None:
-    """T8: and it is the one that readers see."""
+    """T8: readers see the same outcome."""
     topic = new_topic(broker)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         committed = []
@@ -85,7 +85,7 @@ async def test_a_commit_that_races_an_abort_has_one_outcome(broker: Subject) -> 
 
 @on_both_backends
 async def test_many_transactions_are_open_at_once_and_end_in_any_order(broker: Subject) -> None:
-    """What is behind an open one waits for it; in the end exactly the committed ones are there, in the order sent."""
+    """Messages behind an open one wait; in the end exactly the committed ones are visible, in the order sent."""
     topic = new_topic(broker)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         open_ones = [await client.new_transaction() for _ in range(20)]

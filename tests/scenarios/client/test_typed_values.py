@@ -1,4 +1,4 @@
-"""Values with a schema come back as they were sent; the broker keeps its versions and refuses what does not go."""
+"""Values with a schema arrive as they were sent; the broker keeps versions and refuses incompatible ones."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +71,7 @@ async def test_values_come_back_as_they_were_sent(broker: Subject, schema: Schem
 @pytest.mark.parametrize("kind", [Schema.avro, Schema.json], ids=["avro", "json"])
 @on_both_backends
 async def test_records_pass_from_one_version_to_the_next_through_a_split(broker: Subject, kind: Any) -> None:
-    """Each message is read by the version that it was written with, on the children of its segment too."""
+    """Each message is read with the version that it was written with, also on the children of its segment."""
     topic, admin = new_topic(broker), Admin(broker.http_url)
     old, new = kind(Trip), kind(LongerTrip)
     async with (

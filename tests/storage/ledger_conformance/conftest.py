@@ -1,4 +1,4 @@
-"""The places for ledgers that the conformance suite holds to the contract."""
+"""The ledger stores that the conformance suite tests."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -16,12 +16,12 @@ class Place(Protocol):
     """Where the brokers of one cluster keep their ledgers."""
 
     def broker(self, broker_id: str = "broker-1") -> AbstractAsyncContextManager[LedgerStore]:
-        """A broker's store, from its start until it is killed."""
+        """Run a broker's store, from its start until it is killed."""
         ...
 
 
 class Directory:
-    """A data folder, as each broker's process sees it. Nobody is alive enough not to be fenced."""
+    """A data folder, as each broker's process sees it. No broker counts as alive, so all can be fenced."""
 
     def __init__(self) -> None:
         self._files = SimulatedFiles(seed=1)
@@ -37,6 +37,6 @@ async def _nobody(_writer: Writer) -> bool:
 
 @pytest.fixture(params=[Directory, MemoryLedgers])
 def place(request: pytest.FixtureRequest) -> Place:
-    """An empty place of each kind."""
+    """Make an empty place of each kind."""
     made: Place = request.param()
     return made

@@ -1,4 +1,4 @@
-"""Who may write and who may read a ledger after its writer died, lost it or gave it up, on every store."""
+"""Who may write and read a ledger after its writer died, lost it or released it, on every store."""
 
 import pytest
 from trio.testing import wait_all_tasks_blocked
@@ -30,7 +30,7 @@ async def test_what_was_confirmed_is_recovered_after_a_kill(place: Place) -> Non
 
 
 async def test_a_fenced_writer_gets_nothing_more_confirmed(place: Place) -> None:
-    """And all that it had confirmed is found by whoever fenced it."""
+    """The new owner finds everything that was confirmed."""
     async with place.broker("one") as one, place.broker("two") as two:
         confirmed = Watermark(EARLIEST)
         ledger = await one.create(1, confirmed=confirmed)
@@ -98,7 +98,7 @@ async def contents(topic: ManagedLedger) -> list[bytes]:
 
 
 async def test_a_managed_ledger_goes_from_owner_to_owner(place: Place) -> None:
-    """Over every way in which one may end: killed, fenced while it runs, closed."""
+    """Each owner may end in another way: killed, fenced while it runs, closed."""
     metadata = MemoryStore()
 
     async def opened(store: LedgerStore) -> ManagedLedger:

@@ -1,4 +1,4 @@
-"""Open and sealed ledgers, on every store: what is appended, confirmed, read, sealed and removed."""
+"""Open and sealed ledgers, on every store: append, confirm, read, seal and remove."""
 
 import pytest
 
@@ -141,7 +141,7 @@ async def test_an_abandoned_ledger_takes_nothing_and_is_there(place: Place) -> N
 
 
 async def test_aborted_transactions_are_kept_with_their_ledger(place: Place) -> None:
-    """An index that the record knows of is never read as empty."""
+    """An index that the record names is never read as empty."""
     spans = (AbortedSpan(TxnId(0, 1), 0, 4), AbortedSpan(TxnId(0, 2), 1, 1))
     async with place.broker() as store:
         await add_all(await store.create(1), [b"a"])

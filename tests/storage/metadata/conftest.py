@@ -1,4 +1,4 @@
-"""The stores that the conformance suite holds to the contract."""
+"""The stores that the conformance suite tests."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

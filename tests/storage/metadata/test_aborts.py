@@ -1,4 +1,4 @@
-"""Large change sets that do not reach their end: undone without a trace, by their writer or by the next start."""
+"""Large change sets that do not finish: their writer or the next start undoes them without a trace."""
 
 from pathlib import Path
 
@@ -41,9 +41,9 @@ def disk() -> SimulatedFiles:
 
 
 async def abort_at(disk: SimulatedFiles, step: int, *, ops: list[Op]) -> tuple[bool, list[object]]:
-    """Cancel the writer of a large change set at one step; whether it was aborted, and what was seen after and before.
+    """Cancel the writer of a large change set at one step. Return whether it was aborted, and both states.
 
-    Then write on, so that what an abort might have left would show.
+    Then continue to write, so that remains of the abort would show.
     """
     aborted = False
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
@@ -86,9 +86,9 @@ async def abort_at(disk: SimulatedFiles, step: int, *, ops: list[Op]) -> tuple[b
 
 
 async def test_an_abandoned_transaction_is_aborted_without_a_trace() -> None:
-    """R15: whenever its writer is cancelled, values, versions, indexes, counters and sessions are as if it never was.
+    """R15: after a cancellation at any point, values, versions, indexes, counters and sessions are unchanged.
 
-    The revision and the sequence number it would have had go to whoever comes next, and watches were told nothing.
+    The next change set gets its revision and sequence number, and watches were told nothing.
     """
     plain = SimulatedFiles()
     async with EmbeddedStore.open(plain, DATA) as store:
@@ -120,15 +120,15 @@ async def test_an_abandoned_transaction_is_aborted_without_a_trace() -> None:
 
 
 def lasting(state: object) -> list[Record]:
-    """Of what `seen` returned, the records that no session is bound to."""
+    """Return the records in `seen`'s result that belong to no session."""
     assert isinstance(state, tuple)
     return [record for record in state[0] if record.session is None]
 
 
 async def test_a_transaction_cut_off_by_a_crash_is_aborted_before_anything_else(disk: SimulatedFiles) -> None:
-    """R17, R19, R20: however many pieces were durable and however often the next start dies, one Abort ends it.
+    """R17, R19, R20: with any number of durable pieces and of dying starts, one Abort ends it.
 
-    It stands before the end of the earlier process's session, which is what an opening writes next.
+    It precedes the end of the earlier process's session, which an opening writes next.
     """
     async with EmbeddedStore.open(disk, DATA) as store:
         await prepare(store)
@@ -168,7 +168,7 @@ async def test_a_transaction_cut_off_by_a_crash_is_aborted_before_anything_else(
 
 
 async def test_a_disk_that_fails_inside_a_transaction_ends_the_store(disk: SimulatedFiles) -> None:
-    """M22, R28: who waits learns that the outcome is unknown; the next start knows: it is wholly absent."""
+    """M22, R28: waiting writers get an unknown outcome; for the next start it is completely absent."""
     for operation in ("write", "sync"):
         for piece in range(5):
             files = SimulatedFiles(seed=piece)
@@ -207,7 +207,7 @@ async def test_a_disk_that_fails_inside_a_transaction_ends_the_store(disk: Simul
 async def test_a_log_with_markers_out_of_place_does_not_open(
     disk: SimulatedFiles, records: tuple[LogRecord, ...], reason: str
 ) -> None:
-    """R4, R5, R18: the error names the file and where the batch begins; the folder is left as it was."""
+    """R4, R5, R18: the error names the file and the batch's offset; the folder is unchanged."""
     opened = open_folder(disk, DATA / "metadata")
     opened.log.append([Body(encode(Record("/a", b"", 1)), 1)])
     offset = opened.log.tail_bytes
@@ -222,7 +222,7 @@ async def test_a_log_with_markers_out_of_place_does_not_open(
 
 
 async def test_many_sessions_end_at_the_next_start(disk: SimulatedFiles) -> None:
-    """M18, R8: more than fit one batch, and all their records with them, before anybody reads."""
+    """M18, R8: they are more than fit one batch, and their records are gone before anybody reads."""
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
 
         async def open_one(number: int) -> None:

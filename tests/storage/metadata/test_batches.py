@@ -1,4 +1,4 @@
-"""Batches: what a cut, a flipped bit or a lost piece means."""
+"""Batches: the meaning of a cut, a flipped bit or a lost piece."""
 
 import random
 
@@ -24,7 +24,7 @@ GROUPS = [[b"first"], [b"2nd"], [b"third" * 3, b"4", b"fifth and longer"], [b"si
 
 
 def history() -> tuple[bytes, list[int], list[int]]:
-    """A log, where each of its batches ends, and where each of its groups begins."""
+    """A log with the ends of its batches and the starts of its groups."""
     data = b""
     ends: list[int] = []
     begins: list[int] = []
@@ -53,17 +53,17 @@ def read(data: bytes, after: Point = BEGINNING) -> tuple[list[bytes], Damage | N
 
 
 def test_what_was_written_is_read() -> None:
-    """R9: every batch, also before space that was prepared and not used."""
+    """R9: this includes batches before preallocated, unused space."""
     data, _ends, _begins = history()
     assert read(data) == read(data + bytes(1000)) == (BODIES, None)
     assert read(b"") == read(bytes(1000)) == ([], None)
 
 
 def test_cut_at_every_byte() -> None:
-    """R9: a cut between two batches leaves the batches before it; a cut anywhere else is damage, never a torn tail.
+    """R9: a cut between two batches leaves the batches before it; any other cut is damage, never a torn tail.
 
-    Nothing is written where the file did not reach before, durably, so no interrupted write leaves a file that ends
-    inside a batch.
+    Nothing is written beyond the durable end of the file, so no interrupted write leaves a file that ends inside a
+    batch.
     """
     data, ends, _begins = history()
     for size in range(len(data)):
@@ -80,7 +80,7 @@ def test_cut_at_every_byte() -> None:
 
 
 def test_every_flipped_bit() -> None:
-    """D9: one flipped bit is damage wherever it is, the batches that nothing stands behind included."""
+    """D9: one flipped bit is damage anywhere, even in batches with nothing behind them."""
     data, ends, _begins = history()
     for bit in range(len(data) * 8):
         flipped = bytearray(data)
@@ -94,7 +94,7 @@ def test_every_flipped_bit() -> None:
 
 
 def test_a_flipped_bit_in_prepared_space_harms_nobody() -> None:
-    """D9: it is no damage to what was confirmed, and what was is read."""
+    """D9: it is no damage to confirmed data, which is still read."""
     data, _ends, _begins = history()
     prepared = data + bytes(1000)
     for bit in range(len(data) * 8, len(prepared) * 8):
@@ -108,9 +108,9 @@ def test_a_flipped_bit_in_prepared_space_harms_nobody() -> None:
 
 
 def torn_history(zeros: bytes) -> tuple[bytes, int, list[int], list[bytes]]:
-    """A log whose last group takes several sectors, where that group begins, its batches end, and all bodies.
+    """A log whose last group takes several sectors, with its start, its batches' ends, and all bodies.
 
-    Some batches hold `zeros`, so that a sector may be empty although it was written.
+    Some batches contain `zeros`, so a written sector may be empty.
     """
     confirmed = [b"c" * 700, b"d" * 150]
     group = [b"e" * 30, b"f" * 600 + zeros + b"g", b"h" * 900, zeros + b"i", b"j" * 20]
@@ -129,7 +129,7 @@ def torn_history(zeros: bytes) -> tuple[bytes, int, list[int], list[bytes]]:
 
 @pytest.mark.parametrize("zeros", [b"", bytes(1300)])
 def test_a_torn_write_is_a_torn_tail(zeros: bytes) -> None:
-    """R9, D9: whichever sectors of the last write are missing, what is left is whole batches and a tail to be cut."""
+    """R9, D9: with any sectors of the last write missing, whole batches and a tail to cut are left."""
     data, begin, ends, bodies = torn_history(zeros)
     first, last = begin // SECTOR, len(data) // SECTOR
     rng = random.Random(5)
@@ -165,7 +165,7 @@ def test_a_torn_write_is_a_torn_tail(zeros: bytes) -> None:
 
 @pytest.mark.parametrize("zeros", [b"", bytes(1300)])
 def test_damage_to_a_large_batch_is_no_torn_write(zeros: bytes) -> None:
-    """D9: nor where sectors of it are empty because what was written there is."""
+    """D9: this holds even if some of its sectors are empty because their content is."""
     data, _begin, _ends, bodies = torn_history(zeros)
     for byte in range(len(data)):
         flipped = bytearray(data)
@@ -177,7 +177,7 @@ def test_damage_to_a_large_batch_is_no_torn_write(zeros: bytes) -> None:
 
 
 def test_a_part_of_a_file_is_read_at_its_place() -> None:
-    """D9: where a sector begins does not depend on how much of the file is read at once."""
+    """D9: the start of a sector does not depend on how much is read at once."""
     data, begin, ends, bodies = torn_history(b"")
     point = BEGINNING
     for batch in read_batches(data[: ends[1]], point):
@@ -194,7 +194,7 @@ def test_a_part_of_a_file_is_read_at_its_place() -> None:
 
 
 def test_a_lost_batch_is_corruption_once_later_ones_call_it_confirmed() -> None:
-    """D9: zeros where a confirmed batch stood are damage, and the message says what proves it."""
+    """D9: zeros in place of a confirmed batch are damage, and the message says what proves it."""
     data, ends, begins = history()
     for number, end in enumerate(ends[:-2]):
         written = bytearray(data)
@@ -209,7 +209,7 @@ def test_a_lost_batch_is_corruption_once_later_ones_call_it_confirmed() -> None:
 
 
 def test_a_batch_of_elsewhere_does_not_pass() -> None:
-    """R9: the chained checksum and the number refuse a batch that was moved, repeated or left over."""
+    """R9: chained checksum and number reject a batch that was moved, repeated or left over."""
     data, ends, _begins = history()
     first, second = data[: ends[0]], data[ends[0] : ends[1]]
     other, _ = encode_batches(Point(1, 12345), [Body(b"2nd", 1)], confirmed=1, offset=ends[0])
@@ -220,7 +220,7 @@ def test_a_batch_of_elsewhere_does_not_pass() -> None:
 
 
 def test_a_magic_number_inside_a_record_proves_nothing() -> None:
-    """D9: only a header whose own checksum holds is one."""
+    """D9: only a header with a valid checksum counts."""
     body = b"TWM1" * 300
     data, _ = encode_batches(BEGINNING, [Body(body, 1)], confirmed=0, offset=0)
     bodies, damage = read(data[: 2 * SECTOR].ljust(3 * SECTOR, b"\0"))
@@ -230,7 +230,7 @@ def test_a_magic_number_inside_a_record_proves_nothing() -> None:
 
 
 def test_change_sets_share_batches_and_are_never_divided() -> None:
-    """R8: a batch is closed at 8 KiB; a larger change set stands alone."""
+    """R8: a batch is closed at 8 KiB; a larger change set has its own batch."""
     small, large = b"s" * 3000, b"l" * 9000
     bodies = pack([[small], [small], [small], [large, large], [small], [b"a", b"b"]])
     assert [len(body.data) for body in bodies] == [6000, 3000, 18000, 3002]
@@ -240,7 +240,7 @@ def test_change_sets_share_batches_and_are_never_divided() -> None:
 
 
 def test_a_files_first_batch_says_what_it_follows() -> None:
-    """For tools that look at one file alone."""
+    """Tools that read one file alone need it."""
     _, before = encode_batches(BEGINNING, [Body(b"a", 1)], confirmed=0, offset=0)
     data, _ = encode_batches(before, [Body(b"b", 1), Body(b"c", 1)], confirmed=1, offset=0)
     assert place_before(data + bytes(100)) == before

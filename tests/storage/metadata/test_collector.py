@@ -1,4 +1,4 @@
-"""The collector is paused for as long as was asked, and never longer."""
+"""The collector is paused only as long as requested."""
 
 import gc
 
@@ -13,7 +13,7 @@ def _as_it_was() -> None:
 
 
 def test_it_is_paused_and_goes_on() -> None:
-    """Also when what it was paused for fails, and when two pause at once."""
+    """This holds if the paused work fails, and if two pauses overlap."""
     with collector_paused():
         assert not gc.isenabled()
         with collector_paused():
@@ -26,7 +26,7 @@ def test_it_is_paused_and_goes_on() -> None:
 
 
 def test_who_had_it_off_keeps_it_off() -> None:
-    """It puts back what it found."""
+    """The pause restores the earlier setting."""
     gc.disable()
     try:
         with collector_paused():

@@ -1,4 +1,4 @@
-"""Deciding in groups: a proposal judged on top of undurable ones is judged as if they were durable."""
+"""Deciding in groups: a proposal on top of undurable ones is decided as if they were durable."""
 
 import gc
 import resource
@@ -72,7 +72,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
 
 
 def decide(delta: Delta, step: Step) -> object:
-    """A step's answer, with refusals as text."""
+    """Return a step's answer, with refusals as text."""
     kind, argument = step
     calls: dict[str, Callable[[object], object]] = {
         "commit": delta.commit,  # type: ignore[dict-item]
@@ -99,7 +99,7 @@ def state(image: Image) -> object:
 @settings(max_examples=examples(300))
 @given(st.lists(STEPS, max_size=12), st.integers(0, 12))
 def test_a_group_is_its_steps_one_by_one(steps: list[Step], already_durable: int) -> None:
-    """R11, D13: the same answers and the same image, wherever the borders of the groups lie."""
+    """R11, D13: the answers and the image are the same with any division into groups."""
     grouped, stepwise = Image(), Image()
     for step in steps[:already_durable]:
         for image in (grouped, stepwise):
@@ -136,7 +136,7 @@ def test_a_range_that_was_just_emptied_is_empty() -> None:
 
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_what_takes_long_is_done_in_steps(monkeypatch: pytest.MonkeyPatch, is_stored: bool) -> None:
-    """E7: by operations, and by what one operation is about."""
+    """E7: by number of operations, and by the size of one operation."""
     monkeypatch.setattr(delta_module, "KEYS_AT_ONCE", 4)
     image = Image()
     first = Delta(image)
@@ -160,7 +160,7 @@ def _steps_of(work: Steps[object]) -> int:
 
 
 def test_what_a_range_deletion_covers_is_found_among_many() -> None:
-    """M24: whatever ranges overlap or touch; an empty one covers nothing."""
+    """M24: ranges may overlap or touch in any way; an empty one covers nothing."""
     ranges = [DeleteRange(f"/{letter}", f"/{letter}5") for letter in "hdbf"]
     ranges += [DeleteRange("/d3", "/d8"), DeleteRange("/x", "/a"), DeleteRange("/b5", "/b7")]
     for free in ("/a", "/b7", "/c", "/d8", "/e", "/h5", "/x"):
@@ -195,7 +195,7 @@ def test_a_dropped_delta_leaves_nothing() -> None:
 
 
 def test_a_record_keeps_no_more_memory_than_its_value_needs() -> None:
-    """E16: orjson leaves some kilobytes behind each value; the image must not keep them with the record."""
+    """E16: orjson keeps some kilobytes with each value; the image must not keep them with the record."""
     image = Image()
     before = _resident_bytes()
     for number in range(RECORDS):

@@ -1,6 +1,6 @@
-"""Writers of small and large change sets on a disk that forgets, tears, reorders and fails, again and again.
+"""Writers of small and large change sets on a disk that forgets, tears, reorders and fails, repeatedly.
 
-After every crash what was answered is there, each change set is whole, and the state is a prefix of what was decided.
+After every crash, answered change sets are there, each change set is whole, and the state is a prefix of the decisions.
 """
 
 import random
@@ -32,7 +32,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Story:
-    """What the writers tried and were told."""
+    """The writers' attempts and answers."""
 
     rng: random.Random
     answered: dict[str, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Story:
     nursery: trio.Nursery = field(init=False)
 
     async def write(self, store: EmbeddedStore, writer: str) -> None:
-        """Propose change sets until the store ends, each replacing the writer's last; sometimes give one up."""
+        """Propose change sets until the store ends. Each replaces the writer's last one; some are given up."""
         session = await store.open_session(5)
         for _ in range(self.rng.randint(1, 12)):
             number = self.tried[writer] = self.tried.get(writer, 0) + 1
@@ -75,7 +75,7 @@ class Story:
                 await turns(self.rng.randint(0, 100))
 
     async def check(self, store: EmbeddedStore) -> None:
-        """Hold a state, of a start or of a moment in between, against what was told."""
+        """Compare a state, at a start or in between, with the answers."""
         revision, after = -1, 0
         while revision != after:
             # What was cancelled may still be shown between two reads.
@@ -111,7 +111,7 @@ class Story:
 
 
 async def lives(story: Story, disk: SimulatedFiles) -> SimulatedFiles:
-    """Open the store, work, and let something end it; the disk that the next start finds."""
+    """Open the store, work, and let something end it. Return the disk that the next start finds."""
     rng = story.rng
     fault = rng.choice(("power", "power", "process", "sync", "write", "drops", "none"))
     if fault == "power":
@@ -151,7 +151,7 @@ async def lives(story: Story, disk: SimulatedFiles) -> SimulatedFiles:
 
 
 async def turns(count: int) -> None:
-    """Let the others go on for so many scheduler turns."""
+    """Let other tasks run for this many scheduler turns."""
     for _ in range(count):
         await trio.lowlevel.checkpoint()
 
@@ -162,7 +162,7 @@ async def cancel_after(count: int, scope: trio.CancelScope) -> None:
 
 
 async def run(seed: int) -> Story:
-    """Several lives of one store."""
+    """Run several lives of one store."""
     story = Story(random.Random(seed))
     disk = SimulatedFiles(seed=seed)
     for _ in range(5):
@@ -174,19 +174,19 @@ async def run(seed: int) -> Story:
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_a_bad_disk_breaks_no_promise(seed: int) -> None:
-    """M23, R9, R14, R28: answered change sets are there and every one is whole, however often the disk goes away."""
+    """M23, R9, R14, R28: answered change sets are there and each one is whole, however often the disk fails."""
     await run(seed)
 
 
 @pytest.mark.thorough
 @every_schedule(examples_max=34, seed=st.integers(0, 1_000_000_000))
 async def test_a_bad_disk_breaks_no_promise_over_many_seeds(seed: int) -> None:
-    """M23, R9, R14, R28: the same. The profile `thorough` makes it a thousand times."""
+    """M23, R9, R14, R28: the same with many seeds. The profile `thorough` uses a thousand."""
     await run(seed)
 
 
 async def test_the_story_has_what_it_is_about() -> None:
-    """R8, R15: large change sets that were answered, and some that were given up."""
+    """R8, R15: some large change sets were answered, and some given up."""
     stories = [await run(seed) for seed in range(20)]
     assert sum(story.large for story in stories) > 10
     assert sum(story.aborted for story in stories) > 0

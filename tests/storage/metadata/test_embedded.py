@@ -78,7 +78,7 @@ async def test_what_was_answered_survives_a_power_loss(disk: SimulatedFiles) -> 
 
 
 async def test_nothing_is_shown_before_it_is_durable(disk: SimulatedFiles) -> None:
-    """R12, D13: while the disk is busy no read, index query, watch or answer tells of what waits."""
+    """R12, D13: while the disk is busy, no read, query, watch or answer shows waiting change sets."""
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
         events: list[str] = []
 
@@ -109,7 +109,7 @@ async def test_nothing_is_shown_before_it_is_durable(disk: SimulatedFiles) -> No
 
 
 async def test_a_refusal_waits_until_what_it_rests_on_is_durable(disk: SimulatedFiles) -> None:
-    """D13: "already taken" is not said while the write that took it could still be lost."""
+    """D13: "already taken" is not answered while the write that took it could still be lost."""
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
         outcomes: list[str] = []
 
@@ -135,7 +135,7 @@ async def test_a_refusal_waits_until_what_it_rests_on_is_durable(disk: Simulated
 
 
 async def test_a_refusal_is_not_given_if_its_ground_is_lost(disk: SimulatedFiles) -> None:
-    """D13: when the group fails, the refused one too learns only that the outcome is unknown."""
+    """D13: when the group fails, the refused writer also learns only that the outcome is unknown."""
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
         outcomes: list[type[BaseException]] = []
 
@@ -152,7 +152,7 @@ async def test_a_refusal_is_not_given_if_its_ground_is_lost(disk: SimulatedFiles
 
 
 async def test_waiting_writers_share_one_sync(disk: SimulatedFiles) -> None:
-    """M23: a group commit takes all that wait."""
+    """M23: a group commit takes all waiting change sets."""
     syncs = 0
 
     def count(operation: str, _path: Path) -> None:
@@ -169,7 +169,7 @@ async def test_waiting_writers_share_one_sync(disk: SimulatedFiles) -> None:
 
 
 async def test_a_watcher_wakes_in_the_turn_of_the_answer(disk: SimulatedFiles) -> None:
-    """M13, M14: nobody learns of a change a scheduler turn before those who wait for it."""
+    """M13, M14: nobody learns of a change earlier than the tasks that wait for it."""
     turns: dict[str, int] = {}
     turn = 0
 
@@ -205,7 +205,7 @@ async def test_a_watcher_wakes_in_the_turn_of_the_answer(disk: SimulatedFiles) -
 
 
 async def test_a_record_above_the_limit_is_refused(disk: SimulatedFiles) -> None:
-    """M25: up front, and nothing of its change set is made; a record of just the limit is."""
+    """M25: in advance, with its whole change set; a record of exactly the limit is stored."""
     async with EmbeddedStore.open(disk, DATA) as store:
         ops: list[Op] = [Put("/small", b""), Put("/large", bytes(RECORD_BYTES_MAX))]
         with pytest.raises(ChangeSetTooLarge):
@@ -216,7 +216,7 @@ async def test_a_record_above_the_limit_is_refused(disk: SimulatedFiles) -> None
 
 
 async def test_on_a_real_disk(tmp_path: Path) -> None:
-    """M23: the same with the operating system's files and worker threads."""
+    """M23: the same with real files and worker threads."""
     async with EmbeddedStore.open(DiskFiles(), tmp_path, snapshot_log_bytes=20_000) as store:
         for number in range(100):
             await store.put(f"/{number % 10}", b"%d" % number * 100)
@@ -231,7 +231,7 @@ async def test_on_a_real_disk(tmp_path: Path) -> None:
 
 
 async def test_a_folder_is_opened_once(disk: SimulatedFiles) -> None:
-    """M23: by one process at a time, and the second is told so."""
+    """M23: one process at a time may open it; the second one gets an error."""
     async with EmbeddedStore.open(disk, DATA):
         with pytest.raises(AlreadyLocked):
             async with EmbeddedStore.open(disk.process(), DATA):
@@ -240,7 +240,7 @@ async def test_a_folder_is_opened_once(disk: SimulatedFiles) -> None:
 
 
 async def test_a_damaged_log_does_not_open(disk: SimulatedFiles) -> None:
-    """D9: the error names the file and the place; the lock is given back."""
+    """D9: the error names the file and the offset; the lock is released."""
     async with EmbeddedStore.open(disk, DATA) as store:
         for number in range(3):
             await store.put(f"/{number}", b"")
@@ -253,7 +253,7 @@ async def test_a_damaged_log_does_not_open(disk: SimulatedFiles) -> None:
 
 @pytest.mark.parametrize("record", [SnapshotFooter(0), SequenceAdvance(1, 0), Record("/e", b"", 1, session=5)])
 async def test_a_log_that_makes_no_sense_does_not_open(disk: SimulatedFiles, record: LogRecord) -> None:
-    """D9: a record of a snapshot, a counter that stands still, a record of a session that never was."""
+    """D9: a snapshot's record, a counter that stands still, a record of a session that never existed."""
     await content(disk)
     opened = open_folder(disk, DIRECTORY)
     opened.log.append([Body(encode(record), 1)])
@@ -263,7 +263,7 @@ async def test_a_log_that_makes_no_sense_does_not_open(disk: SimulatedFiles, rec
 
 
 async def test_ephemerals_of_an_earlier_process_are_gone(disk: SimulatedFiles) -> None:
-    """M18: deleted in one change set before anybody reads; session ids are never used again (M19)."""
+    """M18: one change set deletes them before anybody reads; session ids are never reused (M19)."""
     async with EmbeddedStore.open(disk, DATA) as store:
         first, second = await store.open_session(5), await store.open_session(5)
         await store.put("/e/1", b"", session=first, indexes=(IndexEntry("i", "k"),))
@@ -291,7 +291,7 @@ async def test_ephemerals_of_an_earlier_process_are_gone(disk: SimulatedFiles) -
 async def test_what_nobody_waits_for_goes_along_with_the_next(
     disk: SimulatedFiles, mock_clock: trio.testing.MockClock
 ) -> None:
-    """M23: they share a sync; time stands still here, so it does not go by itself."""
+    """M23: they share a sync. Time stands still here, so the first one does not go alone."""
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
         await store.put("/a", b"")
         before = store.statistics()
@@ -309,7 +309,7 @@ async def test_what_nobody_waits_for_goes_along_with_the_next(
 async def test_what_nobody_waits_for_goes_alone_in_time(
     disk: SimulatedFiles, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """M23: no other change set comes; refusals are told as ever."""
+    """M23: no other change set comes; refusals are reported as usual."""
     async with EmbeddedStore.open(disk, DATA) as store:
         version = await store.put("/a", b"")
         start = trio.current_time()
@@ -324,7 +324,7 @@ async def test_what_nobody_waits_for_goes_alone_in_time(
 async def test_what_goes_along_may_be_cancelled_at_any_step(
     disk: SimulatedFiles, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """M22: it happened or it did not, and the store goes on."""
+    """M22: it happened or not, and the store continues."""
     async with EmbeddedStore.open(disk, DATA) as store:
 
         async def operation() -> None:
@@ -339,7 +339,7 @@ async def test_what_goes_along_may_be_cancelled_at_any_step(
 async def test_what_is_held_back_when_the_store_ends_is_told(
     disk: SimulatedFiles, mock_clock: trio.testing.MockClock
 ) -> None:
-    """M22: nobody waits without end."""
+    """M22: no task waits forever."""
     errors: list[MetadataError] = []
 
     async def remove(store: EmbeddedStore) -> None:
@@ -358,7 +358,7 @@ async def test_what_is_held_back_when_the_store_ends_is_told(
 
 
 async def test_writers_wait_for_room(disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """M22: the queue of proposals is bounded; who is cancelled before there is room has written nothing."""
+    """M22: the queue of proposals is bounded; a writer that is cancelled before there is room has written nothing."""
     monkeypatch.setattr(embedded, "PROPOSALS_WAITING_MAX", 3)
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
         disk.stop()
@@ -377,7 +377,7 @@ async def test_writers_wait_for_room(disk: SimulatedFiles, monkeypatch: pytest.M
 
 
 async def test_a_cancelled_writer_harms_nobody(disk: SimulatedFiles) -> None:
-    """M22: cancelled in the queue or while its group is written, its write is made and the others are answered."""
+    """M22: cancelled in the queue or during its group's write, its write is made, and the others are answered."""
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
         disk.stop()
         scopes = [trio.CancelScope() for _ in range(2)]
@@ -405,7 +405,7 @@ async def test_a_cancelled_writer_harms_nobody(disk: SimulatedFiles) -> None:
 
 
 async def test_a_session_is_not_opened_behind_its_openers_back(disk: SimulatedFiles) -> None:
-    """M18: opening is cancelled before it begins, or its session is returned to be closed."""
+    """M18: a cancelled opening does not begin, or its session is returned so that it can be closed."""
     async with EmbeddedStore.open(disk, DATA) as store:
         sessions = []
         scopes = [trio.CancelScope() for _ in range(2)]
@@ -429,7 +429,7 @@ async def test_a_session_is_not_opened_behind_its_openers_back(disk: SimulatedFi
 
 
 async def test_closing_commits_for_those_who_tidy_up(disk: SimulatedFiles) -> None:
-    """M23: while what runs inside is cancelled, its last writes are still made."""
+    """M23: while inner tasks are cancelled, their last writes are still made."""
     with trio.CancelScope() as scope:
         async with EmbeddedStore.open(disk, DATA) as store:
             try:
@@ -443,7 +443,7 @@ async def test_closing_commits_for_those_who_tidy_up(disk: SimulatedFiles) -> No
 
 
 async def test_a_closed_store_answers_nothing(disk: SimulatedFiles) -> None:
-    """M22: what was waiting when it closed is made and answered; who comes late is told."""
+    """M22: change sets that wait at the close are made and answered; later callers get an error."""
     async with trio.open_nursery() as nursery, EmbeddedStore.open(disk, DATA) as store:
         session = await store.open_session(5)
         nursery.start_soon(session.wait_lost)
@@ -459,7 +459,7 @@ async def test_a_closed_store_answers_nothing(disk: SimulatedFiles) -> None:
 
 
 async def test_a_condition_sees_the_group_before_it(disk: SimulatedFiles) -> None:
-    """M26, M2: proposals of one group are judged one after another, each on top of those before it."""
+    """M26, M2: proposals of one group are decided in order, each on top of those before it."""
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
         outcomes: dict[int, object] = {}
 

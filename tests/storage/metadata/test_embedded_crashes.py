@@ -1,4 +1,4 @@
-"""The embedded store when the power goes, the process dies, or the disk fails."""
+"""The embedded store when the power is lost, the process dies, or the disk fails."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ async def content(files: Files) -> dict[str, bytes]:
 
 
 class Story:
-    """Writers that note what they were told, and what must hold after a crash."""
+    """Writers that record their answers, and what must hold after a crash."""
 
     def __init__(self) -> None:
         self.answered: dict[str, int] = {}
@@ -85,9 +85,9 @@ class Story:
 
 
 async def crash_story(seed: int, operations: int, snapshot_log_bytes: int) -> int:
-    """Work, lose power at some operation, twice; the operations a whole story takes.
+    """Work, and lose the power at some operation, twice. Return the operations of a whole story.
 
-    The second time only the process dies, and the power goes after the store was opened again.
+    The second time only the process dies, and the power is lost after the store was opened again.
     """
     disk = SimulatedFiles(seed=seed)
     story = Story()
@@ -127,7 +127,7 @@ async def forgetting_rounds(story: Story, store: EmbeddedStore) -> None:
 
 @pytest.mark.parametrize("snapshot_log_bytes", [3_000, 1_000_000])
 async def test_power_loss_at_every_operation(snapshot_log_bytes: int) -> None:
-    """M23, R9, R27: what was answered is there, change sets are whole, the rest is a prefix, also around snapshots."""
+    """M23, R9, R27: answered change sets are there and whole, the rest is a prefix, also during snapshots."""
     whole = await crash_story(0, 10_000, snapshot_log_bytes)
     assert whole > 20
     for seed in range(2):
@@ -137,7 +137,7 @@ async def test_power_loss_at_every_operation(snapshot_log_bytes: int) -> None:
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
 async def test_a_failed_write_ends_the_store(disk: SimulatedFiles, operation: str) -> None:
-    """M22, M23: unknown to all who wait, refused to all who come, and never tried again on that file."""
+    """M22, M23: waiting writers get an unknown outcome, later ones are refused, and that file is not used again."""
     writes = 0
 
     def count(name: str, _path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_a_failed_write_ends_the_store(disk: SimulatedFiles, operation: st
 
 
 async def test_who_waits_for_room_learns_of_the_end(disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """M22: nobody is left waiting in front of a store that has ended."""
+    """M22: no task is left waiting for a store that has ended."""
     monkeypatch.setattr(embedded, "PROPOSALS_WAITING_MAX", 1)
     unavailable = 0
 

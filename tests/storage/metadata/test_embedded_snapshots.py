@@ -1,4 +1,4 @@
-"""The embedded store's snapshots: when they are taken, what they hold, and that nobody waits for them."""
+"""The embedded store's snapshots: when they are taken, what they contain, and that nobody waits for them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -40,7 +40,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SlowAppends(SimulatedFiles):
-    """Lets other tasks run while the log is appended to."""
+    """Lets other tasks run during appends to the log."""
 
     async def run_urgent(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
         for _ in range(5):
@@ -59,7 +59,7 @@ async def content(files: Files) -> dict[str, bytes]:
 
 
 async def test_snapshots_keep_the_log_short(disk: SimulatedFiles) -> None:
-    """R27: log and snapshots hold what is there, not its history, and opening gives the same state."""
+    """R27: log and snapshots hold the state, not its history, and opening gives the same state."""
     async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=4000) as store:
         for number in range(300):
             await store.put(f"/{number % 7}", b"%d" % number * 20)
@@ -77,7 +77,7 @@ async def test_snapshots_keep_the_log_short(disk: SimulatedFiles) -> None:
 
 
 async def test_snapshots_do_not_write_more_than_the_log(disk: SimulatedFiles) -> None:
-    """R27: a large state is written anew only after as much log."""
+    """R27: a large state is written again only after as much log."""
     async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=1000) as store:
         await store.commit([Put(f"/{number:03}", bytes(1000)) for number in range(50)])
         await wait_all_tasks_blocked()
@@ -89,7 +89,7 @@ async def test_snapshots_do_not_write_more_than_the_log(disk: SimulatedFiles) ->
 
 
 async def test_writes_go_on_while_a_snapshot_is_written(disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R22, R27: a snapshot stands still at its place in the log while the store moves on."""
+    """R22, R27: a snapshot does not change while the store continues."""
     slices = trio.Event()
     write = snapshots.write
 
@@ -112,7 +112,7 @@ async def test_writes_go_on_while_a_snapshot_is_written(disk: SimulatedFiles, mo
 
 
 async def test_a_snapshot_takes_turns_with_the_groups(disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R22, R27: no slice is encoded while an append is under way, one behind each, and so it ends under any load."""
+    """R22, R27: one slice is encoded behind each append, and none during it, so it finishes under any load."""
     monkeypatch.setattr(snapshots, "SLICE_RECORDS_MAX", 2)
     appending = False
     appended = slices = appended_meanwhile = 0
@@ -184,13 +184,13 @@ async def cancel_after(turns: int, scope: trio.CancelScope) -> None:
 
 
 async def wait_all_but(store: EmbeddedStore) -> None:
-    """Return when the writers of a test are under way."""
+    """Wait until the test's writers have started."""
     while store.statistics().extra["groups"] < 3:
         await trio.lowlevel.checkpoint()
 
 
 async def test_a_snapshot_is_taken_when_asked_for(disk: SimulatedFiles) -> None:
-    """R22, R27: it holds all that was answered before; one that was begun earlier does not count."""
+    """R22, R27: it contains everything answered before; an earlier snapshot in progress does not count."""
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
         await store.put("/a", b"1")
         taken: list[SnapshotTaken] = []
@@ -217,7 +217,7 @@ async def test_a_snapshot_is_taken_when_asked_for(disk: SimulatedFiles) -> None:
 
 
 async def test_who_waits_for_a_snapshot_learns_of_the_end(disk: SimulatedFiles) -> None:
-    """M22: whether the store was closed or its disk failed."""
+    """M22: this holds whether the store was closed or its disk failed."""
     for fails in (False, True):
         refused = 0
 
@@ -269,7 +269,7 @@ async def test_replay_of_any_prefix_and_from_any_snapshot(disk: SimulatedFiles) 
 async def test_a_snapshot_is_given_up_when_the_store_closes(
     disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R27: closing does not wait for a snapshot, and its remains are removed at the next opening."""
+    """R27: closing does not wait for a snapshot, and the next opening removes its remains."""
     monkeypatch.setattr(snapshots, "SLICE_RECORDS_MAX", 1)
     async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=1000) as store:
         for number in range(30):

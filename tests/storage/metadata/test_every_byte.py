@@ -21,7 +21,7 @@ State = tuple[object, ...]
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a history of a few kilobytes has transactions of many batches and pieces."""
+    """Make batches small, so that a short history has transactions of many batches and pieces."""
     monkeypatch.setattr(log, "PREALLOCATION_BYTES", 4 * SECTOR)
     monkeypatch.setattr(transactions, "PIECE_BYTES_MAX", 400)
     for module in (batches, embedded, transactions):
@@ -30,7 +30,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class History:
-    """What was written, and what a start must find behind each point of it."""
+    """What was written, and what a start must find after each point of it."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     ends: list[int] = field(default_factory=list)
@@ -45,7 +45,7 @@ class History:
         return max(name for name in self.files if name.endswith(".log"))
 
     def disk(self, **damaged: bytes) -> SimulatedFiles:
-        """A disk with these files."""
+        """Make a disk with these files."""
         disk = SimulatedFiles()
         disk.make_dir(DIRECTORY)
         for name, content in {**self.files, **damaged}.items():
@@ -56,12 +56,12 @@ class History:
         return disk
 
     def state_before(self, byte: int) -> State:
-        """Behind the last change set that ends at or before this byte of the log."""
+        """Return the state after the last change set that ends at or before this byte of the log."""
         return self.states[sum(end <= byte for end in self.ends) - 1]
 
 
 def state_of(image: Image) -> State:
-    """All that lasts when the sessions have ended: an opening that ends any takes one revision."""
+    """Return everything that remains after all sessions have ended, which takes one revision."""
     records = [record for record in image.scan("", "~", None) if record.session is None]
     hits = [hit for hit in image.query("i", "", "~", None) if hit.record.session is None]
     revision = image.revision + bool(image.sessions)
@@ -69,7 +69,7 @@ def state_of(image: Image) -> State:
 
 
 def change_sets(number: int) -> list[Op]:
-    """Small and large ones in turn, with everything that a change set can do."""
+    """Make small and large change sets in turn, with every kind of operation."""
     entry = (IndexEntry("i", str(number % 3)),)
     if number % 3 == 2:
         puts: list[Op] = [Put(f"/large/{key}", b"%d" % number * 9, indexes=entry) for key in range(12)]
@@ -81,7 +81,7 @@ def change_sets(number: int) -> list[Op]:
 
 
 async def record(*, with_snapshot: bool) -> History:
-    """Write the history; if wanted with a snapshot in its middle, so that only a tail of the log is left."""
+    """Write the history, optionally with a snapshot in its middle, so that only the log's tail is left."""
     history = History()
     disk = SimulatedFiles()
     async with EmbeddedStore.open(disk, DATA) as store:
@@ -126,7 +126,7 @@ def history(request: pytest.FixtureRequest) -> History:
 
 
 def opened(disk: SimulatedFiles) -> State:
-    """What a start finds, once it has written on and been started again."""
+    """Return what a start finds, after another write and another start."""
     first = open_folder(disk, DIRECTORY)
     state = state_of(first.image)
     first.close()
@@ -137,7 +137,7 @@ def opened(disk: SimulatedFiles) -> State:
 
 
 def refusal(disk: SimulatedFiles, *, twice: bool = True) -> CorruptMetadata:
-    """The error of a start that must fail; with `twice` also the same again, with nothing changed on the disk."""
+    """Return the error of a start that must fail. With `twice`, check that it repeats and the disk is unchanged."""
     before = contents(disk) if twice else {}
     with pytest.raises(CorruptMetadata) as first:
         open_folder(disk, DIRECTORY)
@@ -154,13 +154,13 @@ def contents(disk: SimulatedFiles) -> dict[str, bytes]:
 
 
 def test_the_history_is_found_as_it_was_written(history: History) -> None:
-    """R27: from zero, and from a snapshot and the log behind it; it holds transactions of many batches."""
+    """R27: from zero, and from a snapshot and the log after it; it has transactions of many batches."""
     assert opened(history.disk()) == history.states[-1]
     assert len(history.begins) > len(history.ends) + 8
 
 
 def test_the_log_cut_at_every_byte(history: History) -> None:
-    """R9, R18, R27: whole change sets up to there if it ends between batches and sectors, else refused by its place."""
+    """R9, R18, R27: a cut between batches and sectors leaves whole change sets; any other cut is refused."""
     name = history.log_name
     content = history.files[name]
     accepted = 0
@@ -180,9 +180,9 @@ def test_the_log_cut_at_every_byte(history: History) -> None:
 
 
 def test_the_log_ends_between_any_two_batches(history: History) -> None:
-    """R13, R15, R17, R27: behind every batch there is the state of the change sets that have ended there, no other.
+    """R13, R15, R17, R27: after each batch there is exactly the state of the finished change sets.
 
-    As after a crash: zeros behind, since that is how the file was prepared.
+    Zeros follow, as after a crash, because the file was preallocated with zeros.
     """
     name = history.log_name
     content = history.files[name]
@@ -196,7 +196,7 @@ def test_the_log_ends_between_any_two_batches(history: History) -> None:
 
 
 def damages(byte: int, *, thorough: bool) -> Iterator[int]:
-    """What to do to a byte: one bit in each check, every bit and the whole byte when there is time."""
+    """Return ways to damage a byte: one bit in each check, and all bits and the whole byte when there is time."""
     yield from (1 << bit for bit in range(8)) if thorough else (1 << byte % 8,)
     if thorough or byte % 5 == 0:
         yield 0xFF
@@ -225,18 +225,18 @@ def flip_every_byte(history: History, *, thorough: bool) -> None:
 
 
 def test_a_flipped_bit_in_every_byte(history: History) -> None:
-    """R9, D9: never a state that was not, nor one that is older than what was confirmed: refused, by file and place."""
+    """R9, D9: the result is never another state or an older one: it is refused, with file and offset."""
     flip_every_byte(history, thorough=False)
 
 
 @pytest.mark.thorough
 def test_every_flipped_bit(history: History) -> None:
-    """R9, D9: the same with each bit of each byte, and with bytes turned over whole."""
+    """R9, D9: the same with each bit of each byte, and with inverted bytes."""
     flip_every_byte(history, thorough=True)
 
 
 def test_a_snapshot_cut_at_every_byte() -> None:
-    """R21, D9: it got its name when it was whole and durable, so no cut of it is one it could have left."""
+    """R21, D9: it got its name when it was complete and durable, so every cut is damage."""
     history = trio.run(lambda: record(with_snapshot=True))
     (name,) = [name for name in history.files if name.endswith(".snapshot")]
     for cut in range(len(history.files[name])):
@@ -246,9 +246,9 @@ def test_a_snapshot_cut_at_every_byte() -> None:
 
 
 def test_sectors_that_were_lost(history: History) -> None:
-    """R9, D9, R27: a confirmed sector that reads as zeros is refused if anything that was written later is left.
+    """R9, D9, R27: a confirmed sector of zeros is refused if anything written later is left.
 
-    With nothing left behind it, it is as if it had not been written yet: whole change sets up to there.
+    With nothing after it, it counts as not written yet: the state is the whole change sets before it.
     """
     name = history.log_name
     content = history.files[name]

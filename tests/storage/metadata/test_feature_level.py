@@ -1,4 +1,4 @@
-"""Feature levels: what a store of each may hold, how it gets from one to the other, and who may read it."""
+"""Feature levels: what a store of each level may contain, how it changes level, and which release reads it."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def disk() -> SimulatedFiles:
 
 
 def be_the_older_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What matters of the release before transactions: the highest level it reads."""
+    """Act like the release before transactions: limit the highest level that it reads."""
     monkeypatch.setattr(records, "FEATURE_LEVEL", 1)
 
 
@@ -71,7 +71,7 @@ async def test_a_store_keeps_its_level_until_asked(disk: SimulatedFiles) -> None
 
 
 async def test_below_its_level_a_large_change_set_is_refused_up_front(disk: SimulatedFiles) -> None:
-    """R25, M25: clearly, with the way out, and nothing of it is done; what one batch takes is still taken."""
+    """R25, M25: the error is clear and names the solution, and nothing is done; what fits one batch is accepted."""
     await fill(disk)
     await write_snapshot(disk, DATA, feature_level=1)
     async with EmbeddedStore.open(disk, DATA) as store:
@@ -89,7 +89,7 @@ async def test_below_its_level_a_large_change_set_is_refused_up_front(disk: Simu
 
 
 def log_records(disk: SimulatedFiles, path: Path) -> list[LogRecord]:
-    """What stands in a log file, whichever batch it begins with."""
+    """Return the content of a log file, whichever batch it begins with."""
     content = disk.content(path)
     found: list[LogRecord] = []
     offset = 0
@@ -102,7 +102,7 @@ def log_records(disk: SimulatedFiles, path: Path) -> list[LogRecord]:
 
 @pytest.mark.parametrize("marker", [BeginTransaction("t"), EndTransaction(), AbortTransaction("r")])
 async def test_a_marker_in_a_log_of_level_1_is_fatal(disk: SimulatedFiles, marker: LogRecord) -> None:
-    """R25: an open transaction above all, since nobody may write its abort there."""
+    """R25: this includes an open transaction, because nobody may write its abort there."""
     await fill(disk)
     await write_snapshot(disk, DATA, feature_level=1)
     opened = open_folder(disk, DIRECTORY)
@@ -115,7 +115,7 @@ async def test_a_marker_in_a_log_of_level_1_is_fatal(disk: SimulatedFiles, marke
 async def test_the_release_before_refuses_what_it_does_not_know(
     disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R25: from a log and from a snapshot alike, by file, and leaves it untouched."""
+    """R25: it refuses log and snapshot with the file's name, and leaves them untouched."""
     before = await fill(disk)
     with monkeypatch.context() as older:
         be_the_older_release(older)
@@ -134,7 +134,7 @@ async def test_the_release_before_refuses_what_it_does_not_know(
 async def test_a_downgrade_snapshot_is_for_the_release_before(
     disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R26: the same state without markers and a new log behind it; it goes on there, and comes back."""
+    """R26: it has the same state without markers, and a new log; that release continues, and the way back works."""
     before = await fill(disk)
     info = await write_snapshot(disk, DATA, feature_level=1)
     assert isinstance(info, SnapshotInfo)
@@ -158,7 +158,7 @@ async def test_a_downgrade_snapshot_is_for_the_release_before(
 
 
 async def test_a_snapshot_offline_aborts_what_is_open(disk: SimulatedFiles) -> None:
-    """R26, R22: a downgrade of a store whose writer died in a transaction holds nothing of it."""
+    """R26, R22: a downgrade of a store whose writer died in a transaction contains nothing of it."""
     before = await fill(disk)
     opened = open_folder(disk, DIRECTORY)
     opened.log.append([Body(encode(BeginTransaction("t")) + encode(Record("/x", b"", 5)), 2)])
@@ -170,7 +170,7 @@ async def test_a_snapshot_offline_aborts_what_is_open(disk: SimulatedFiles) -> N
 
 
 async def test_an_earlier_releases_files_are_made_whole_by_an_upgrade(disk: SimulatedFiles) -> None:
-    """R25: it cut a torn tail off, so its log file may end anywhere; at level 2 that would be damage."""
+    """R25: that release cut off torn tails, so its log file may end anywhere; at level 2 that would be damage."""
     await fill(disk)
     info = await write_snapshot(disk, DATA, feature_level=1)
     disk.cut(DIRECTORY / f"{info.sequence + 1:020}.log", 100)
@@ -181,7 +181,7 @@ async def test_an_earlier_releases_files_are_made_whole_by_an_upgrade(disk: Simu
 
 
 async def test_power_loss_at_every_operation_of_a_change_of_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R26, R27: the store is as it was or as it was to become, and its state is the same."""
+    """R26, R27: the store is as before or as after, with the same state."""
     levels: set[float] = set()
     for operations in range(1, 60):
         disk = SimulatedFiles(seed=operations)
@@ -203,7 +203,7 @@ async def test_power_loss_at_every_operation_of_a_change_of_level(monkeypatch: p
 
 
 async def test_mistakes_are_told(disk: SimulatedFiles) -> None:
-    """R26: an unknown level, no store there, a store that is open; nothing is made or changed."""
+    """R26: an unknown level, no store, an open store: nothing is created or changed."""
     with pytest.raises(FileNotFoundError, match="no metadata store"):
         await write_snapshot(disk, DATA)
     assert not disk.exists(DIRECTORY)

@@ -1,4 +1,4 @@
-"""What the embedded store does while its disk is full: a definite refusal, nothing half applied, and on it goes."""
+"""The embedded store while its disk is full: it refuses definitely, applies nothing partly, and continues."""
 
 import pytest
 import structlog
@@ -23,7 +23,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def fill(store: EmbeddedStore) -> int:
-    """Write until the store refuses; how many records were written."""
+    """Write until the store refuses. Return how many records were written."""
     number = 0
     while True:
         try:
@@ -34,7 +34,7 @@ async def fill(store: EmbeddedStore) -> int:
 
 
 async def test_a_full_disk_is_a_definite_refusal() -> None:
-    """E13, C24: behind the reserve, nothing is applied, nothing is shown, and it goes on when there is space."""
+    """E13, C24: beyond the reserve nothing is applied or shown, and the store continues when there is space."""
     disk = SimulatedFiles(seed=1)
     async with EmbeddedStore.open(disk, DATA) as store:
         session = await store.open_session(5)
@@ -63,7 +63,7 @@ async def test_a_full_disk_is_a_definite_refusal() -> None:
 
 
 async def test_all_of_a_group_are_refused() -> None:
-    """E13, C24: also who would have been told of a conflict with what was decided just before, and is not there."""
+    """E13, C24: this includes a change set that would conflict with one decided just before, which is not made."""
     disk = SimulatedFiles(seed=2)
     outcomes: list[type[BaseException]] = []
     async with EmbeddedStore.open(disk, DATA) as store:
@@ -84,7 +84,7 @@ async def test_all_of_a_group_are_refused() -> None:
 
 @pytest.mark.parametrize("room_pieces", [0, 1, 3, 7])
 async def test_a_large_change_set_is_whole_or_not_there(room_pieces: int) -> None:
-    """E13, C24, R15: one that meets the end of the disk half-way is aborted in the log, in what is kept for that."""
+    """E13, C24, R15: one that meets the end of the disk is aborted in the log, in space reserved for that."""
     disk = SimulatedFiles(seed=3)
     async with EmbeddedStore.open(disk, DATA) as store:
         await store.put("/before", b"")
@@ -107,7 +107,7 @@ async def test_a_large_change_set_is_whole_or_not_there(room_pieces: int) -> Non
 
 
 async def test_a_snapshot_that_does_not_fit_is_put_off() -> None:
-    """E13: the log grows on; who asked for the snapshot is told, and a later one is taken."""
+    """E13: the log grows; the caller learns of it, and a later snapshot is taken."""
     disk = SimulatedFiles(seed=4)
     async with EmbeddedStore.open(disk, DATA) as store:
         for number in range(30):
@@ -129,7 +129,7 @@ async def test_a_snapshot_that_does_not_fit_is_put_off() -> None:
 
 
 async def test_the_abort_of_a_large_change_set_always_fits() -> None:
-    """E13, C24: wherever in the log the disk's end meets it."""
+    """E13, C24: this holds wherever in the log the disk is full."""
     for filler in range(0, 9_000, 600):
         disk = SimulatedFiles(seed=5)
         async with EmbeddedStore.open(disk, DATA) as store:

@@ -1,4 +1,4 @@
-"""Reading a folder that nobody has open: what a broker would find, and not a byte changed."""
+"""Reading a folder that nobody has open, as a broker would find it, without changing a byte."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +53,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def looked_at(data: Path, look: Callable[[Inspection], T]) -> T:
-    """What `look` gives; the folder must be as it was, to the byte and the time of its last change."""
+    """Return what `look` returns, and check that the folder is unchanged, including modification times."""
     before = contents(data)
     with inspect(ReadOnlyFiles(), data) as inspection:
         result = look(inspection)
@@ -92,7 +92,7 @@ async def test_a_snapshot_and_the_log_behind_it_are_read_together(data: Path) ->
 
 
 def test_an_unfinished_transaction_is_not_shown_and_stays_as_it_is(data: Path) -> None:
-    """R24, R13: none of its records is there, and looking at it writes no abort."""
+    """R24, R13: none of its records is there, and reading writes no abort."""
     append(DISK, data, unfinished(next_revision(DISK, data)))
     found = state(data)
     assert found.unfinished_records is not None
@@ -103,7 +103,7 @@ def test_an_unfinished_transaction_is_not_shown_and_stays_as_it_is(data: Path) -
 
 
 def test_the_log_tells_what_became_of_each_record(data: Path) -> None:
-    """R24: committed, aborted and unfinished transactions are told apart, and none of their records is lost."""
+    """R24: committed, aborted and unfinished transactions are marked, and none of their records is lost."""
     revision = next_revision(DISK, data)
     append(DISK, data, aborted(revision), small([Record("/between", b"", revision)]), unfinished(revision + 1))
     batches, torn = followed(data)
@@ -143,7 +143,7 @@ async def test_batches_are_told_with_their_places(data: Path) -> None:
 
 
 def test_records_of_ended_sessions_are_still_there(data: Path) -> None:
-    """The next start will end them; until then they are what the folder holds."""
+    """The next start will end them; until then the folder contains them."""
     revision = next_revision(DISK, data)
     append(
         DISK, data, small([SessionStart(revision, 1000)]), small([Record("/e", b"", revision + 1, session=revision)])
@@ -152,7 +152,7 @@ def test_records_of_ended_sessions_are_still_there(data: Path) -> None:
 
 
 def test_a_torn_tail_is_told_and_stays(data: Path) -> None:
-    """D9: what a start would cut off is left to it."""
+    """D9: only a start may cut it off."""
     revision = next_revision(DISK, data)
     (path,) = (data / "metadata").glob("*.log")
     end = followed(data)[0][-1]
@@ -200,7 +200,7 @@ def test_the_log_is_told_up_to_the_damage(data: Path) -> None:
 
 
 async def test_the_newest_snapshot_counts(data: Path) -> None:
-    """A crash between writing one and removing the one before leaves both."""
+    """A crash between writing a snapshot and removing the one before leaves both."""
     await write_snapshot(DISK, data)
     (older,) = (data / "metadata").glob("*.snapshot")
     content = older.read_bytes()
@@ -211,7 +211,7 @@ async def test_the_newest_snapshot_counts(data: Path) -> None:
 
 
 def test_what_only_the_last_file_may_end_in(data: Path) -> None:
-    """R18: an unfinished transaction with a file behind it, as opening refuses it."""
+    """R18: an unfinished transaction before another file is refused, as at an opening."""
     append(DISK, data, unfinished(next_revision(DISK, data)))
     last = followed(data)[0][-1]
     (data / "metadata" / f"{last.sequence + 1:020}.log").write_bytes(bytes(4096))

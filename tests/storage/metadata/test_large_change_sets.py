@@ -1,4 +1,4 @@
-"""Change sets of any size in the embedded store: written in pieces, seen all at once."""
+"""Change sets of any size in the embedded store: written in pieces, visible all at once."""
 
 import pytest
 import trio
@@ -35,7 +35,7 @@ def disk() -> SimulatedFiles:
 
 
 async def test_small_change_sets_have_no_markers_and_large_ones_do(disk: SimulatedFiles) -> None:
-    """R3, R8: begin, records, end, over as many batches as it needs; what fits one batch stands in it alone."""
+    """R3, R8: begin, records, end, in as many batches as needed; what fits one batch has no markers."""
     async with EmbeddedStore.open(disk, DATA) as store:
         await store.commit([Put("/a", bytes(3000)), Put("/b", bytes(3000))])
         await store.put("/c", bytes(50_000))
@@ -54,7 +54,7 @@ async def test_small_change_sets_have_no_markers_and_large_ones_do(disk: Simulat
 
 
 async def test_ten_thousand_records_at_once(disk: SimulatedFiles) -> None:
-    """R8, M25: on the embedded store and in memory a change set has any size; both answer and hold the same."""
+    """R8, M25: on the embedded store and in memory a change set may have any size, with the same result."""
     memory = MemoryStore()
     ops = large(10_000, b"v" * 100)
     async with EmbeddedStore.open(disk, DATA) as store:
@@ -111,7 +111,7 @@ async def test_nothing_of_a_transaction_is_seen_before_its_end_is_durable(disk: 
 
 
 async def test_nobody_writes_between_begin_and_end(disk: SimulatedFiles) -> None:
-    """R6, R7: other writers, a second large one and the end of a session among them, wait until it has ended."""
+    """R6, R7: other writers, including a second large one and the end of a session, wait until it has ended."""
     async with EmbeddedStore.open(disk, DATA) as store:
         session = await store.open_session(5)
         await store.put("/e", b"", session=session)
@@ -157,7 +157,7 @@ async def test_nobody_writes_between_begin_and_end(disk: SimulatedFiles) -> None
 
 
 async def test_what_is_decided_behind_a_transaction_rests_on_it(disk: SimulatedFiles) -> None:
-    """R11, M2: a condition is judged against what the transaction will have done, and only once it has."""
+    """R11, M2: a condition is judged with the transaction's effects, and only after its end."""
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
         await prepare(store)
         outcomes: list[object] = []
@@ -182,7 +182,7 @@ async def test_what_is_decided_behind_a_transaction_rests_on_it(disk: SimulatedF
 
 
 async def test_a_snapshot_is_taken_between_transactions_only(disk: SimulatedFiles) -> None:
-    """R22, R13: one that becomes due while one is open waits for its end and then holds all of it, and no marker."""
+    """R22, R13: a snapshot that becomes due during one waits for its end, and contains all of it and no marker."""
     async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=8 * 1024) as store:
         snapshots_seen: list[int] = []
 

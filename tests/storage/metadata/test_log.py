@@ -18,7 +18,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Bodies:
-    """Keeps what recovery reads, and whether it takes files of any length."""
+    """Records what recovery reads, and whether it accepts files of any length."""
 
     def __init__(self, *, trusts_length: bool = True) -> None:
         self.bodies: list[bytes] = []
@@ -55,7 +55,7 @@ def closed(number: int) -> Path:
 
 
 def test_a_log_goes_on_where_it_ended() -> None:
-    """M23: what was appended is read at the next opening, across preallocated pieces."""
+    """M23: the next opening reads what was appended, across preallocated pieces."""
     disk = new_disk()
     expected: list[bytes] = []
     for number in range(20):
@@ -70,7 +70,7 @@ def test_a_log_goes_on_where_it_ended() -> None:
 
 
 def written(bodies: list[bytes]) -> tuple[SimulatedFiles, list[int]]:
-    """A disk with these in its log, each confirmed before the next, and where each begins; last where the last ends."""
+    """Make a disk with these confirmed batches in its log. Return their starts, and the last end."""
     disk = new_disk()
     log, _ = recover(disk)
     places = [0]
@@ -84,7 +84,7 @@ HISTORY = [b"one", b"2" * (512 - 43 - 40), b"three", b"four" * 50]
 
 
 def test_cut_at_every_byte() -> None:
-    """R9, D9: a file of whole sectors and batches is taken, any other was cut; the place is named."""
+    """R9, D9: a file of whole sectors and batches is accepted, any other was cut; the offset is named."""
     whole, places = written(HISTORY)
     for cut in range(len(whole.content(path(1))) + 1):
         disk = whole.kill().crash(keep=1.0)
@@ -102,7 +102,7 @@ def test_cut_at_every_byte() -> None:
 
 
 def test_every_flipped_bit() -> None:
-    """D9: damage to confirmed data is refused and names file and offset; in space not yet used it harms nobody."""
+    """D9: damage to confirmed data is refused with file and offset; in unused space it is harmless."""
     whole, places = written(HISTORY)
     for bit in range(len(whole.content(path(1))) * 8):
         if bit // 8 > places[-1] + SECTOR and bit % 17:
@@ -125,7 +125,7 @@ def test_every_flipped_bit() -> None:
 
 
 def test_files_of_an_earlier_release_may_end_between_batches() -> None:
-    """D9, R25: it cut a torn tail off and did not overwrite it, and named a file before it was filled."""
+    """D9, R25: it cut torn tails without overwriting them, and named a file before filling it."""
     for size in (0, 100, 40 + len(HISTORY[0])):
         disk, _ = written(HISTORY[:1] if size > 100 else [])
         disk.cut(path(1), size)
@@ -142,7 +142,7 @@ def test_files_of_an_earlier_release_may_end_between_batches() -> None:
 
 
 def test_a_log_larger_than_a_window_is_read_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R8, D9: the borders of what is read at once change nothing, with and without damage behind them."""
+    """R8, D9: the borders of reads change nothing, with and without damage behind them."""
     bodies = [bytes([number]) * (7 * number) for number in range(1, 60)]
     whole, places = written(bodies)
     for window in (500, 512, 777, 5000):
@@ -158,9 +158,9 @@ def test_a_log_larger_than_a_window_is_read_piece_by_piece(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("drops", [False, True])
 def test_what_is_read_is_made_durable_first(drops: bool) -> None:
-    """D13: a process that died between write and sync leaves bytes a power cut could still take.
+    """D13: a process that died between write and sync leaves bytes that a power loss could still take.
 
-    The more so when the sync failed and the operating system counts what it could not write as written.
+    This matters most after a failed sync, when the operating system counts unwritten bytes as written.
     """
     disk = new_disk()
     log, _ = recover(disk)
@@ -175,7 +175,7 @@ def test_what_is_read_is_made_durable_first(drops: bool) -> None:
 
 
 def test_a_rolled_log_is_read_as_one() -> None:
-    """R27: files follow one another; the chain of checksums goes on across them."""
+    """R27: files follow one another, and the chain of checksums continues across them."""
     disk = new_disk()
     log, _ = recover(disk)
     log.roll()
@@ -191,7 +191,7 @@ def test_a_rolled_log_is_read_as_one() -> None:
 
 
 def test_trimming_keeps_what_a_snapshot_does_not_hold() -> None:
-    """R27: after a snapshot its tail alone is read, from the snapshot's place."""
+    """R27: after a snapshot, only the tail behind the snapshot is read."""
     disk = new_disk()
     log, _ = recover(disk)
     append(log, b"one", b"two")
@@ -219,7 +219,7 @@ def test_files_left_over_from_trimming_are_removed() -> None:
 
 @pytest.mark.parametrize("removed", [1, 3, 4, 5])
 def test_a_missing_file_is_refused(removed: int) -> None:
-    """D9: nothing is answered from less than there was."""
+    """D9: the store does not serve less than there was."""
     disk = new_disk()
     log, _ = recover(disk)
     append(log, b"one", b"two")
@@ -235,13 +235,13 @@ def test_a_missing_file_is_refused(removed: int) -> None:
 
 
 def test_a_log_that_is_gone_beside_its_snapshot_is_refused() -> None:
-    """D9: a log file that begins behind the snapshot was made before the snapshot was."""
+    """D9: a log file that begins after the snapshot was made before the snapshot."""
     with pytest.raises(CorruptMetadata, match="missing"):
         recover(new_disk(), Point(7, 1))
 
 
 def test_a_torn_tail_in_a_file_that_is_not_the_last_is_corruption() -> None:
-    """D9: the log rolls only when all before it is durable."""
+    """D9: the log rolls only when everything before is durable."""
     disk = new_disk()
     log, _ = recover(disk)
     append(log, b"one")
@@ -255,7 +255,7 @@ def test_a_torn_tail_in_a_file_that_is_not_the_last_is_corruption() -> None:
 
 
 def test_a_body_that_cannot_be_replayed_is_named() -> None:
-    """R4: the message leads to the batch."""
+    """R4: the message names the batch."""
     disk = new_disk()
     log, _ = recover(disk)
     append(log, b"one")
@@ -273,7 +273,7 @@ def test_a_body_that_cannot_be_replayed_is_named() -> None:
 
 
 def test_what_may_not_be_open_when_a_file_ends_is_named() -> None:
-    """R18: the message leads to the end of the file that is not the last."""
+    """R18: the message names the end of the file that is not the last."""
     disk = new_disk()
     log, _ = recover(disk)
     append(log, b"one")
@@ -300,7 +300,7 @@ def test_files_of_other_names_are_left_alone() -> None:
 
 
 def test_power_loss_at_every_operation() -> None:
-    """M23, R9: what was confirmed is there, the rest is a prefix of what was tried, however the sectors settled."""
+    """M23, R9: confirmed batches are there, the rest is a prefix of the attempts, however the sectors settled."""
     refused = 0
     for seed in range(4):
         for operations in range(60):
@@ -332,7 +332,7 @@ def test_power_loss_at_every_operation() -> None:
 
 
 def test_a_missing_newest_file_is_damage_and_not_the_end() -> None:
-    """E3: between a roll and the removal of the older file, losing the newer one must not lose what is in it."""
+    """E3: between a roll and the removal of the older file, losing the newer one must not lose its content."""
     disk = new_disk()
     log, _ = recover(disk)
     append(log, b"old")
@@ -346,7 +346,7 @@ def test_a_missing_newest_file_is_damage_and_not_the_end() -> None:
 
 
 def test_a_roll_that_loses_power_at_any_step_goes_on() -> None:
-    """E3: nothing is refused, and the older file is closed before anything stands in the newer one alone."""
+    """E3: nothing is refused, and the older file is closed before only the newer one has data."""
     for operations in range(40):
         disk = new_disk(seed=operations)
         log, _ = recover(disk)

@@ -1,4 +1,4 @@
-"""Random change sets against a model so plain that it can be read as the definition, on every store."""
+"""Random change sets compared with a model that is simple enough to be the definition, on every store."""
 
 import re
 from bisect import bisect_right
@@ -51,7 +51,7 @@ CHANGE_SETS = st.lists(st.lists(OPS, max_size=4), max_size=12)
 
 
 class Judged(Protocol):
-    """What of a store is held against the model."""
+    """What of a store is compared with the model."""
 
     async def commit(self, ops: Sequence[Op]) -> Committed: ...
 
@@ -63,7 +63,7 @@ class Judged(Protocol):
 
 
 class Renumbered:
-    """A store whose revisions leave numbers out, with its change sets counted from 1."""
+    """A store whose revisions have gaps; its change sets are counted from 1."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class Renumbered:
         return self._count(await self._store.barrier())
 
     def of(self, store: MetadataStore) -> "Renumbered":
-        """The same numbers for another store on the same state."""
+        """Use the same numbers for another store on the same state."""
         other = Renumbered(store)
         other._revisions = self._revisions
         return other
@@ -111,13 +111,13 @@ class Renumbered:
 
 @dataclass
 class Model:
-    """The contract in the fewest words."""
+    """The contract, as short as possible."""
 
     records: dict[str, Record] = field(default_factory=dict)
     revision: int = 0
 
     def commit(self, ops: list[Op], keys: tuple[str | None, ...]) -> None:
-        """Apply a change set that a store accepted; `keys` are those it assigned."""
+        """Apply a change set that a store accepted; `keys` are those that it assigned."""
         changes = False
         for op, key in zip(ops, keys, strict=True):
             if isinstance(op, Put | PutSequential):
@@ -173,7 +173,7 @@ async def run(store: Judged, change_sets: list[list[Op]]) -> tuple[Model, list[o
 @settings(deadline=None, max_examples=examples(60))
 @given(CHANGE_SETS)
 def test_every_store_is_the_model(change_sets: list[list[Op]]) -> None:
-    """M20, M21, R27: the same answers and the same state everywhere, and again after reopening."""
+    """M20, M21, R27: all have the same answers and the same state, also after reopening."""
 
     async def story() -> None:
         disk = SimulatedFiles()
@@ -188,7 +188,7 @@ def test_every_store_is_the_model(change_sets: list[list[Op]]) -> None:
 
 
 def without_numbers(answer: object) -> object:
-    """The answer without what a sequential put was numbered: a refused one may use numbers up."""
+    """Return the answer without the numbers of sequential puts, because a refused one may use numbers up."""
     if isinstance(answer, Committed):
         return answer.revision, [key and re.sub("-[0-9]{20}$", "", key) for key in answer.keys]
     return answer
@@ -197,7 +197,7 @@ def without_numbers(answer: object) -> object:
 @settings(deadline=None, max_examples=examples(40))
 @given(CHANGE_SETS)
 def test_etcd_is_the_model_too(etcd_server: EtcdProcess, change_sets: list[list[Op]]) -> None:
-    """M20, M21: the same answers as memory gives, but for numbers; and again for another process."""
+    """M20, M21: the answers equal those of the memory store, except for numbers, also for another process."""
 
     async def story() -> None:
         root = fresh_root()

@@ -1,4 +1,4 @@
-"""Any prefix of the log, from zero or from a snapshot of any earlier place, is the same state to the last byte."""
+"""Any prefix of the log, from zero or from any earlier snapshot, gives exactly the same state."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ ENTRIES = st.lists(st.builds(IndexEntry, st.sampled_from("ij"), st.sampled_from(
 
 
 class Numbered(Session):
-    """A session by its id alone."""
+    """A session that has only an id."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -50,7 +50,7 @@ STEPS = st.lists(st.tuples(st.lists(OPS, min_size=1, max_size=6, unique_by=str),
 
 
 def bodies_of(steps: list[tuple[list[Op], str]]) -> list[bytes]:
-    """The batches of a log in which the change sets were written in these ways, one record a batch where it may be."""
+    """Return the batches of a log with these change sets, written in these ways, one record per batch if allowed."""
     image = Image()
     bodies: list[bytes] = []
 
@@ -84,7 +84,7 @@ def bodies_of(steps: list[tuple[list[Op], str]]) -> list[bytes]:
 
 
 def as_bytes(image: Image) -> bytes:
-    """The image as a snapshot of it holds it, but for the snapshot's own place and count; and its indexes."""
+    """Return the image as in a snapshot, without the snapshot's own place and count, and its indexes."""
     view = View(image, BEGINNING)
     records: list[DataRecord] = [*view.head]
     while found := view.next(3):
@@ -94,7 +94,7 @@ def as_bytes(image: Image) -> bytes:
 
 
 def loaded(image: Image) -> Image:
-    """What comes back from a snapshot of it."""
+    """Load a snapshot of it."""
     view = View(image, BEGINNING)
     data = b"".join(map(encode, [*view.head, *iter_records(view)]))
     fresh = Image()
@@ -113,7 +113,7 @@ def iter_records(view: View) -> list[DataRecord]:
 @settings(max_examples=examples(40))
 @given(STEPS)
 def test_every_prefix_from_zero_and_from_every_snapshot(steps: list[tuple[list[Op], str]]) -> None:
-    """R27, R22, R23: the same bytes; a snapshot may stand wherever no transaction is open."""
+    """R27, R22, R23: the bytes are the same; a snapshot may be taken wherever no transaction is open."""
     bodies = bodies_of(steps)
     expected: list[bytes] = []
     reading = Replay(Image())

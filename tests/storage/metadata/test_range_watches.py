@@ -1,4 +1,4 @@
-"""A range watch of many keys: what its reader is told adds up to the image, and no step does all of it."""
+"""A range watch of many keys: the reports add up to the image, and no single step does all the work."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ CHANGE_SETS: st.SearchStrategy[list[Op]] = st.one_of(
 
 
 def follow(seen: dict[str, Record], change: Change) -> None:
-    """Take what a reader was told for true."""
+    """Apply the reports to a reader's state."""
     assert [record.key for record in change.records] == sorted(record.key for record in change.records)
     assert list(change.deleted) == sorted(change.deleted)
     for record in change.records:
@@ -47,7 +47,7 @@ def follow(seen: dict[str, Record], change: Change) -> None:
 
 @every_schedule(change_sets=st.lists(CHANGE_SETS, max_size=8), patience=st.integers(1, 30))
 async def test_what_is_told_adds_up(change_sets: list[list[Op]], patience: int) -> None:
-    """M13, M14, M17: from the first listing on, however slow the reader is and however often it is cancelled."""
+    """M13, M14, M17: from the first listing on, with any slow reader and any cancellations."""
     store = MemoryStore()
     await store.commit([Put(f"/k/{number:02}", b"first") for number in range(0, 30, 2)])
 
@@ -74,7 +74,7 @@ async def test_what_is_told_adds_up(change_sets: list[list[Op]], patience: int) 
 
 
 async def told(watch: RangeWatch, patience: int) -> Change | None:
-    """What the watch tells within so many turns of the scheduler."""
+    """Return what the watch reports within this many turns of the scheduler."""
     change: Change | None = None
 
     async def read() -> None:
@@ -91,7 +91,7 @@ async def told(watch: RangeWatch, patience: int) -> Change | None:
 
 
 async def test_what_is_not_folded_stays_bounded() -> None:
-    """M17, E7: a reader that never comes costs what its range holds, and no step folds more than twice what it adds."""
+    """M17, E7: a reader that never reads costs what its range holds; no step merges more than twice what it adds."""
     store = MemoryStore()
     size = 20
     async with store.watch_range(*RANGE) as watch:
@@ -105,7 +105,7 @@ async def test_what_is_not_folded_stays_bounded() -> None:
 
 @pytest.mark.parametrize("work", ["listing", "order", "difference"])
 async def test_no_step_does_all_of_it(monkeypatch: pytest.MonkeyPatch, work: str) -> None:
-    """E7: listing many records, putting many changes in order, and adding up many change sets."""
+    """E7: listing many records, sorting many changes, and merging many change sets."""
     in_this_step = longest = total = 0
 
     def counted(plain: Callable[..., object], size: Callable[..., int]) -> Callable[..., object]:
@@ -151,7 +151,7 @@ async def test_no_step_does_all_of_it(monkeypatch: pytest.MonkeyPatch, work: str
 
 
 async def test_a_cancelled_listing_begins_anew() -> None:
-    """M14: it has taken nothing, and what was changed meanwhile is told once."""
+    """M14: it has taken nothing, and later changes are reported once."""
     store = MemoryStore()
     await store.commit([Put(f"/k/{number:02}", b"") for number in range(40)])
     async with store.watch_range(*RANGE) as watch:

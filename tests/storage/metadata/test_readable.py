@@ -1,4 +1,4 @@
-"""Records as JSON lines: whole, one line each, and no value taken for another."""
+"""Records as JSON lines: complete, one line each, and unambiguous."""
 
 import base64
 import json
@@ -71,7 +71,7 @@ def test_an_index_hit_says_by_what_it_was_found() -> None:
 
 
 def test_a_listing_says_when_it_is_whole() -> None:
-    """M14: what is there, then the revision from which changes follow; also when nothing is there."""
+    """M14: the existing records, then the revision from which changes follow, even if there are none."""
     lines = [json.loads(line) for line in listing_lines(Change(9, (Record("/a", b"1", 3), Record("/b", b"2", 9))))]
     assert [(line["event"], line.get("key")) for line in lines] == [
         ("present", "/a"),
@@ -83,7 +83,7 @@ def test_a_listing_says_when_it_is_whole() -> None:
 
 
 def test_a_change_is_told_in_key_order_and_says_when_it_is_whole() -> None:
-    """R14: whoever reads lines can tell which belong to one step."""
+    """R14: a reader of lines can tell which changes belong to one step."""
     change = Change(9, (Record("/a", b"1", 9), Record("/c", b"2", 8)), ("/b", "/d"))
     lines = [json.loads(line) for line in change_lines(change)]
     assert [(line["event"], line["key"], line["revision"], line.get("more", False)) for line in lines] == [

@@ -55,7 +55,7 @@ RECORDS: st.SearchStrategy[LogRecord] = st.one_of(
 
 @given(st.lists(RECORDS, max_size=5))
 def test_records_survive_their_encoding(records: list[LogRecord]) -> None:
-    """R1: what is written is read, absent texts as absent and empty ones as empty."""
+    """R1: what is written is read; absent texts stay absent and empty ones empty."""
     assert list(decode(b"".join(map(encode, records)))) == records
 
 
@@ -83,7 +83,7 @@ def test_marker_records_are_kip_868s() -> None:
 
 @pytest.mark.parametrize("make", [BeginTransaction, AbortTransaction])
 def test_a_long_name_or_reason_is_refused(make: type[BeginTransaction | AbortTransaction]) -> None:
-    """R2: over 255 bytes of UTF-8 the writer refuses; absent decodes as None, not as ""."""
+    """R2: the writer refuses more than 255 bytes of UTF-8; absent decodes as None, not as ""."""
     assert list(decode(encode(make("é" * 127 + "e")))) == [make("é" * 127 + "e")]
     with pytest.raises(InvalidOperation):
         encode(make("é" * 128))
@@ -91,7 +91,7 @@ def test_a_long_name_or_reason_is_refused(make: type[BeginTransaction | AbortTra
 
 
 def test_an_unknown_tag_is_skipped() -> None:
-    """R1: records are flexible, so a later release may add what an older one need not know."""
+    """R1: records are flexible, so a later release may add fields that an older one need not know."""
     known = encode(Record("/k", b"v", 7, (IndexEntry("i", "x"),)))
     extended = bytearray(known)
     added = struct.pack(">BI3s", 200, 3, b"new")
@@ -109,6 +109,6 @@ def test_an_unknown_record_is_refused(kind: int, version: int, reason: str) -> N
 
 
 def test_a_higher_feature_level_is_refused() -> None:
-    """R25: what follows could mean what this release does not know."""
+    """R25: the following records could mean what this release does not know."""
     with pytest.raises(CorruptRecord, match=f"feature level {FEATURE_LEVEL + 1}"):
         list(decode(encode(FeatureLevel(1, FEATURE_LEVEL + 1))))

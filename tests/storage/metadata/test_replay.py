@@ -1,4 +1,4 @@
-"""What a log adds up to: transactions whole or not at all, wherever batches begin, and nothing out of place."""
+"""The state that a log gives: whole transactions or nothing of them, with any batch boundaries."""
 
 import pytest
 from hypothesis import given
@@ -31,7 +31,7 @@ BEGIN, END, ABORT = BeginTransaction("t"), EndTransaction(), AbortTransaction("r
 
 
 def replay(*records: LogRecord, level: int = 2) -> Replay:
-    """A log of these records, in one batch, behind its feature level and a record and a session to be changed."""
+    """Replay these records in one batch, after a feature level, and a record and a session to change."""
     reading = Replay(Image())
     reading.batch(encode(FeatureLevel(0, level)))
     reading.batch(encode(Record("/a", b"1", 1, (IndexEntry("i", "x"),))) + encode(SequenceAdvance(1, 5)))
@@ -41,7 +41,7 @@ def replay(*records: LogRecord, level: int = 2) -> Replay:
 
 
 def state(image: Image) -> object:
-    """All that an image holds, as a value to compare."""
+    """Return everything in an image, as a comparable value."""
     return (
         image.revision,
         image.sequence,
@@ -73,7 +73,7 @@ def test_an_empty_transaction_changes_nothing() -> None:
 
 
 def test_a_transaction_is_its_records_at_its_end() -> None:
-    """R3, R14: nothing of it before, all of it after."""
+    """R3, R14: nothing of it before its end, all of it after."""
     before = state(replay().image)
     for count in range(len(EVERYTHING) + 1):
         reading = replay(BEGIN, *EVERYTHING[:count])
@@ -86,7 +86,7 @@ def test_a_transaction_is_its_records_at_its_end() -> None:
 
 @pytest.mark.parametrize("count", range(len(EVERYTHING) + 1))
 def test_an_abort_leaves_the_state_before_the_begin(count: int) -> None:
-    """R15: values, versions, indexes, counters and sessions, whatever was in it; the same revision comes again."""
+    """R15: values, versions, indexes, counters and sessions; the revision is used again."""
     reading = replay(BEGIN, *EVERYTHING[:count], ABORT)
     assert state(reading.image) == state(replay().image)
     assert (reading.begun, reading.open_records, reading.aborted) == (None, 0, 1)
@@ -104,7 +104,7 @@ def test_an_abort_leaves_the_state_before_the_begin(count: int) -> None:
     ],
 )
 def test_a_begin_while_one_is_open_is_fatal(records: tuple[LogRecord, ...], reason: str) -> None:
-    """R4: transactions never nest."""
+    """R4: transactions are never nested."""
     with pytest.raises(CorruptRecord, match=reason):
         replay(*records)
 
@@ -112,7 +112,7 @@ def test_a_begin_while_one_is_open_is_fatal(records: tuple[LogRecord, ...], reas
 @pytest.mark.parametrize("marker", [END, ABORT])
 @pytest.mark.parametrize("before", [(), (Record("/b", b"", 4),), (BEGIN, END), (BEGIN, ABORT)])
 def test_an_end_without_a_begin_is_fatal(before: tuple[LogRecord, ...], marker: LogRecord) -> None:
-    """R5: with none open there is nothing to end or abort."""
+    """R5: without an open transaction there is nothing to end or abort."""
     with pytest.raises(CorruptRecord, match=f"{type(marker).__name__} with no transaction open"):
         replay(*before, marker)
 
@@ -129,14 +129,14 @@ def test_nothing_stands_between_begin_and_end_but_its_own_records(outsider: LogR
 
 @pytest.mark.parametrize("outsider", [SnapshotHeader(1, 1, 1), SnapshotFooter(0)])
 def test_records_of_snapshots_do_not_stand_in_a_log(outsider: LogRecord) -> None:
-    """R21: neither in a transaction nor outside."""
+    """R21: this holds in a transaction and outside."""
     for before in ((), (BEGIN,)):
         with pytest.raises(CorruptRecord, match="does not belong in a log"):
             replay(*before, outsider)
 
 
 def test_an_unfinished_transaction_is_the_last_thing_in_the_log() -> None:
-    """R18: the log does not go on in another file behind it."""
+    """R18: no other log file follows it."""
     replay(BEGIN, *EVERYTHING, END).end_file()
     replay(BEGIN, *EVERYTHING, ABORT).end_file()
     with pytest.raises(CorruptRecord, match="open at the end of a file"):
@@ -145,7 +145,7 @@ def test_an_unfinished_transaction_is_the_last_thing_in_the_log() -> None:
 
 @pytest.mark.parametrize("marker", [BEGIN, END, ABORT])
 def test_a_marker_needs_its_feature_level(marker: LogRecord) -> None:
-    """R25: in a log of level 1 any marker is fatal, an open transaction at its end above all."""
+    """R25: in a log of level 1 any marker is fatal, even an open transaction at the end."""
     with pytest.raises(CorruptRecord, match="needs feature level 2, but the log has 1"):
         replay(marker, level=1)
 
@@ -165,7 +165,7 @@ CHANGE_SETS = st.lists(st.tuples(st.lists(OPS, min_size=1, max_size=5, unique_by
 
 
 def history(change_sets: list[tuple[list[Op], str]]) -> tuple[list[LogRecord], Image]:
-    """Change sets committed plain (C), in a transaction (E), or aborted (A): their log, and what they add up to."""
+    """Draw change sets committed plain (C), in a transaction (E), or aborted (A): their log and their result."""
     image = Image()
     records: list[LogRecord] = []
     first: list[Op] = [Put("/first", b"")]
@@ -186,7 +186,7 @@ def history(change_sets: list[tuple[list[Op], str]]) -> tuple[list[LogRecord], I
 
 @given(CHANGE_SETS, st.data())
 def test_batch_boundaries_are_free(change_sets: list[tuple[list[Op], str]], data: st.DataObject) -> None:
-    """R10: one record a batch, or an end and the next begin in one, or all in one: the image is the same."""
+    """R10: one record per batch, an end with the next begin, or all in one batch: the image is the same."""
     records, image = history(change_sets)
     one_each, all_in_one, drawn = Replay(Image()), Replay(Image()), Replay(Image())
     for record in records:
@@ -202,7 +202,7 @@ def test_batch_boundaries_are_free(change_sets: list[tuple[list[Op], str]], data
 
 @given(CHANGE_SETS)
 def test_every_prefix_is_whole_change_sets(change_sets: list[tuple[list[Op], str]]) -> None:
-    """R13, R27: behind any record the image is that of the transactions that have ended, the same each time."""
+    """R13, R27: after any record the image is that of the finished transactions, at every replay."""
     records, _ = history(change_sets)
     reading = Replay(Image())
     expected = state(reading.image)
@@ -230,7 +230,7 @@ def read_back(bodies: list[bytes]) -> Image:
 
 @pytest.mark.parametrize(("count", "size"), [(1, 10), (3, 5000), (100, 100), (5000, 100), (3, 500_000), (700, 20_000)])
 def test_a_transaction_fills_any_number_of_batches(count: int, size: int) -> None:
-    """R8: in pieces of bounded size, of batches of 8 KiB, or of one larger record that stands alone."""
+    """R8: in pieces of bounded size, of batches of 8 KiB, or of one larger record alone."""
     change_set: list[DataRecord] = [Record(f"/{number:05}", bytes(size), 1) for number in range(count)]
     pieces = list(transactions.pieces("name", change_set))
     for piece in pieces:
@@ -242,7 +242,7 @@ def test_a_transaction_fills_any_number_of_batches(count: int, size: int) -> Non
 
 
 def test_what_fits_one_batch_needs_no_transaction() -> None:
-    """R8: 8 KiB of records, or one record, however large."""
+    """R8: this means 8 KiB of records, or one record of any size."""
     assert transactions.fits_one_batch([Record("/a", bytes(1_000_000), 1)])
     assert transactions.fits_one_batch([Record("/a", bytes(4000), 1), Record("/b", bytes(4000), 1)])
     assert not transactions.fits_one_batch([Record("/a", bytes(4000), 1), Record("/b", bytes(4200), 1)])
@@ -250,7 +250,7 @@ def test_what_fits_one_batch_needs_no_transaction() -> None:
 
 
 def test_names_and_reasons_are_cut_to_what_a_marker_takes() -> None:
-    """R2: at a character's border."""
+    """R2: the cut is at a character's border."""
     assert transactions.shortened("é" * 200) == "é" * 127
     (body,) = transactions.abort("x" * 1000)
     assert body.data == encode(AbortTransaction("x" * 255))

@@ -1,4 +1,4 @@
-"""A large change set is decided and shown with pauses, and nobody sees a part of it (R14)."""
+"""A large change set is decided and shown with pauses, and nobody sees part of it (R14)."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -61,7 +61,7 @@ STORES: list[Callable[[], AbstractAsyncContextManager[ImageStore]]] = [embedded,
 async def test_readers_see_all_or_nothing(
     change: Callable[[], list[Op]], opened: Callable[[], AbstractAsyncContextManager[ImageStore]]
 ) -> None:
-    """R14, M14, E7: get, scan, query, barrier, peek and watches, whenever they look; watches get one revision."""
+    """R14, M14, E7: get, scan, query, barrier, peek and watches see this at any moment; watches get one revision."""
     async with opened() as store:
         await store.commit(written(b"old"))
         before = await store.barrier()
@@ -126,7 +126,7 @@ async def test_readers_see_all_or_nothing(
 
 
 async def test_no_step_shows_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """E7: a session's end and a range deletion are one record each, and yet many keys."""
+    """E7: a session's end and a range deletion are one record each, but many keys."""
     parts: list[int] = []
     apply_each = Image.apply_each
 
@@ -167,7 +167,7 @@ async def test_no_step_decides_all_of_it(
     module: object,
     work: str,
 ) -> None:
-    """E7: a large change set is measured, judged and made into records some operations at a time."""
+    """E7: it is measured, decided and turned into records some operations at a time."""
     plain = getattr(module, work)
     in_this_step = longest = total = 0
 
@@ -193,7 +193,7 @@ async def test_no_step_decides_all_of_it(
 
 
 async def test_proposals_that_wait_for_a_large_one_are_decided_behind_it() -> None:
-    """R14, M1: the store in memory decides one change set at a time, also while one of them pauses."""
+    """R14, M1: the store in memory decides one change set at a time, even while one of them pauses."""
     store = MemoryStore()
     revisions: list[int] = []
 
@@ -212,7 +212,7 @@ async def test_proposals_that_wait_for_a_large_one_are_decided_behind_it() -> No
 
 @every_schedule(steps=st.integers(0, 60))
 async def test_a_cancelled_one_is_whole_or_absent(steps: int) -> None:
-    """R14, R15: and the store in memory goes on."""
+    """R14, R15: the store in memory continues."""
     store = MemoryStore()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.commit, written(b"new"))
@@ -226,7 +226,7 @@ async def test_a_cancelled_one_is_whole_or_absent(steps: int) -> None:
 
 @every_schedule(examples_max=20)
 async def test_a_snapshot_in_the_middle_is_from_before_or_after() -> None:
-    """R14: what a snapshot has not read yet it keeps as it was, part by part."""
+    """R14: a snapshot keeps what it has not read yet, part by part."""
     disk = SimulatedFiles(seed=1)
     async with EmbeddedStore.open(disk, DATA) as store:
         await store.commit(written(b"old"))

@@ -1,4 +1,4 @@
-"""Snapshots: what they hold, what they refuse, and that they are the same as the log they stand for."""
+"""Snapshots: what they contain, what they refuse, and that they equal the log that they replace."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +60,7 @@ def sample() -> Image:
 
 
 def state(image: Image) -> object:
-    """All that an image holds, as a value to compare."""
+    """Return everything in an image, as a comparable value."""
     return (
         image.revision,
         image.sequence,
@@ -81,7 +81,7 @@ async def write_and_load(image: Image) -> Image:
 
 
 async def test_a_snapshot_is_the_state() -> None:
-    """R27: records with versions, indexes, sessions, counters and revision come back as they were."""
+    """R27: records with versions, indexes, sessions, counters and revision are restored."""
     image = sample()
     loaded = await write_and_load(image)
     assert state(loaded) == state(image)
@@ -92,12 +92,12 @@ async def test_a_snapshot_is_the_state() -> None:
 
 
 async def test_an_empty_state_is_a_state() -> None:
-    """R27: a store that never held anything comes back as that."""
+    """R27: a store that never had anything is restored as such."""
     assert state(await write_and_load(Image())) == state(Image())
 
 
 async def test_the_state_is_that_of_the_moment_it_was_taken() -> None:
-    """R22: what is written while a snapshot is being written is not in it."""
+    """R22: writes during a snapshot are not in it."""
     image = sample()
     disk = new_disk()
     before = state(image)
@@ -123,7 +123,7 @@ CHANGES: st.SearchStrategy[list[Op]] = st.lists(
 
 @given(st.lists(CHANGES, max_size=5), st.lists(CHANGES, max_size=20), st.integers(1, 7))
 def test_a_view_stands_still_while_its_image_moves(before: list[list[Op]], after: list[list[Op]], slice_: int) -> None:
-    """R22, R27: read in slices between which records come, change and go, it is the state it was taken of."""
+    """R22, R27: read in slices, between which records change, it is the state from its start."""
     image = Image()
     for number in range(0, 30, 2):
         commit(image, Put(f"/{number:02}", b""))
@@ -142,14 +142,14 @@ def test_a_view_stands_still_while_its_image_moves(before: list[list[Op]], after
 
 @pytest.mark.parametrize("records_max", [1, 7, 10_000])
 async def test_batching_does_not_matter(monkeypatch: pytest.MonkeyPatch, records_max: int) -> None:
-    """R23: however many records share a batch, the loaded image is the same."""
+    """R23: with any number of records per batch, the loaded image is the same."""
     monkeypatch.setattr(snapshots, "SLICE_RECORDS_MAX", records_max)
     image = sample()
     assert state(await write_and_load(image)) == state(image)
 
 
 async def test_a_snapshot_holds_no_markers() -> None:
-    """R21: nothing but a header, plain records and a footer."""
+    """R21: it has only a header, plain records and a footer."""
     disk = new_disk()
     await snapshots.write(disk, DIRECTORY, snapshots.View(sample(), POINT))
     data = disk.content(PATH)
@@ -188,7 +188,7 @@ HEADER = SnapshotHeader(3, *POINT)
     ],
 )
 def test_what_a_snapshot_never_holds_is_refused(records: list[LogRecord], reason: str) -> None:
-    """R21: loading one with markers, or one that is not whole, is an error that names the file."""
+    """R21: loading one with markers, or an incomplete one, is an error that names the file."""
     disk = new_disk()
     put_file(disk, *records)
     with pytest.raises(CorruptMetadata, match=reason) as caught:
@@ -197,7 +197,7 @@ def test_what_a_snapshot_never_holds_is_refused(records: list[LogRecord], reason
 
 
 async def test_a_damaged_snapshot_is_refused() -> None:
-    """D9: it was whole when it got its name, so any damage is damage to confirmed data."""
+    """D9: it was complete when it got its name, so any damage is damage to confirmed data."""
     disk = new_disk()
     await snapshots.write(disk, DIRECTORY, snapshots.View(sample(), POINT))
     size = len(disk.content(PATH))
@@ -213,7 +213,7 @@ async def test_a_damaged_snapshot_is_refused() -> None:
 
 
 async def test_power_loss_at_every_operation() -> None:
-    """R27: there is always a whole snapshot, the old one or the new one, and no remains of an unfinished one."""
+    """R27: there is always one complete snapshot, old or new, and no remains of an unfinished one."""
     old, new = sample(), sample()
     commit(new, Put("/new", b""))
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""Records by key: what goes in comes out, in order, whenever the order is made, and the collector has nothing to do."""
+"""Records by key: what goes in comes out, in order, and costs the garbage collector nothing."""
 
 import gc
 
@@ -14,7 +14,7 @@ FULL = Record("/b", b"2", 2, (IndexEntry("i", "x"), IndexEntry("j", "")), "p", 7
 
 
 def test_records_come_back_as_they_were() -> None:
-    """M1: all fields, of their own types; and what a write replaced or removed."""
+    """M1: all fields have their own types; this includes what a write replaced or removed."""
     table = RecordTable()
     assert table.put(FULL) is None
     assert table.put(PLAIN) is None
@@ -34,7 +34,7 @@ def test_records_come_back_as_they_were() -> None:
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_keys_are_in_order(settled: bool) -> None:
-    """M11: in the order of their UTF-8 bytes, end excluded, before and after recovery is over."""
+    """M11: in the order of their UTF-8 bytes, without the end, before and after recovery is over."""
     table = RecordTable()
     if settled:
         table.settle()
@@ -50,7 +50,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove", "read", "settle"]),
 
 @given(STEPS)
 def test_sorting_late_is_sorting(steps: list[tuple[str, int]]) -> None:
-    """M11: whatever is added, removed and read in whichever order, both kinds of set hold the same."""
+    """M11: whatever is added, removed and read in any order, both kinds of set have the same content."""
     late, early, model = SortedSet[int](sorts_late=True), SortedSet[int](sorts_late=False), set[int]()
     for step, value in steps:
         if step == "settle":
@@ -67,7 +67,7 @@ def test_sorting_late_is_sorting(steps: list[tuple[str, int]]) -> None:
 
 
 def test_the_collector_stops_looking() -> None:
-    """A record in the table costs a full collection nothing, with index entries or without."""
+    """A record in the table costs a full collection nothing, with or without index entries."""
     table = RecordTable()
     gc.collect()
     before = len(gc.get_objects())

@@ -1,4 +1,4 @@
-"""Whether the files are whole: everything that can be wrong with one is found, and nothing else is called damage."""
+"""Verification of files: it finds everything that can be wrong, and reports nothing else as damage."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,7 +65,7 @@ def the_damaged(reports: Iterable[FileReport]) -> CorruptMetadata:
 
 
 def write_snapshot_file(data: Path, point: Point, records: list[LogRecord], *, revision: int = 100) -> Path:
-    """A snapshot of any content, at any place, with checksums that are right."""
+    """Write a snapshot of any content, at any place, with valid checksums."""
     content = [SnapshotHeader(revision, *point), *records, SnapshotFooter(len(records))]
     body = Body(b"".join(encode(record) for record in content), len(content))
     path = data / "metadata" / f"{point.sequence:020}.snapshot"
@@ -110,7 +110,7 @@ async def test_a_snapshot_and_the_log_behind_it(data: Path) -> None:
 
 
 async def test_a_snapshot_is_held_against_the_log_that_led_to_it(data: Path) -> None:
-    """R27: a crash between a snapshot and the trimming leaves both, and they must agree; so at another level (R26)."""
+    """R27: a crash between a snapshot and the trimming leaves both, which must agree, also at another level (R26)."""
     (path,) = (data / "metadata").glob("*.log")
     log = path.read_bytes()
     await write_snapshot(DISK, data, feature_level=1)
@@ -121,7 +121,7 @@ async def test_a_snapshot_is_held_against_the_log_that_led_to_it(data: Path) -> 
 
 
 def point_before(path: Path, batch: FoundBatch) -> Point:
-    """Where a batch of the file begins, in the log."""
+    """Return where a batch of the file begins, in the log."""
     said = place_before(path.read_bytes()[batch.offset :])
     assert said is not None
     return said
@@ -182,7 +182,7 @@ def test_a_snapshot_of_another_history_is_found(data: Path) -> None:
     ],
 )
 def test_a_snapshot_that_contradicts_itself_is_found(tmp_path: Path, records: list[LogRecord], word: str) -> None:
-    """R21, M8: also markers, which never stand in one."""
+    """R21, M8: this includes markers, which a snapshot never has."""
     (tmp_path / "metadata").mkdir()
     path = write_snapshot_file(tmp_path, Point(7, 1), records)
     write_log_file(tmp_path, Point(7, 1))
@@ -192,7 +192,7 @@ def test_a_snapshot_that_contradicts_itself_is_found(tmp_path: Path, records: li
 
 
 def test_a_damaged_file_does_not_hide_what_is_behind_it(data: Path) -> None:
-    """And what is behind it is held against what it says of itself."""
+    """What follows is compared with its own statements."""
     point = point_after(data)
     (first,) = (data / "metadata").glob("*.log")
     second = write_log_file(data, point, [Record("/a", b"", next_revision(DISK, data))])
@@ -263,7 +263,7 @@ def test_what_only_the_last_file_may_end_in(data: Path) -> None:
 
 
 async def test_it_finds_damage_wherever_opening_does() -> None:
-    """R9, D9: every flipped byte, of the log and of a snapshot: verifying refuses if and only if opening would."""
+    """R9, D9: for every flipped byte of log and snapshot, verification refuses if and only if opening would."""
     whole = SimulatedFiles()
     await fill(whole, SIMULATED, large=False)
     await write_snapshot(whole, SIMULATED)

@@ -1,4 +1,4 @@
-"""The table that finds watches by key; what watches tell is in the conformance suite."""
+"""The table that finds watches by key. The conformance suite tests what watches report."""
 
 import random
 
@@ -7,7 +7,7 @@ from storage.metadata.watches import ImageRangeWatch, RangeTable, Watches
 
 
 def test_a_key_finds_exactly_the_ranges_that_hold_it() -> None:
-    """M14: whatever ranges were added and removed, and no cut is kept that nobody needs."""
+    """M14: after any additions and removals, no unneeded boundary is kept."""
     rng = random.Random(7)
     watches = Watches(Image())
     letters = "abcdefghij"

@@ -32,7 +32,7 @@ class Attacker:
         self.complaints: list[str] = []
 
     def goes_on(self) -> bool:
-        """Whether its time is not over."""
+        """Whether there is time left."""
         return trio.current_time() < self.until
 
     async def in_parallel(self, tasks: int, attack: Callable[["Attacker", Random], Awaitable[None]]) -> None:
@@ -84,7 +84,7 @@ class AttackerClient(WireClient):
     """A connection that the broker may close at any time."""
 
     async def receive(self) -> pb.BaseCommand:
-        """The next command.
+        """Return the next command.
 
         Raises:
             trio.BrokenResourceError: the broker has closed the connection.

@@ -27,11 +27,11 @@ PREFIX: Final = "persistent://public/default/"
 ID_BYTES: Final = 24
 """The most bytes that an id takes here in an ACK."""
 ID_BYTES_MIN: Final = 4
-"""The least bytes that an id takes here in an ACK."""
+"""The fewest bytes that an id takes here in an ACK."""
 
 
 async def _ask(attacker: Attacker, client: AttackerClient, what: str, command: pb.BaseCommand, *served: int) -> None:
-    """Ask; the answer must be of one of these types."""
+    """Send a request; the answer must have one of these types."""
     answer = await client.ask(command)
     attacker.counts["inputs"] += 1
     if answer.type not in served:
@@ -49,7 +49,7 @@ async def _send(
 
 
 def _metadata(size: int) -> bytes:
-    """A message whose metadata have so many bytes, most of them one property's."""
+    """Make a message whose metadata have this size, almost all of it in one property."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     metadata.properties.add(key="k", value="")
     while (missing := size - metadata.ByteSize()) > 0:
@@ -58,7 +58,7 @@ def _metadata(size: int) -> bytes:
 
 
 async def names(attacker: Attacker) -> None:
-    """Names at their bound and one byte above."""
+    """Send names at their bound, and one byte longer."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         letter = chance.choice("abcdefgh")
@@ -74,7 +74,7 @@ async def names(attacker: Attacker) -> None:
 
 
 async def messages(attacker: Attacker) -> None:
-    """Messages, metadata and schemas at their bounds and above."""
+    """Send messages, metadata and schemas at their bounds, and larger ones."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         async with attacker.client() as client:
@@ -91,7 +91,7 @@ async def messages(attacker: Attacker) -> None:
 
 
 async def acknowledgements(attacker: Attacker) -> None:
-    """ACKs with as many ids, and sets as long, as they may have."""
+    """Send ACKs with the most ids, and the longest sets, that are allowed."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         async with attacker.client() as client:
@@ -106,7 +106,7 @@ async def acknowledgements(attacker: Attacker) -> None:
 
 
 async def larger_commands(attacker: Attacker) -> None:
-    """Commands above their bound, which end the connection."""
+    """Send commands above their bound, which end the connection."""
     ids = [message_id(number, number) for number in range(IDS_BYTES_MAX // ID_BYTES_MIN)]
     schema = pb.Schema(name="s", schema_data=b"x" * DECLARING_BYTES_MAX, type=pb.Schema.Type.Avro)
     larger = [

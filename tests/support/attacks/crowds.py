@@ -1,7 +1,7 @@
 """Attacks by number: more producers, consumers and so on than a client may have, on the attackers' own topics.
 
-Each reaches a bound of docs/bounds.md, if there is time. What is below the bound is served. What is above it is
-refused, forgotten or held back. Other clients must not notice.
+Each attack reaches a bound of docs/bounds.md, if there is time. The broker must serve what is below the bound. It must
+refuse, forget or delay what is above it. Other clients must not notice.
 """
 
 from contextlib import suppress
@@ -30,16 +30,16 @@ OWN: Final = "persistent://public/default/crowd"
 SCALABLE: Final = "topic://public/default/crowd-aborted"
 SEGMENT: Final = "segment://public/default/crowd-aborted/0000-ffff-0"
 AT_ONCE: Final = 100
-"""Commands that are sent before their answers are read."""
+"""The number of commands that are sent before their answers are read."""
 BATCH: Final = 1_000
-"""Messages of a batch."""
+"""The number of messages in a batch."""
 TOPICS: Final = 1_000
-"""New topics of one attack. How many there may be has no bound; each costs what docs/bounds.md says."""
+"""New topics of one attack. Their number has no bound; docs/bounds.md says what each costs."""
 SEEKERS: Final = 500
 
 
 async def producers(attacker: Attacker) -> None:
-    """As many producers as one connection may have, and more. Each stores a message, which deduplication remembers."""
+    """Open the most producers that one connection may have, and more. Each stores a message."""
 
     async def once(attacker: Attacker, _chance: Random) -> None:
         async with attacker.client() as client:
@@ -57,7 +57,7 @@ async def producers(attacker: Attacker) -> None:
 
 
 async def consumers(attacker: Attacker) -> None:
-    """As many consumers as one connection may have, and more."""
+    """Open the most consumers that one connection may have, and more."""
 
     async def once(attacker: Attacker, _chance: Random) -> None:
         ask = partial(commands.subscribe, OWN, "crowd", sub_type=pb.CommandSubscribe.Shared)
@@ -71,7 +71,7 @@ async def consumers(attacker: Attacker) -> None:
 
 
 async def unacknowledged(attacker: Attacker) -> None:
-    """A consumer that takes all it can get and acknowledges nothing."""
+    """Receive everything with one consumer, and acknowledge nothing."""
     topic = f"{OWN}-unacknowledged"
 
     async def once(attacker: Attacker, chance: Random) -> None:
@@ -97,7 +97,7 @@ async def unacknowledged(attacker: Attacker) -> None:
 
 
 async def aborted(attacker: Attacker) -> None:
-    """Transactions that write a message and are aborted, by the thousand."""
+    """Abort thousands of transactions that wrote a message."""
     with suppress(OSError):
         await trio.to_thread.run_sync(Admin(f"http://{attacker.http}").create, SCALABLE)
 
@@ -116,7 +116,7 @@ async def aborted(attacker: Attacker) -> None:
 
 
 async def gaps(attacker: Attacker) -> None:
-    """A producer that leaves a gap between each two of its sequence ids, which deduplication has to remember."""
+    """Leave a gap between each two sequence ids of a producer, because deduplication must remember the gaps."""
 
     async def once(attacker: Attacker, _chance: Random) -> None:
         async with attacker.client() as client:
@@ -132,7 +132,7 @@ async def gaps(attacker: Attacker) -> None:
 
 
 async def holes(attacker: Attacker) -> None:
-    """A consumer that acknowledges every second message, so that the cursor has to remember each."""
+    """Acknowledge every second message, because the cursor must remember each range."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         asked = commands.subscribe(f"{OWN}-holes", f"s{chance.getrandbits(30)}", 1, 1)
@@ -145,18 +145,18 @@ async def holes(attacker: Attacker) -> None:
                 stored = [(await client.receive()).send_receipt.message_id for _ in range(2 * AT_ONCE)]
                 attacker.counts["holes"] += AT_ONCE
                 if made > STORED_MAX + AT_ONCE:
-                    # Without an answer they are kept in memory, as far as there is room.
+                    # Acknowledgements without an answer are kept in memory as long as there is room.
                     await client.send(commands.ack(1, stored[1::2]))
                     continue
                 answer = (await client.ask(commands.ack(1, stored[1::2], request_id=2))).ack_response
                 if answer.HasField("error") != (made > STORED_MAX):
-                    attacker.complaints.append(f"{made:,} holes were answered by {answer.message or 'yes'}")
+                    attacker.complaints.append(f"{made:,} gaps were answered by {answer.message or 'success'}")
 
     await attacker.in_parallel(1, once)
 
 
 async def seekers(attacker: Attacker) -> None:
-    """Readers that seek and lose their connection: the broker remembers where they were for their return."""
+    """Let readers seek and lose their connection, because the broker remembers their positions."""
     ask = partial(commands.subscribe, f"{OWN}-sought", durable=False, start=message_id(0, 0))
 
     async def once(attacker: Attacker, chance: Random) -> None:
@@ -172,7 +172,7 @@ async def seekers(attacker: Attacker) -> None:
 
 
 async def topics(attacker: Attacker) -> None:
-    """A new topic for each producer, and a subscription on it that nobody deletes."""
+    """Create a topic for each producer, with a subscription that nobody deletes."""
     numbers = count()
 
     async def once(attacker: Attacker, _chance: Random) -> None:
@@ -197,13 +197,13 @@ async def _ask_all(client: AttackerClient, asked: list[pb.BaseCommand]) -> list[
 def _judge(
     attacker: Attacker, what: str, numbers: range, answers: list[pb.BaseCommand], served: int, bound: int
 ) -> None:
-    """Below the bound all are served, and from there on none is."""
+    """Check that all requests below the bound were served, and all above it refused."""
     attacker.counts[what] += len(numbers)
     due = max(0, min(bound - numbers.start, len(numbers)))
     found = sum(answer.type == served for answer in answers)
     if found != due:
         refused = next((answer.error.message for answer in answers if answer.type != served), "")
-        attacker.complaints.append(f"of {what} {numbers} {found} were served, and {due} are due: {refused}")
+        attacker.complaints.append(f"of {what} {numbers}, {found} were served instead of {due}: {refused}")
 
 
 ATTACKS: Final = (

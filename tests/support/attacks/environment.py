@@ -33,7 +33,7 @@ DISK_BYTES: Final = 128 * 1024 * 1024
 FULL_SECONDS: Final = 3
 LARGE_BYTES: Final = 200_000
 AWAY_SECONDS: Final = 14
-"""Longer than the broker's session in etcd lasts."""
+"""Longer than the broker's session in etcd."""
 DESCRIPTORS: Final = 700
 """A few more than a broker needs; with fewer it refuses to start."""
 
@@ -105,7 +105,7 @@ def full_disk(folder: Path, seed: int, seconds: float) -> Verdict:
         async with attacker.client() as client:
             await client.produce(1, "persistent://public/default/nobody-reads")
             for number in count():
-                # So much that the journal needs its next file while the disk is full.
+                # These are so many bytes that the journal needs its next file while the disk is full.
                 await client.send_payload(commands.send(1, number), message(bytes(LARGE_BYTES)))
                 if (await client.receive()).type != pb.BaseCommand.SEND_RECEIPT:
                     attacker.counts["sends refused"] += 1
@@ -162,7 +162,7 @@ def _besiege_and_kill(broker: RunningBroker, attack: Attack, seed: int, seconds:
 
 
 def _and_after_kill(broker: RunningBroker, verdict: Verdict, witnesses: list[AnyWitness]) -> Verdict:
-    """The verdict, and what is found when the broker was killed and started again."""
+    """Return the attack's verdict, with what is found after the broker was killed."""
     after = judge_after_kill(broker, witnesses)
     verdict.complaints += [f"after kill -9: {complaint}" for complaint in after.complaints]
     verdict.notes.append(f"and after kill -9 {after.did}")

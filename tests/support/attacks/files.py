@@ -34,7 +34,7 @@ from tidewire.protocol.errors import TidewireError
 WORK_SECONDS: Final = 1.5
 """How long the witness works, each of three times."""
 TOLD_SECONDS_MAX: Final = 60
-"""A reader that gets nothing for this time was not told."""
+"""A reader that gets nothing for this long counts as not told."""
 FLAGS: Final = (
     *("--ledger-age-seconds-max", "0.5"),
     *("--journal-file-bytes-max", "1MiB"),
@@ -69,7 +69,7 @@ KINDS: Final = tuple(
 
 
 def kind_of(relative: str) -> Kind | None:
-    """What kind of file it is; None: of one that is missing in the table."""
+    """Return the kind of a file; None if the table has no kind for it."""
     return next((kind for kind in KINDS if kind.pattern.fullmatch(relative)), None)
 
 
@@ -84,12 +84,12 @@ class Stock:
     complaints: list[str] = field(default_factory=list)
 
     def paths(self, kind: Kind) -> list[str]:
-        """The files of a kind, sorted."""
+        """Return the files of a kind, sorted."""
         return _of_kind(self.folder, kind)
 
 
 def stocked(folder: Path, seed: int) -> Stock:
-    """Make one in an empty folder; blocks."""
+    """Make a stock in an empty folder; blocks."""
     folder.mkdir()
     data, older = folder / "data", folder / "older"
     with running_broker(data, *FLAGS) as broker:
@@ -107,7 +107,7 @@ def stocked(folder: Path, seed: int) -> Stock:
     stock = Stock(data, older, witness, list(witness.complaints))
     for path in _files(data):
         if kind_of(path) is None:
-            stock.complaints.append(f"{path} is of a kind that is not in the table of kinds: add it")
+            stock.complaints.append(f"{path} has a kind that is missing in the table of kinds. Add it.")
     for kind in KINDS:
         if not stock.paths(kind):
             stock.complaints.append(f"the stocked folder has no {kind.name}")
@@ -127,18 +127,18 @@ async def _work(witness: Witness) -> None:
 
 
 class Done(NamedTuple):
-    """What was damaged."""
+    """The damage that was done."""
 
     how: str
     paths: tuple[str, ...]
 
 
 Damage = Callable[[Stock, Path, str, Random], Done | None]
-"""Damages a file of the copy, given the copy's folder and the path in it. None: that file cannot be so damaged."""
+"""Damages a file of the copy, given the copy's folder and the path in it. None: this damage does not apply."""
 
 
 def flip(_stock: Stock, copy: Path, path: str, chance: Random) -> Done | None:
-    """One bit."""
+    """Flip one bit."""
     content = bytearray((copy / path).read_bytes())
     used = _used(content)
     if not used:
@@ -150,7 +150,7 @@ def flip(_stock: Stock, copy: Path, path: str, chance: Random) -> Done | None:
 
 
 def truncate(_stock: Stock, copy: Path, path: str, chance: Random) -> Done | None:
-    """A part of what was written is missing at the end."""
+    """Cut off a part of the written bytes at the end."""
     content = (copy / path).read_bytes()
     used = _used(content)
     if not used:
@@ -161,7 +161,7 @@ def truncate(_stock: Stock, copy: Path, path: str, chance: Random) -> Done | Non
 
 
 def extend(_stock: Stock, copy: Path, path: str, chance: Random) -> Done | None:
-    """Something follows that nobody wrote."""
+    """Append bytes that the broker did not write."""
     junk = chance.randbytes(chance.choice((1, 100, 5_000)))
     with (copy / path).open("ab") as file:
         file.write(junk)
@@ -169,13 +169,13 @@ def extend(_stock: Stock, copy: Path, path: str, chance: Random) -> Done | None:
 
 
 def delete(_stock: Stock, copy: Path, path: str, _chance: Random) -> Done | None:
-    """The file is gone."""
+    """Delete the file."""
     (copy / path).unlink()
     return Done("deleted", (path,))
 
 
 def older(stock: Stock, copy: Path, path: str, chance: Random) -> Done | None:
-    """The file is as it, or another of its kind, was in an earlier life of the broker."""
+    """Replace the file by an earlier state of it, or of another file of its kind."""
     content = (copy / path).read_bytes()
     same = [path] if (stock.older / path).exists() else _of_kind(stock.older, kind_of(path))
     before = [found for found in same if (stock.older / found).read_bytes() != content]
@@ -187,7 +187,7 @@ def older(stock: Stock, copy: Path, path: str, chance: Random) -> Done | None:
 
 
 def swap(stock: Stock, copy: Path, path: str, chance: Random) -> Done | None:
-    """Two files have each other's names."""
+    """Swap the names of two files."""
     content = (copy / path).read_bytes()
     paths = _of_kind(stock.folder, kind_of(path))
     others = [other for other in paths if other != path and (copy / other).read_bytes() != content]
@@ -272,7 +272,7 @@ def _refusal(said: str, data_dir: Path) -> _Outcome:
     if len(sentences) != 1 or "Traceback" in said:
         outcome.complaints.append(f"refused without a sentence: {said[-1000:]}")
     elif str(data_dir) not in sentences[0]:
-        # The file, or the folder: who compares two files that do not go together cannot tell which one is wrong.
+        # The file or the folder: if two files do not match, the broker cannot know which one is wrong.
         outcome.complaints.append(f"refused, and neither file nor folder is named: {sentences[0]}")
     return outcome
 
@@ -301,7 +301,7 @@ async def _judge(witness: Witness, broker: RunningBroker, names: Sequence[str]) 
 
 
 async def _read(client: Client, topic: str, seen: Counter[bytes]) -> str | None:
-    """Read the topic to its end; what was told instead, if it was."""
+    """Read the topic to its end. Return the messages, or the error that came instead."""
     try:
         with trio.move_on_after(TOLD_SECONDS_MAX):
             async with client.producer(topic) as producer, client.reader(topic) as reader:
@@ -315,7 +315,7 @@ async def _read(client: Client, topic: str, seen: Counter[bytes]) -> str | None:
 
 
 def _used(content: bytes | bytearray) -> int:
-    """Bytes up to the last one that is not zero: files are filled with zeros ahead."""
+    """Return the size up to the last byte that is not zero, because files are preallocated with zeros."""
     return len(content.rstrip(b"\0"))
 
 

@@ -22,15 +22,15 @@ CLIENTS: Final = {
     "tidewire_client_memory_bytes received": "bytes received",
     "tidewire_client_memory_bytes unread": "bytes unread",
 }
-"""What goes with a client: `/metrics` and its name in a verdict."""
+"""Gauges that fall when a client leaves: the name in `/metrics`, and the name in a verdict."""
 TOPICS: Final = {"pulsar_broker_topics_count": "loaded topics"}
-"""What goes some time after the last client (IDLE_SECONDS_MAX)."""
+"""Gauges that fall some time after the last client has left (IDLE_SECONDS_MAX)."""
 _SECONDS_MAX: Final = 120.0
 _LOOK_SECONDS: Final = 0.2
 
 
 async def gauges(http_url: str) -> dict[str, float]:
-    """All that stands in `/metrics` without labels, or with one, by name and label."""
+    """Return all values in `/metrics` with at most one label, by name and label."""
     text = await trio.to_thread.run_sync(_scrape, http_url)
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
@@ -42,9 +42,9 @@ async def gauges(http_url: str) -> dict[str, float]:
 async def settled(
     http_url: str, before: Mapping[str, float], names: Mapping[str, str] = CLIENTS, seconds_max: float = _SECONDS_MAX
 ) -> dict[str, float]:
-    """Wait until none of them is above what it was; what is above after `seconds_max`, and by how much.
+    """Wait until no gauge is above its earlier value. Return what is still above after `seconds_max`, and by how much.
 
-    The process is not ours, so nothing tells when one falls.
+    Polling is necessary, because the broker is another process.
     """
     until = trio.current_time() + seconds_max
     while True:

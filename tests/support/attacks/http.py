@@ -1,4 +1,4 @@
-"""Attacks over HTTP. Meanwhile a polite client asks for the broker's health, and must get an answer."""
+"""Attacks over HTTP. Meanwhile a well-behaved client asks for the broker's health, and must get an answer."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -120,7 +120,7 @@ async def junk(attacker: Attacker) -> None:
 
 
 async def dribbling(attacker: Attacker) -> None:
-    """Hundreds of clients that send a byte now and then, of a head or of a body."""
+    """Let hundreds of clients send a head or a body byte by byte."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         head = b"POST /admin/v2/scalable/public/default/a/autoScalePolicy HTTP/1.1\r\nHost: localhost\r\n"
@@ -136,7 +136,7 @@ async def dribbling(attacker: Attacker) -> None:
 
 
 async def large_bodies(attacker: Attacker) -> None:
-    """Bodies above what any path takes, announced and in chunks."""
+    """Send bodies that are larger than any path allows, with a length and in chunks."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         path = chance.choice(PATHS).replace("{}", "attacked")
@@ -157,7 +157,7 @@ async def large_bodies(attacker: Attacker) -> None:
 
 
 async def pipelining(attacker: Attacker) -> None:
-    """Many requests at once on one connection, whose answers are read late or never."""
+    """Send many requests at once on one connection, and read the answers late or never."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         path = chance.choice(
@@ -185,10 +185,10 @@ async def _read(stream: trio.SocketStream) -> None:
 async def _beside_a_polite_client(
     attacker: Attacker, tasks: int, attack: Callable[[Attacker, Random], Awaitable[None]]
 ) -> None:
-    """Attack in parallel until the time is over and somebody was told of the broker's health meanwhile.
+    """Attack in parallel until the time is over and the well-behaved client has got an answer.
 
-    A connection may be closed before its request is read, in favour of one of hundreds of newer ones. So the polite
-    client asks again. What it may not do is to ask in vain all the time.
+    The broker may close a connection before it reads the request, in favour of a newer one. So the well-behaved client
+    retries. But at least one of its requests must be answered.
     """
     told = trio.Event()
 

@@ -1,4 +1,4 @@
-"""What a broker's process holds, by the system's figures (memory, sockets, descriptors), and what it has logged."""
+"""What a broker's process uses (memory, sockets, descriptors), as the system reports it, and what it has logged."""
 
 import re
 from pathlib import Path
@@ -11,14 +11,14 @@ from tests.support.processes import RunningBroker
 SETTLED_SECONDS_MAX: Final = 120
 """Longer than the broker waits for any client that neither sends nor reads (BODY_SECONDS_MAX, 60 s)."""
 FILES_MORE_MAX: Final = 8
-"""Files of journal and metadata come and go."""
+"""Journal and metadata files are created and removed."""
 _LOOK_SECONDS: Final = 0.2
 _DEFECT: Final = re.compile(r"Traceback|\[(error|critical)\s*\]", re.IGNORECASE)
 """A log line that no client can cause: only a bug in the broker writes one."""
 
 
 class Held:
-    """What the process holds now, and at most since `begin`."""
+    """What the process uses now, and its maximum since `begin`."""
 
     def __init__(self, broker: RunningBroker) -> None:
         self._broker = broker
@@ -28,8 +28,8 @@ class Held:
         self._log_before = 0
 
     def begin(self) -> None:
-        """Count from here."""
-        # The kernel forgets the highest resident size so far.
+        """Start counting here."""
+        # This resets the kernel's peak of the resident size.
         (self._process / "clear_refs").write_text("5")
         self._sockets_before = self.sockets()
         self._files_before = self._files()
@@ -46,34 +46,34 @@ class Held:
         return int(found[1]) / 1024
 
     def sockets(self) -> int:
-        """Open sockets, the listeners' too."""
+        """Return the number of open sockets, including listeners."""
         return sum(name.startswith("socket:") for name in self._names())
 
     def descriptors(self) -> int:
-        """Open files and sockets."""
+        """Return the number of open files and sockets."""
         return len(self._names())
 
     def more_files(self) -> int:
-        """How many more files are open than at `begin`, beyond FILES_MORE_MAX; sockets and ledgers' aside."""
+        """Return how many more files are open than at `begin`, beyond FILES_MORE_MAX; not sockets and ledgers."""
         more = self._files() - self._files_before
         return more if more > FILES_MORE_MAX else 0
 
     def _files(self) -> int:
-        # How many files of ledgers are open has a bound of its own (storage/open_files.py).
+        # Open ledger files have their own bound (storage/open_files.py).
         return sum(not name.startswith("socket:") and "/ledgers/" not in name for name in self._names())
 
     def log_lines(self) -> list[str]:
-        """What the broker has logged since `begin`."""
+        """Return what the broker has logged since `begin`."""
         return self._broker.stderr[self._log_before :].splitlines()
 
     def defects(self, besides: str) -> list[str]:
-        """Those of `log_lines` that tell of a defect, and not of an error whose text begins with `besides`."""
+        """Return the log lines that report a defect, except errors whose text begins with `besides`."""
         return [line for line in self.log_lines() if _DEFECT.search(line) and f"] {besides}" not in line]
 
     async def settled(self) -> int:
-        """Wait until no more sockets are open than at `begin`; how many more there are after SETTLED_SECONDS_MAX.
+        """Wait until as few sockets are open as at `begin`. Return how many more are left after SETTLED_SECONDS_MAX.
 
-        The process is not ours, so nothing tells when it closes one.
+        Polling is necessary, because the broker is another process.
         """
         until = trio.current_time() + SETTLED_SECONDS_MAX
         while (more := self.sockets() - self._sockets_before) > 0 and trio.current_time() < until:  # noqa: ASYNC110

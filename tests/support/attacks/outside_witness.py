@@ -21,7 +21,7 @@ import trio
 from tests.support.attacks.witness import DEADLOCK_SECONDS, Unanswered, some, within
 
 LOOK_MS: Final = 200
-"""How long one receive waits: whether the attack is over is looked at in between."""
+"""How long one receive waits, before the witness checks whether the attack is over."""
 PAUSE_SECONDS: Final = 0.05
 END: Final = b"end"
 
@@ -32,7 +32,7 @@ class OutsideWitness:
     """See the module."""
 
     def __init__(self, service_url: str, name: str) -> None:
-        """A topic with `name` in its name must be free."""
+        """Set up. No topic with `name` in its name may exist."""
         self.topic = f"persistent://public/default/{name}-outside"
         self.complaints: list[str] = []
         self._service_url = service_url
@@ -45,16 +45,16 @@ class OutsideWitness:
 
     @property
     def steps(self) -> int:
-        """Messages that the broker owes it."""
+        """The number of messages that the broker owes it."""
         return len(self._owed)
 
     def restarted(self, service_url: str, _http_url: str) -> None:
-        """Ask the broker at these addresses from the next `at_work` or `judge` on."""
+        """Use the broker at these addresses from the next `at_work` or `judge` on."""
         self._service_url = service_url
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Work for the length of the block."""
+        """Work during the block."""
         async with self._client() as client:
             consumer, producer = await self._begin(client)
             async with trio.open_nursery() as nursery:
@@ -65,7 +65,7 @@ class OutsideWitness:
                 self._is_over = True
 
     async def judge(self) -> None:
-        """Read the topic from its beginning, and complain of what is not as it was promised."""
+        """Read the topic from its beginning, and complain if the broker broke a promise."""
         self._ends += 1
         end = b"%s-%d" % (END, self._ends)
         seen: Counter[bytes] = Counter()
@@ -79,7 +79,7 @@ class OutsideWitness:
         if lost := self._owed - values:
             self.complaints.append(f"{self.topic}: acknowledged and lost: {some(lost)}")
         if gone := self._consumed - values:
-            self.complaints.append(f"{self.topic}: consumed once, and not readable now: {some(gone)}")
+            self.complaints.append(f"{self.topic}: consumed before, but no longer readable: {some(gone)}")
         if doubled := [value for value, count in seen.items() if count > 1]:
             self.complaints.append(f"{self.topic}: stored twice: {some(doubled)}")
         if strange := values - self._sent:
@@ -103,7 +103,7 @@ class OutsideWitness:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[pulsar.Client]:
-        # Connections come and go here, which is no error.
+        # Lost connections are no error here.
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
         client = pulsar.Client(self._service_url, logger=logger, operation_timeout_seconds=DEADLOCK_SECONDS)
         try:
@@ -118,7 +118,7 @@ class OutsideWitness:
             try:
                 await _call(partial(producer.send, value))
             except pulsar.PulsarException as error:
-                # It sends without a time-out, so what it cannot send now it sends when it can.
+                # The producer has no send time-out, so it retries until it succeeds.
                 self.complaints.append(f"a send of the outside witness was refused: {error}")
                 return
             self._owed.add(value)
@@ -128,12 +128,12 @@ class OutsideWitness:
         while not self._is_over:
             try:
                 message = await _call(partial(consumer.receive, LOOK_MS))
-                # Unconfirmed, so it may be lost with a connection, and the message comes again.
+                # Nothing confirms it. If it is lost with a connection, the message is redelivered.
                 await _call(partial(consumer.acknowledge, message))
             except pulsar.Timeout:
                 continue
             except pulsar.PulsarException:
-                # It has no connection at the moment.
+                # The client has no connection at the moment.
                 await trio.sleep(PAUSE_SECONDS)
             else:
                 self._consumed.add(message.data())
@@ -148,10 +148,10 @@ class OutsideWitness:
 
 
 async def _call(call: Callable[[], T]) -> T:
-    """Call what blocks, in a thread; it goes on there when nobody waits for it any more.
+    """Run a blocking call in a thread. The thread continues after a cancellation.
 
     Raises:
-        Unanswered: it did not return within DEADLOCK_SECONDS.
+        Unanswered: the call did not return within DEADLOCK_SECONDS.
     """
     return await within(
         trio.to_thread.run_sync(call, abandon_on_cancel=True), "a call of the outside witness did not return"

@@ -1,4 +1,4 @@
-"""A broker under attack with a witness beside it, and the verdict on both."""
+"""Runs an attack and witnesses on a broker, and gives a verdict on both."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,11 +22,11 @@ CLIENT_MEMORY_MIB: Final = 64
 RESIDENT_MIB_MAX: Final = 200 + 3 * CLIENT_MEMORY_MIB + 100
 """An idle broker's memory, three times what clients may hold (it is copied when read and when encoded), and caches."""
 UNLOADED_SECONDS_MAX: Final = AutoScalePolicy().merge_window_seconds + 3 * IDLE_SECONDS_MAX
-"""After so long no topic is loaded that nobody uses. The autoscaler merges cold segments before, which loads them."""
+"""After this time no unused topic is loaded. Before, the autoscaler merges cold segments, which loads them."""
 LOG_LINES_PER_SECOND_MAX: Final = 60
 """`broker/log_limit.py` writes at most 50 lines of one event a second; an attack causes one or two kinds."""
 LOG_LINES_MAX: Final = 300
-"""On top of that, however short the attack is."""
+"""Additional lines for attacks of any length."""
 
 FLAGS: Final = (
     *("--client-memory-bytes-max", f"{CLIENT_MEMORY_MIB}MiB"),
@@ -34,16 +34,16 @@ FLAGS: Final = (
     *("--journal-file-bytes-max", "16MiB"),
     "--deduplication",
 )
-"""Small files, so that many of them come and go; what is sent again after a lost connection is stored once."""
+"""Small files, so that many are created and removed; deduplication, so that resends are stored once."""
 
 assert {"client_memory_bytes_max", "deduplication"} <= BrokerSettings.model_fields.keys()
 
 Siege = Callable[[Attacker], Awaitable[None]]
-"""An attack from outside; goes on until the attacker's time is over, and closes what it opened."""
+"""An attack from outside. It runs until the attacker's time is over, and closes everything that it opened."""
 
 
 AnyWitness = Witness | OutsideWitness
-"""Who is owed what it was promised."""
+"""A client to which the broker owes what it promised."""
 
 
 class Attack(NamedTuple):
@@ -57,7 +57,7 @@ class Attack(NamedTuple):
 
 
 def together(family: str, attacks: Sequence[Attack]) -> Attack:
-    """All of them at a time."""
+    """Make an attack that runs all of these at the same time."""
 
     async def run(attacker: Attacker) -> None:
         async with trio.open_nursery() as nursery:
@@ -69,7 +69,7 @@ def together(family: str, attacks: Sequence[Attack]) -> Attack:
 
 @dataclass
 class Verdict:
-    """What an attack came to."""
+    """The result of an attack."""
 
     name: str
     did: str = ""
@@ -80,7 +80,7 @@ class Verdict:
     """Measures; no verdict."""
 
     def line(self) -> str:
-        """All of it, for a person."""
+        """Return the result as text."""
         state = "FAILED" if self.complaints else "ok"
         said = "; ".join(filter(None, [self.did, *self.notes, *self.complaints]))
         return f"{self.name:28} {state:6} {self.seconds:6.1f} s  {said}"
@@ -89,7 +89,7 @@ class Verdict:
 async def besiege(
     broker: RunningBroker, attack: Attack, seed: int, seconds: float, witnesses: list[AnyWitness]
 ) -> Verdict:
-    """Attack for so long, with two witnesses, who are added to `witnesses`: a later broker owes them the same."""
+    """Attack for this time, with two witnesses. Add them to `witnesses`, because later brokers owe them the same."""
     verdict = Verdict(attack.name)
     start = trio.current_time()
     name = f"witness-{len(witnesses)}"
@@ -114,11 +114,13 @@ async def besiege(
         if sockets:
             verdict.complaints.append(f"{sockets} sockets are still open")
         if files := held.more_files():
-            verdict.complaints.append(f"{files} more files are open, those of ledgers aside")
+            verdict.complaints.append(f"{files} more files are open, not counting ledgers")
         above = await settled(broker.http_url, before, CLIENTS)
-        verdict.complaints += [f"all clients have left, and {more:g} {what} are held" for what, more in above.items()]
+        verdict.complaints += [
+            f"all clients have left, but {more:g} {what} are still held" for what, more in above.items()
+        ]
         if (peak_mib := held.peak_mib()) > RESIDENT_MIB_MAX:
-            verdict.complaints.append(f"{peak_mib:.0f} MiB were resident; {RESIDENT_MIB_MAX} are the bound")
+            verdict.complaints.append(f"{peak_mib:.0f} MiB were resident; the bound is {RESIDENT_MIB_MAX}")
         verdict.notes.append(f"peak {peak_mib:.0f} MiB, {held.descriptors()} descriptors")
     else:
         verdict.complaints.append(f"the broker ended with status {broker.process.poll()}")
@@ -138,19 +140,19 @@ async def besiege(
 
 
 async def judge_unloading(broker: RunningBroker) -> Verdict:
-    """All clients have left: after a while no topic is loaded."""
+    """Check that no topic is loaded some time after all clients have left."""
     verdict = Verdict("all.left")
     start = trio.current_time()
     none = dict.fromkeys([*CLIENTS, *TOPICS], 0.0)
     above = await settled(broker.http_url, none, CLIENTS | TOPICS, seconds_max=UNLOADED_SECONDS_MAX)
-    verdict.complaints += [f"nobody is connected, and there are {more:g} {what}" for what, more in above.items()]
+    verdict.complaints += [f"nobody is connected, but there are {more:g} {what}" for what, more in above.items()]
     verdict.seconds = trio.current_time() - start
     verdict.did = "topics are unloaded, and nothing is held for clients"
     return verdict
 
 
 def judge_after_kill(broker: RunningBroker, witnesses: Sequence[AnyWitness], name: str = "all.after-kill-9") -> Verdict:
-    """Kill the broker (kill -9), start it again, and ask it for all that was promised to the witnesses; blocks."""
+    """Kill the broker (kill -9), restart it, and check all its promises to the witnesses; blocks."""
     broker.restart()
     return trio.run(_judge_again, broker, witnesses, Verdict(name))
 

@@ -41,7 +41,7 @@ NAMES: Final = (*SIEGES, *environment.ATTACKS, *files.DAMAGES)
 
 
 def run(folder: Path, names: Sequence[str], seed: int, seconds: float) -> Iterator[Verdict]:
-    """Run these attacks in an empty folder, for so long together; blocks, and must not run under Trio."""
+    """Run these attacks in an empty folder, for this time in total; blocks, and must not run under Trio."""
     share = seconds / len(names)
     sieges = [SIEGES[name] for name in names if name in SIEGES]
     if sieges:
@@ -62,6 +62,6 @@ def _besiege(data_dir: Path, attacks: Sequence[Attack], seed: int, seconds: floa
         for attack in attacks:
             yield trio.run(partial(besiege, broker, attack, seed, seconds, witnesses))
         if seconds * len(attacks) >= IDLE_SECONDS_MAX:
-            # Shorter runs have no time to wait for it.
+            # Shorter runs have no time for that.
             yield trio.run(judge_unloading, broker)
         yield judge_after_kill(broker, witnesses)

@@ -1,4 +1,4 @@
-"""Attacks by the Pulsar protocol: bytes that are none of it, and more of it than anybody means."""
+"""Attacks over the Pulsar protocol: invalid bytes, and more valid requests than any real client sends."""
 
 import socket
 import struct
@@ -31,7 +31,7 @@ BAD_PATTERNS: Final = ("(a+)+$", "[", "(" * 500 + ")" * 500, ".*" * 500 + "x", "
 
 
 async def random_bytes(attacker: Attacker) -> None:
-    """Bytes of no protocol, before and after CONNECT."""
+    """Send random bytes, before and after CONNECT."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         async with attacker.stream() as stream:
@@ -45,7 +45,7 @@ async def random_bytes(attacker: Attacker) -> None:
 
 
 async def false_sizes(attacker: Attacker) -> None:
-    """Frames that announce what they do not hold. What cannot be a frame ends the connection."""
+    """Send frames with false sizes. A broken frame ends the connection."""
     sizes = (0, 1, 3, 4, 5, 100, 131_073, 1 << 20, MAX_MESSAGE_SIZE + 10_241, 2**31 - 1, 2**31, 2**32 - 1)
 
     async def once(attacker: Attacker, chance: Random) -> None:
@@ -62,7 +62,7 @@ async def false_sizes(attacker: Attacker) -> None:
 
 
 async def mutated_sessions(attacker: Attacker) -> None:
-    """Drawn commands in any order, some of them damaged after they were encoded."""
+    """Send drawn commands in any order, some of them damaged after they were encoded."""
     with suppress(OSError):
         await trio.to_thread.run_sync(Admin(f"http://{attacker.http}").create, TOPIC, 2)
 
@@ -85,7 +85,7 @@ async def mutated_sessions(attacker: Attacker) -> None:
 
 
 async def wrong_checksums(attacker: Attacker) -> None:
-    """Messages that fail their checksum: refused one by one, and the good ones between them are stored."""
+    """Send messages with wrong checksums. Each is refused, and the valid ones between them are stored."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         async with attacker.client() as client:
@@ -108,12 +108,12 @@ async def wrong_checksums(attacker: Attacker) -> None:
 
 
 async def half_open(attacker: Attacker) -> None:
-    """Connections that say nothing, or a part of CONNECT, and stay."""
+    """Open connections that send nothing, or part of CONNECT, and stay open."""
     await _hold(attacker, HALF_OPEN, lambda stream, chance: stream.send_all(CONNECT[: chance.randrange(len(CONNECT))]))
 
 
 async def stopped_frames(attacker: Attacker) -> None:
-    """Producers that stop in the middle of a message of 5 MB."""
+    """Stop producers in the middle of a message of 5 MB."""
 
     async def stop(stream: trio.SocketStream, chance: Random) -> None:
         await stream.send_all(CONNECT + encode_command(commands.producer(_own(chance), 1, 1)))
@@ -125,7 +125,7 @@ async def stopped_frames(attacker: Attacker) -> None:
 
 
 async def never_read(attacker: Attacker) -> None:
-    """Consumers with many permits and requests without end, and nobody takes what is answered."""
+    """Send endless requests, and open consumers with many permits, but read nothing."""
     async with attacker.client() as client:
         await client.produce(1, "persistent://public/default/unread")
         for number in range(40):
@@ -146,7 +146,7 @@ async def never_read(attacker: Attacker) -> None:
 
 
 async def flooding_producers(attacker: Attacker) -> None:
-    """Hundreds of producers that send as fast as the broker takes it, and read no receipt."""
+    """Send as fast as the broker accepts it with hundreds of producers, and read no receipts."""
 
     async def flood(stream: trio.SocketStream, chance: Random) -> None:
         await stream.send_all(CONNECT + encode_command(commands.producer(_own(chance), 1, 1)))
@@ -160,7 +160,7 @@ async def flooding_producers(attacker: Attacker) -> None:
 
 
 async def storm(attacker: Attacker) -> None:
-    """Connections that come and go, some of them without a word."""
+    """Open and close connections, some of them without sending anything."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         async with attacker.stream() as stream:
@@ -173,14 +173,14 @@ async def storm(attacker: Attacker) -> None:
             if speaks and chance.random() < 0.3:
                 await stream.receive_some(READ_BYTES)
             if chance.random() < 0.3:
-                # Closed with a reset.
+                # Close the connection with a reset.
                 stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     await attacker.in_parallel(20, once)
 
 
 async def small_commands(attacker: Attacker) -> None:
-    """Pipelines of the smallest commands, whose answers are read."""
+    """Pipeline the smallest commands, and read the answers."""
     topic = "persistent://public/default/small"
 
     def drawn(chance: Random, number: int) -> pb.BaseCommand:
@@ -210,7 +210,7 @@ async def small_commands(attacker: Attacker) -> None:
 
 
 async def watchers(attacker: Attacker) -> None:
-    """Watches of layouts and namespaces by the thousand, with patterns that no matcher should run."""
+    """Open thousands of watches of layouts and namespaces, with patterns that no matcher should run."""
 
     async def once(attacker: Attacker, chance: Random) -> None:
         async with attacker.client() as client, trio.open_nursery() as reading:
@@ -238,7 +238,7 @@ async def watchers(attacker: Attacker) -> None:
 
 
 async def read(stream: trio.abc.Stream) -> None:
-    """Take whatever comes."""
+    """Read and discard everything."""
     with suppress(*LOST):
         while await stream.receive_some(READ_BYTES):
             pass
@@ -247,7 +247,7 @@ async def read(stream: trio.abc.Stream) -> None:
 async def _hold(
     attacker: Attacker, connections: int, begin: Callable[[trio.SocketStream, Random], Awaitable[None]]
 ) -> None:
-    """So many connections, each begun in its way and then kept until the time is over."""
+    """Open this many connections, start each in its own way, and keep them until the time is over."""
 
     async def one(attacker: Attacker, chance: Random) -> None:
         async with attacker.stream() as stream:
@@ -259,7 +259,7 @@ async def _hold(
 
 
 def _own(chance: Random) -> str:
-    """One of a few topics of the attackers'."""
+    """Return one of the attackers' topics."""
     return f"persistent://public/default/attacked-{chance.randrange(8)}"
 
 

@@ -1,15 +1,15 @@
-"""A well-behaved client that goes on while others attack its broker, and then says what the broker owes it.
+"""A well-behaved client that works during an attack, and then checks what the broker owes it.
 
     witness = Witness(broker.service_url, broker.http_url, "w1", seed=7)
     async with witness.at_work(): ...     # the attack
     await witness.judge()                 # reads everything again; afterwards look at `complaints`
 
-On a regular topic it publishes and acknowledges. On a scalable one it publishes in transactions, some of them aborted;
-a worker copies each of these messages to a second topic, by transactions that acknowledge what they copy, some of them
-aborted, too. So every message that was acknowledged must be readable once, nothing that was aborted at all, and each
-message must have one copy.
+On a regular topic it publishes and acknowledges. On a scalable topic it publishes in transactions, and aborts some. A
+worker copies each of these messages to a second topic. Its transactions acknowledge what they copy, and it aborts some
+of them, too. So every acknowledged message must be readable exactly once and have one copy. No aborted message may be
+readable.
 
-It survives the broker's death: what was not answered may be there or not, all of a transaction or nothing of it.
+The witness continues after the broker's death. An unanswered transaction may be visible as a whole, or not at all.
 """
 
 from collections import Counter
@@ -31,12 +31,12 @@ from tidewire.protocol.errors import TidewireError, is_retriable
 
 SEGMENTS: Final = 2
 STEPS_PER_SECOND_MAX: Final = 20
-"""Of each of the witness's tasks: it is there to be served, and not to be a load."""
+"""The pause of each task, because the witness must be served and not be a load."""
 ABORTED: Final = 0.25
-"""How many of its transactions it aborts; half as many of those that copy."""
+"""The share of its transactions that it aborts; half of that for transactions that copy."""
 END: Final = b"end"
 DEADLOCK_SECONDS: Final = 120
-"""Whoever waits so long waits for good. No verdict is about less."""
+"""A wait of this length counts as endless. No verdict judges shorter waits."""
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Witness:
     """See the module."""
 
     def __init__(self, service_url: str, http_url: str, name: str, seed: int, segments: int = SEGMENTS) -> None:
-        """Topics with `name` in their names must be free; the scalable ones get so many segments."""
+        """Set up. No topic with `name` in its name may exist. Each scalable topic gets `segments` segments."""
         self._segments = segments
         self._service_url = service_url
         self._http_url = http_url
@@ -72,39 +72,39 @@ class Witness:
 
     @property
     def steps(self) -> int:
-        """Messages that the broker owes it."""
+        """The number of messages that the broker owes it."""
         return sum(map(len, self._owed.values()))
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All that it uses."""
+        """All topics that it uses."""
         return tuple(self._owed)
 
     def owed(self, topic: str) -> Set[bytes]:
-        """What was acknowledged there."""
+        """Return the values that were acknowledged on this topic."""
         return self._owed[topic]
 
     def forbidden(self, topic: str) -> Set[bytes]:
-        """What was aborted there."""
+        """Return the values that were aborted on this topic."""
         return self._forbidden[topic]
 
     def known(self, topic: str) -> Set[bytes]:
-        """All that it ever sent there, whatever became of it."""
+        """Return all values that were ever sent to this topic, with any outcome."""
         return self._sent[topic]
 
     def restarted(self, service_url: str, http_url: str) -> None:
-        """Ask the broker at these addresses from the next `at_work` or `judge` on."""
+        """Use the broker at these addresses from the next `at_work` or `judge` on."""
         self._service_url, self._http_url = service_url, http_url
 
     async def prepare(self) -> None:
-        """Make the scalable topics."""
+        """Create the scalable topics."""
         admin = Admin(self._http_url)
         for topic in (self.source, self.copies):
             await trio.to_thread.run_sync(admin.create, topic, self._segments)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Work for the length of the block, which begins when every task has been served once."""
+        """Work during the block. The block begins when the broker has served every task once."""
         started = _Growing()
         async with self._connect() as client, trio.open_nursery() as nursery:
             stop = _Stop()
@@ -118,7 +118,7 @@ class Witness:
             self.complaints.append(f"a call of the witness was not answered for {DEADLOCK_SECONDS} s")
 
     async def judge(self) -> None:
-        """Read all topics from their beginning, and complain of what is not as it was promised."""
+        """Read all topics from their beginning, and complain if the broker broke a promise."""
         try:
             await within(self._judge(), f"the topics of {self.source} could not be read to their ends")
         except Unanswered as hanging:
@@ -150,7 +150,7 @@ class Witness:
                     started.add(me)
                     while (message := await stop.unless(consumer.receive())) is not None:
                         if message.value in self._acknowledged:
-                            self.complaints.append(f"{message.value!r} came again after it was acknowledged")
+                            self.complaints.append(f"{message.value!r} was redelivered after it was acknowledged")
                         await self._timed(consumer.acknowledge(message, confirmed=True))
                         self._acknowledged.add(message.value)
             except TidewireError as error:
@@ -212,13 +212,13 @@ class Witness:
             self._owed[self.copies].add(message.value)
             self._copied.add(message.value)
         elif transaction.state is not TransactionState.ABORTED:
-            self.complaints.append(f"nobody tells whether {transaction!r} was committed")
+            self.complaints.append(f"the broker does not say whether {transaction!r} was committed")
 
     async def _end(self, transaction: Transaction, *, is_aborted: bool) -> None:
         try:
             await self._timed(transaction.abort() if is_aborted else transaction.commit())
         except TidewireError as error:
-            # Somebody else may end it: anybody who guesses its id. Then its state says how.
+            # Another client may guess its id and end it. Then its state says how it ended.
             self._complain_unless_passing(error)
 
     def _note(self, state: TransactionState, values: tuple[bytes, ...]) -> None:
@@ -264,9 +264,9 @@ class Witness:
         if missing := source - copies:
             self.complaints.append(f"acknowledged, but not copied by the same transaction: {some(missing)}")
         if strange := copies - source - self._marks:
-            self.complaints.append(f"copies of what is not there: {some(strange)}")
+            self.complaints.append(f"copied, but not in the source: {some(strange)}")
         if lost := self._acknowledged - plain:
-            self.complaints.append(f"consumed once, and not readable now: {some(lost)}")
+            self.complaints.append(f"consumed before, but no longer readable: {some(lost)}")
 
     async def _copy_the_rest(self, client: Client, source: Collection[bytes]) -> None:
         """Return when every message has its copy, as far as the copying transactions know."""
@@ -283,14 +283,14 @@ class Witness:
             stop.set()
 
     async def _read(self, client: Client, topic: str) -> set[bytes]:
-        """What can be read of a topic, without the marks of its end; complains of it."""
+        """Return what can be read of a topic, without the end marks; complain of wrong values."""
         seen = Counter[bytes]()
         async with client.producer(topic) as producer, client.reader(topic) as reader:
-            # On each segment behind everything else: messages without a key go to one segment after the other.
+            # An end mark on each segment, after all other messages: messages without a key go to the segments in turn.
             ends = {self._next_value(END) for _ in range(2 * self._segments)}
             for end in ends:
                 await producer.send(end)
-            # What was acknowledged stands before the ends, so whatever is not seen by then is lost.
+            # Acknowledged messages precede the end marks, so a message that is not seen by then is lost.
             while ends - seen.keys():
                 seen[(await reader.receive()).value] += 1
         if missing := self._owed[topic] - seen.keys():
@@ -307,10 +307,10 @@ class Unanswered(AssertionError):
 
 
 async def within(waiting: Awaitable[T], complaint: str) -> T:
-    """Await it for DEADLOCK_SECONDS.
+    """Await it for at most DEADLOCK_SECONDS.
 
     Raises:
-        Unanswered: in vain.
+        Unanswered: it took longer.
     """
     with trio.move_on_after(DEADLOCK_SECONDS):
         return await waiting
@@ -318,7 +318,7 @@ async def within(waiting: Awaitable[T], complaint: str) -> T:
 
 
 class _Growing:
-    """A set that can be waited for."""
+    """A set whose growth a task can wait for."""
 
     def __init__(self) -> None:
         self._values: set[bytes] = set()
@@ -330,13 +330,13 @@ class _Growing:
         self._more = trio.Event()
 
     async def until(self, values: set[bytes]) -> None:
-        """Return when it has all of them."""
+        """Wait until the set contains all of these."""
         while not values <= self._values:
             await self._more.wait()
 
 
 class _Stop:
-    """Ends several tasks, each at its next pause."""
+    """Stops several tasks, each at its next pause."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -348,7 +348,7 @@ class _Stop:
             scope.cancel()
 
     async def unless(self, waiting: Awaitable[T]) -> T | None:
-        """What is awaited, or None once it is stopped."""
+        """Return the result of the awaitable, or None if it was stopped."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             if self.is_set:
@@ -361,6 +361,6 @@ class _Stop:
 
 
 def some(values: Iterable[bytes]) -> str:
-    """How many, and the first of them."""
+    """Return how many there are, and the first of them."""
     listed = sorted(values)
     return f"{len(listed)}, such as {listed[:3]}"

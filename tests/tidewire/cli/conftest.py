@@ -1,4 +1,4 @@
-"""A broker for all tests of commands, and the command line as a user types it."""
+"""A broker for all tests of commands, and the command line as users type it."""
 
 import uuid
 from collections.abc import Iterator
@@ -18,17 +18,17 @@ class CommandLine:
         self._environment = {"TIDEWIRE_SERVICE_URL": broker.service_url, "TIDEWIRE_HTTP_URL": broker.http_url}
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Result:
-        """What it wrote, and its exit status."""
+        """Run the command. Return its output and its exit status."""
         return CliRunner().invoke(app, arguments, input=stdin, env=self._environment)
 
     def well(self, *arguments: str, stdin: bytes = b"") -> str:
-        """What it wrote; it must end well and complain of nothing."""
+        """Return the command's output. It must succeed, with nothing on standard error."""
         result = self(*arguments, stdin=stdin)
         assert (result.exit_code, result.stderr) == (0, ""), result.output
         return result.stdout
 
     def complaint(self, *arguments: str, status: int = 1) -> str:
-        """What it complained of; it must end with `status` and write nothing else."""
+        """Return the command's complaint. It must end with `status` and print nothing else."""
         result = self(*arguments)
         assert (result.exit_code, result.stdout) == (status, ""), result.output
         return result.stderr

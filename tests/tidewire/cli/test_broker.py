@@ -15,7 +15,7 @@ while True:
 
 
 def test_a_stop_ends_the_process_whatever_its_loop_is_doing() -> None:
-    """E17: also one that never comes back to its event loop."""
+    """E17: this includes a process that never returns to its event loop."""
     ended = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, check=False)
     assert ended.returncode == 0
     assert ended.stderr == (
@@ -24,7 +24,7 @@ def test_a_stop_ends_the_process_whatever_its_loop_is_doing() -> None:
 
 
 def test_a_broker_with_nothing_to_do_stops_by_itself(tmp_path: Path) -> None:
-    """E17: what ends a stuck one says so, and here there is nothing to say."""
+    """E17: the thread that ends a stuck process logs it; here it must log nothing."""
     with running_broker(tmp_path / "data") as broker:
         broker.stop()
         assert "Stopped before" not in broker.stderr

@@ -29,7 +29,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_a_signal_that_does_not_interrupt_the_system_call_ends_the_read(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """M14, E22: Ctrl-C between the interpreter's last look and the system call; another thread receives it here."""
+    """M14, E22: Ctrl-C arrives between the last check and the system call; here another thread gets it."""
     ours, theirs = pair
     told = threading.Event()
 

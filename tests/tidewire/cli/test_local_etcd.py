@@ -8,7 +8,7 @@ from tidewire.cli.local_etcd import EtcdFailed, EtcdProcess
 
 
 def test_it_comes_back_where_it_was(tmp_path: Path) -> None:
-    """After a kill: the same address and the same data; and none of it once its data is lost."""
+    """After a kill it has the same address and data. After a loss of its data it has none of it."""
     with EtcdProcess(tmp_path / "etcd") as etcd:
         endpoint, pid = etcd.endpoint, etcd.pid
         etcd.kill()

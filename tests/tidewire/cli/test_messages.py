@@ -1,4 +1,4 @@
-"""`tidewire produce`, `consume` and `txn` against a broker in a process of its own."""
+"""`tidewire produce`, `consume` and `txn` against a broker in a separate process."""
 
 import json
 import uuid
@@ -74,7 +74,7 @@ def test_latest_begins_behind_what_is_there(tidewire: CommandLine, plain: str) -
 
 
 def test_a_transaction_of_several_calls_is_seen_when_it_is_committed(tidewire: CommandLine, topic: str) -> None:
-    """T7, T33: messages of one transaction on two topics appear when it commits, which may be asked for again."""
+    """T7, T33: messages of one transaction on two topics appear at the commit, which may be repeated."""
     other = f"{topic}-other"
     tidewire.well("topics", "create", other)
     transaction = tidewire.well("txn", "begin").strip()

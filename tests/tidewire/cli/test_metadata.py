@@ -1,4 +1,4 @@
-"""`tidewire metadata` against a broker in a process of its own, and on folders of stopped ones."""
+"""`tidewire metadata` against a broker in a separate process, and on folders of stopped brokers."""
 
 import json
 import os
@@ -39,7 +39,7 @@ END_SECONDS_MAX = 120
 
 
 class FolderCommands:
-    """`tidewire metadata ... --data-dir DIR`, in this process; a folder must never be changed by who only looks."""
+    """Runs `tidewire metadata ... --data-dir DIR` in this process, and checks that it does not change the folder."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -75,14 +75,14 @@ def parsed(stdout: str) -> list[Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> FolderCommands:
-    """A stopped broker's."""
+    """The folder of a stopped broker."""
     make_folder(tmp_path / "data")
     return FolderCommands(tmp_path / "data")
 
 
 @contextmanager
 def watching(broker: RunningBroker, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`tidewire metadata watch` as a process; killed if it does not end by itself in time."""
+    """Run `tidewire metadata watch` as a process. It is killed if it does not end in time."""
     command = [sys.executable, "-m", "tidewire.cli", "metadata", "watch", *arguments, "--http", str(broker.http)]
     # Such as most users have: where Python buffers what goes into a pipe.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -118,7 +118,7 @@ def test_a_running_brokers_records_are_dumped_and_got(tidewire: CommandLine, top
 
 
 def test_the_address_may_be_given(tidewire: CommandLine, topic: str) -> None:
-    """E22: of one topic's record, since the broker writes others at any time, such as loads."""
+    """E22: the test reads one topic's record, because the broker writes others at any time, such as loads."""
     dump = ("metadata", "dump", "--prefix", "/topics/" + topic.removeprefix("topic://"))
     own = tidewire.well(*dump)
     assert own
@@ -127,7 +127,7 @@ def test_the_address_may_be_given(tidewire: CommandLine, topic: str) -> None:
 
 
 def test_an_index_is_queried(tidewire: CommandLine) -> None:
-    """M9: through a broker whose transactions carry one."""
+    """M9: the broker's transactions use one."""
     transaction = tidewire.well("txn", "begin").strip()
     found = parsed(tidewire.well("metadata", "get", "--index", "txn-by-deadline"))
     assert [hit["index_key"] for hit in found] == sorted(hit["index_key"] for hit in found)
@@ -146,7 +146,7 @@ def test_a_record_that_is_not_there(tidewire: CommandLine) -> None:
 
 
 def test_changes_are_told_as_they_happen_until_ctrl_c(tidewire: CommandLine) -> None:
-    """M14: what is there, then each change; each line is there at once, through a pipe too."""
+    """M14: it prints the existing records, then each change at once, also through a pipe."""
     tidewire.well("topics", "create", "topic://public/watched/a")
     with watching(tidewire.broker, "/topics/public/watched/") as process:
         assert next_line(process)["key"] == "/topics/public/watched/a"
@@ -193,7 +193,7 @@ def test_a_watch_whose_broker_ends_says_so(tmp_path: Path, kill: bool) -> None:
 
 
 def test_a_snapshot_of_a_running_broker(tmp_path: Path) -> None:
-    """What the broker wrote is there when the command says so, and the log before it is gone."""
+    """When the command reports it, the snapshot is there and the log before it is gone."""
     with running_broker(tmp_path / "data") as broker:
         tidewire = CommandLine(broker)
         tidewire.well("topics", "create", "topic://public/default/a")
@@ -220,7 +220,7 @@ def test_a_folder_in_use_is_left_to_its_broker(tidewire: CommandLine) -> None:
 
 
 def test_a_killed_brokers_folder_is_read_as_it_is(tmp_path: Path) -> None:
-    """M23: what was answered is there, and the broker starts from the same bytes afterwards."""
+    """M23: answered writes are there, and afterwards the broker starts from the same bytes."""
     with running_broker(tmp_path / "data") as broker:
         tidewire = CommandLine(broker)
         tidewire.well("topics", "create", "topic://public/default/a", "--segments", "3")
@@ -234,7 +234,7 @@ def test_a_killed_brokers_folder_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_broker_on_etcd_is_asked_the_same_way(tmp_path: Path) -> None:
-    """M21: only snapshots are etcd's own matter; its folder says where to ask."""
+    """M21: only snapshots are left to etcd; the broker's folder says where its metadata is."""
     with (
         running_etcd(tmp_path / "etcd") as etcd,
         running_broker(tmp_path / "data", "--metadata", f"etcd://{etcd.endpoint}") as broker,
@@ -287,7 +287,7 @@ def test_several_may_look_at_a_folder_at_a_time(folder: FolderCommands) -> None:
 
 
 def test_partial_transactions_are_hidden_or_marked(folder: FolderCommands) -> None:
-    """R24: of a log that ends in an unfinished transaction, and has an aborted one."""
+    """R24: the log ends in an unfinished transaction, and contains an aborted one."""
     revision = next_revision(DISK, folder.data_dir)
     append(
         DISK,
@@ -339,7 +339,7 @@ def test_a_whole_folder_is_verified(folder: FolderCommands) -> None:
 
 
 def test_damage_is_told_with_file_and_place(folder: FolderCommands) -> None:
-    """D9: by every command, and by an exit status."""
+    """D9: every command reports it, with an exit status."""
     lines = parsed(folder.well("dump", "--log"))
     offset = [line["offset"] for line in lines if "offset" in line][4]
     (path,) = (folder.data_dir / "metadata").glob("*.log")
@@ -361,7 +361,7 @@ def test_damage_is_told_with_file_and_place(folder: FolderCommands) -> None:
 
 
 def test_a_snapshot_for_another_release(folder: FolderCommands) -> None:
-    """R26: no marker is left of the transactions, and nothing of what they wrote is lost; the way back too."""
+    """R26: no marker of the transactions is left, and none of their writes is lost; the way back works, too."""
     before = folder.well("dump")
     result = folder("snapshot", "--feature-level", "1")
     assert result.exit_code == 0, result.output
@@ -377,7 +377,7 @@ def test_a_snapshot_for_another_release(folder: FolderCommands) -> None:
 
 
 def test_a_log_of_a_later_release_is_told(folder: FolderCommands) -> None:
-    """R25: what follows it cannot be read, so nothing is shown as if it were all."""
+    """R25: the rest of the log cannot be read, so nothing is shown as if it were complete."""
     revision = next_revision(DISK, folder.data_dir)
     append(DISK, folder.data_dir, small([FeatureLevel(revision - 1, 9)]))
     assert "feature level 9" in folder.complaint("dump")

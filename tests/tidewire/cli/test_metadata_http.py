@@ -1,4 +1,4 @@
-"""How `tidewire metadata` reads what a broker answers, when the answer is not as it should be."""
+"""How `tidewire metadata` reads a broker's invalid answers."""
 
 import socket
 import threading
@@ -21,7 +21,7 @@ def chunk(data: bytes) -> bytes:
 
 @pytest.fixture
 def answering() -> Iterator[Callable[[bytes], BrokerMetadata]]:
-    """A broker that answers one request with these bytes, and hangs up."""
+    """Run a broker that answers one request with these bytes, and disconnects."""
     threads = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -60,7 +60,7 @@ def test_an_answer_that_could_not_be_given_to_its_end(answering: Callable[[bytes
     [LINES + chunk(FIRST), LINES + chunk(FIRST) + b"20\r\n{", b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\n" + FIRST],
 )
 def test_a_broker_that_goes_away_in_between(answering: Callable[[bytes], BrokerMetadata], said: bytes) -> None:
-    """What is only part of an answer never passes for all of it."""
+    """Part of an answer never looks like the whole answer."""
     with pytest.raises(NotAnswered, match="closed the connection during its answer"):
         list(answering(said).dump("", None))
 
@@ -73,7 +73,7 @@ def test_a_refusal_without_a_reason(answering: Callable[[bytes], BrokerMetadata]
 def test_a_watch_waits_for_its_broker_as_long_as_it_takes(
     answering: Callable[[bytes], BrokerMetadata], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing may change for days; a list is not waited for so long."""
+    """Days may pass without a change. A list has a time limit."""
     timeouts: list[float | None] = []
 
     def settimeout(read: InterruptibleSocket, value: float | None) -> None:

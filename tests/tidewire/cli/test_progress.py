@@ -1,4 +1,4 @@
-"""The bar: only where there is a terminal, only for what takes long, and gone afterwards."""
+"""The progress bar: only on a terminal, only for long work, and removed afterwards."""
 
 import os
 import pty
@@ -20,7 +20,7 @@ with progress.progress_bar("verifying", 1000) as advance:
 
 
 def on_a_terminal(quiet: float) -> bytes:
-    """What a terminal gets to see."""
+    """Return what a terminal shows."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
     environment.pop("NO_COLOR", None)

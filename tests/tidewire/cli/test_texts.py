@@ -1,4 +1,4 @@
-"""What commands read from and write as text."""
+"""The text that commands read and write."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""`tidewire topics` against a broker in a process of its own."""
+"""`tidewire topics` against a broker in a separate process."""
 
 import anyio
 import anyio.to_thread
@@ -38,7 +38,7 @@ def test_subscriptions_are_shown_with_their_backlog(tidewire: CommandLine, topic
 
 
 def test_a_regular_topic_is_migrated(tidewire: CommandLine) -> None:
-    """Its messages are read before what was produced since, and once."""
+    """Its messages are read once, before those produced since."""
     regular, scalable = "persistent://public/flights/old", "topic://public/flights/old"
     assert "does not exist" in tidewire.complaint("topics", "migrate", regular)
     tidewire.well("produce", regular, "before")
@@ -59,7 +59,7 @@ def test_names_may_hold_what_addresses_do_not(tidewire: CommandLine) -> None:
 
 
 def test_what_the_broker_refuses_is_told_in_its_words(tidewire: CommandLine, topic: str) -> None:
-    refused = f"tidewire topics: {topic} already exists. Choose another name, or use that topic.\n"
+    refused = f"tidewire topics: {topic} already exists. Choose another name.\n"
     assert tidewire.complaint("topics", "create", topic) == refused
     missing = "topic://public/default/nowhere"
     for command in ("show", "delete"):

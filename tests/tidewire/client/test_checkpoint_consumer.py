@@ -1,4 +1,4 @@
-"""Checkpoint consumers against a scripted broker: where they begin, and that a checkpoint says where they are."""
+"""Checkpoint consumers against a scripted broker: their start, and what a checkpoint says."""
 
 from datetime import UTC, datetime
 
@@ -43,7 +43,7 @@ def stored(consumer: CheckpointConsumer) -> Checkpoint:
 
 
 async def rest(client: Client, start: CheckpointStart, topic: str = X) -> list[bytes]:
-    """What a consumer that begins there receives."""
+    """Return what a consumer receives that starts there."""
     found: list[bytes] = []
 
     async def take(consumer: CheckpointConsumer) -> None:
@@ -61,7 +61,7 @@ async def rest(client: Client, start: CheckpointStart, topic: str = X) -> list[b
 
 
 async def many_turns() -> None:
-    """So many that whatever goes on meanwhile has come to its end."""
+    """Let other tasks run until their work is done."""
     for _ in range(100):
         await anyio.lowlevel.checkpoint()
 
@@ -208,7 +208,7 @@ STEPS = st.tuples(st.sampled_from(["fill", "split", "merge", "receive", "store"]
 @settings(max_examples=examples(40))
 @given(st.lists(STEPS, max_size=25))
 def test_from_any_checkpoint_everything_comes_that_would_have_come(steps: list[tuple[str, int]]) -> None:
-    """Splits and merges before, between and after: what came before a checkpoint and what comes from it are all."""
+    """Splits and merges happen before, between and after; the messages before and after a checkpoint are all."""
 
     async def story() -> None:
         async with scripted_broker() as broker:

@@ -1,4 +1,4 @@
-"""Messages in chunks against a scripted broker: what is sent again, and what is acknowledged."""
+"""Chunked messages against a scripted broker: what is resent, and what is acknowledged."""
 
 import anyio
 import pytest
@@ -15,13 +15,13 @@ TEN = Chunking(10)
 
 
 def acknowledged(broker: ScriptedBroker) -> set[int]:
-    """The entries that were named, one by one."""
+    """Return the individually acknowledged entries."""
     return {position(told)[1] for ack in broker.of(T.ACK) for told in ack.message_id}
 
 
 @on_both_backends
 async def test_all_chunks_are_acknowledged_with_their_message() -> None:
-    """Also by an id that was stored, and in a transaction."""
+    """This includes a stored id, and an acknowledgement in a transaction."""
     async with scripted_broker() as broker:
         broker.add_topic(X)
         async with (
@@ -47,7 +47,7 @@ async def test_all_chunks_are_acknowledged_with_their_message() -> None:
 
 @on_both_backends
 async def test_a_message_that_was_cut_off_is_sent_again_from_its_first_chunk() -> None:
-    """And comes once; what was sent in vain is acknowledged with it."""
+    """It arrives once, and the useless chunks are acknowledged with it."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         left = 2

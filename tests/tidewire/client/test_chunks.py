@@ -20,7 +20,7 @@ def sent(
 
 
 class Segment:
-    """Takes payloads one after the other, at entries counted from 0, and says what became whole."""
+    """Takes payloads at entries counted from 0, and returns the complete messages."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -54,7 +54,7 @@ class Segment:
 def test_whatever_lies_between_them_chunks_come_together_once(
     drawn: list[tuple[bytes, pb.CompressionType, bool]], random: Random
 ) -> None:
-    """Each producer's come in order; some were cut off by a lost connection, and all of the message is sent again."""
+    """Each producer's chunks are in order; after a lost connection some messages are resent completely."""
     queues = []
     for number, (value, codec, is_cut_off) in enumerate(drawn):
         payloads = sent(f"p{number}", 0, value, codec=codec)
@@ -102,7 +102,7 @@ def test_what_lies_behind_a_beginning_is_not_covered_until_the_message_is_whole(
 
 
 def test_what_will_not_be_finished_holds_nothing_up() -> None:
-    """Its producer has sent something later; or has been silent for long; or too many others are begun."""
+    """Its producer has sent something later, or has been silent for long, or too many others are begun."""
     segment = Segment()
     segment.take(sent("p", 0, b"x" * 15)[0])
     segment.take_all(sent("q", 1, b"y"))

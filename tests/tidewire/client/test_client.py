@@ -1,4 +1,4 @@
-"""The client as a whole: how it begins and ends, whose errors come out of it, and what importing it costs."""
+"""The client as a whole: its start and end, its errors, and the cost of importing it."""
 
 import subprocess
 import sys

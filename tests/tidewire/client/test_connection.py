@@ -1,4 +1,4 @@
-"""One connection, against a peer that the test plays byte by byte."""
+"""One connection, against a peer that the test controls byte by byte."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ ADDRESS = BrokerAddress("broker", 6650)
 
 
 class Peer:
-    """The far end: reads frames, writes commands."""
+    """The other end: reads frames, writes commands."""
 
     def __init__(self, stream: MemoryByteStream) -> None:
         self.stream = stream
@@ -47,7 +47,7 @@ class Peer:
 
 
 class Listener:
-    """Keeps what it hears."""
+    """Records what it is told."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[pb.BaseCommand, bytes | None]] = []
@@ -375,7 +375,7 @@ async def test_a_listener_that_finds_nonsense_ends_the_connection() -> None:
 
 @on_both_backends
 async def test_a_payload_where_there_can_be_none_ends_the_connection() -> None:
-    """And only that: whoever listens is not asked to make sense of it."""
+    """Listeners do not get the command."""
     async with connected() as (connection, peer):
         listener = Listener()
         identity = connection.attach(Kind.PRODUCER, listener)

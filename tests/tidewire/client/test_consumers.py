@@ -18,7 +18,7 @@ X = "persistent://public/default/x"
 
 
 def individually(broker: ScriptedBroker) -> list[tuple[int, int | None]]:
-    """Each individual acknowledgement: the entry, and the bits left of its batch."""
+    """Return each individual acknowledgement: the entry, and the remaining bits of its batch."""
     return [
         (position(told)[1], bits_of_ack_set(told.ack_set) if told.ack_set else None)
         for ack in broker.of(T.ACK)

@@ -14,7 +14,7 @@ from tidewire.wire.pulsar.message_ids import ack_set_of_bits
 
 
 class Source:
-    """Keeps what it is told."""
+    """Records what it is told."""
 
     def __init__(self, segment_id: int, start_after: Position | None = None) -> None:
         self.segment_id = segment_id
@@ -133,7 +133,7 @@ async def test_a_start_inside_a_batch_leaves_out_what_comes_before_it() -> None:
 
 @on_both_backends
 async def test_a_corrupted_entry_is_told_once_and_the_next_can_be_read() -> None:
-    """A payload that fails its checksum never reaches the program as a message."""
+    """The program never gets a payload with a wrong checksum as a message."""
     inbox, one = Inbox(), Source(1)
     payload = bytearray(payload_of(b"abcdef"))
     payload[-1] ^= 1

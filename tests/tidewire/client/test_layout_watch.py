@@ -57,7 +57,7 @@ async def test_a_session_is_opened_anew_after_a_lost_connection_and_the_layout_s
 
 @on_trio
 async def test_a_topic_that_was_created_again_while_nobody_watched_ends_the_watch() -> None:
-    """E19: its epochs begin anew, so its layouts are not older ones of the deleted topic, for which all would wait."""
+    """E19: its epochs start again, so its layouts must not count as older ones of the deleted topic."""
     async with scripted_broker() as broker, broker.network() as network:
         topic = broker.add_topic(X)
         topic.split(0)

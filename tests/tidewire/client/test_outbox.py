@@ -41,7 +41,7 @@ def values(frame: SendFrame) -> list[bytes]:
 
 
 def drain(outbox: Outbox) -> list[SendFrame]:
-    """All frames that may leave now."""
+    """Return all frames that may be sent now."""
     frames = []
     while outbox.next_txn() is not None:
         frames.append(outbox.next_frame())
@@ -143,7 +143,7 @@ def test_frames_of_transactions_are_in_doubt_after_a_lost_connection() -> None:
 def test_a_broker_that_knows_the_last_answered_send_is_sent_transactions_again(
     remembered_upto: int, is_sent_again: bool
 ) -> None:
-    """E13: the whole batch that it answered last, as it would know a repeat of what followed then."""
+    """E13: it answered the whole previous batch, so it would also recognise repeats of later sends."""
     outbox = outbox_of([message(b"%d" % number, A) for number in range(4)], messages_max=3)
     (stored,) = drain(outbox)
     assert outbox.stored(stored.sequence_id, 1, 1) is stored
@@ -154,7 +154,7 @@ def test_a_broker_that_knows_the_last_answered_send_is_sent_transactions_again(
 
 
 def test_of_a_producer_that_was_never_answered_nothing_is_known() -> None:
-    """Whoever had its name before is remembered, perhaps."""
+    """The broker may remember an earlier producer of this name."""
     outbox = outbox_of([message(b"1", A)])
     drain(outbox)
     assert len(outbox.take_back(remembered_upto=9)) == 1
@@ -223,7 +223,7 @@ steps = st.lists(
 def test_every_message_leaves_in_order_or_is_in_doubt(
     script: list[tuple[str, Transaction | None, int]], messages_max: int, bytes_max: int
 ) -> None:
-    """Whatever happens: frames are of one transaction and within bounds, and leave in their order."""
+    """In any case, frames belong to one transaction, keep the bounds, and leave in order."""
     outbox = Outbox(Batching(messages_max, bytes_max))
     model: list[Outgoing] = []
     flying: list[SendFrame] = []

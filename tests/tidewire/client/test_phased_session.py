@@ -12,7 +12,7 @@ from tidewire.protocol.listeners import Kind
 
 
 class Listening:
-    """All that a session asks of a connection."""
+    """The part of a connection that a session uses."""
 
     def __init__(self) -> None:
         self.attached: list[tuple[Kind, int]] = []
@@ -39,7 +39,7 @@ def test_the_error_that_ended_a_session_is_kept() -> None:
 
 
 def test_what_happens_behind_the_end_brings_no_error() -> None:
-    """A session that the broker closed is not taken for a lost one."""
+    """A session that the broker closed does not count as lost."""
     one = session(Listening())
     one.happened(Event.CLOSED)
     one.happened(Event.LOST, ConnectionLost("late"))

@@ -1,4 +1,4 @@
-"""Producers against a scripted broker: routing, batching, bounds, refusals, and every way a session can end."""
+"""Producers against a scripted broker: routing, batching, bounds, refusals, and every end of a session."""
 
 import anyio
 import pytest
@@ -26,7 +26,7 @@ PLAIN = "persistent://public/default/x"
 
 
 def sent_values(broker: ScriptedBroker) -> list[list[bytes]]:
-    """By SEND frame, in order: the values in it."""
+    """Return the values in each SEND frame, in order."""
     return [
         [single.value for single in split_messages(payload)]
         for (kind, _), payload in zip(broker.commands, broker.payloads, strict=True)
@@ -245,7 +245,7 @@ async def test_a_refused_message_fails_alone() -> None:
 
 @on_both_backends
 async def test_what_a_busy_broker_refused_is_sent_again_in_order() -> None:
-    """On another session, as after a lost connection; of a transaction, it fails instead."""
+    """It is resent on another session, as after a lost connection; in a transaction it fails instead."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         busy = 3

@@ -8,7 +8,7 @@ OVER = {Phase.SEALED, Phase.RETIRED, Phase.CLOSED, Phase.LOST}
 
 
 def test_every_phase_answers_every_event() -> None:
-    """The table is whole, so nothing happens to a session that nobody thought of."""
+    """The table is complete, so every event is expected in every phase."""
     assert set(MOVES) == set(itertools.product(Phase, Event))
 
 
@@ -17,7 +17,7 @@ def test_a_session_that_is_over_stays_over() -> None:
 
 
 def test_a_refusal_as_sealed_stays_true_whatever_comes_behind_it() -> None:
-    """T20: nothing that is unanswered then is stored, so a lost connection does not put it in doubt."""
+    """T20: unanswered sends are not stored then, so a lost connection does not make them doubtful."""
     reached = {Phase.SEALED}
     for _ in Phase:
         reached |= {MOVES[phase, event] for phase in reached for event in Event}
@@ -25,6 +25,6 @@ def test_a_refusal_as_sealed_stays_true_whatever_comes_behind_it() -> None:
 
 
 def test_a_session_ends_for_one_reason() -> None:
-    """What the broker closed is not closed again, and what may be lost is not taken for answered."""
+    """A session that the broker closed is not closed again, and a send in doubt does not count as answered."""
     for final in (Phase.CLOSED, Phase.LOST, Phase.RETIRED):
         assert {MOVES[final, event] for event in Event} == {final}

@@ -1,4 +1,4 @@
-"""Queue consumers against a scripted broker: every segment, message by message, and again when that failed."""
+"""Queue consumers against a scripted broker: every segment, single messages, and redelivery after failures."""
 
 import anyio
 import pytest
@@ -45,7 +45,7 @@ def values(messages: list[Message]) -> list[bytes]:
 
 
 def acknowledged(broker: ScriptedBroker) -> list[tuple[int, int, int | None]]:
-    """Each acknowledgement: its entry, and the bits left of it."""
+    """Return each acknowledgement: its entry, and its remaining bits."""
     return [
         (*position(told), bits_of_ack_set(told.ack_set) if told.ack_set else None)
         for ack in broker.of(T.ACK)
@@ -448,7 +448,7 @@ async def test_a_commit_waits_for_acknowledgements_and_fails_with_them() -> None
 
 @on_trio
 async def test_messages_whose_acknowledgement_was_refused_are_still_the_consumers() -> None:
-    """T24: the transaction that has them may not commit; so they come again in time, or sooner when given back."""
+    """T24: their transaction may not commit, so they are redelivered in time, or sooner after a nack."""
     async with scripted_broker() as broker:
         fill(broker.add_topic(X), 0, b"given back", b"slow")
         broker.on(
@@ -610,7 +610,7 @@ async def test_cancelled_at_any_step_opening_and_seeking_leave_a_client_that_wor
 
 @on_both_backends
 async def test_a_message_that_came_again_counts_once_in_a_transaction() -> None:
-    """T24: its first session has ended, so both of what was received are the same message."""
+    """T24: its first session has ended, so both copies are the same message."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         fill(topic, 0, b"a")

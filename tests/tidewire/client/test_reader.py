@@ -1,4 +1,4 @@
-"""Readers against a scripted broker: where they start, in which order they read, and how they go on after a loss."""
+"""Readers against a scripted broker: where they start, their order, and how they continue after a loss."""
 
 import anyio
 import pytest
@@ -42,7 +42,7 @@ async def nothing_more(reader: Reader) -> None:
 
 @on_both_backends
 async def test_damage_is_raised_once_behind_what_came_before_and_other_segments_go_on() -> None:
-    """E10: the broker names what it cannot read; `receive` raises that, and goes on with what still comes."""
+    """E10: the broker names what it cannot read; `receive` raises that, and continues with later messages."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X, segments=2)
         fill(topic, 0, b"0")

@@ -1,4 +1,4 @@
-"""A reader and the ends of sealed segments: it goes on to the children behind the parent's last message, not before."""
+"""A reader at the end of a sealed segment: it reads the children after the parent's last message, not before."""
 
 import anyio
 
@@ -11,7 +11,7 @@ X = "topic://public/default/x"
 
 
 def tell_ends_when_sent(broker: ScriptedBroker) -> None:
-    """Let the broker tell readers of a sealed segment's end right behind its last message, acknowledged or not."""
+    """Let the broker report a sealed segment's end right after its last message, acknowledged or not."""
 
     def deliver(peer: Peer, frame: Frame) -> None:
         broker.answer(peer, frame)

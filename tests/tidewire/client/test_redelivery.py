@@ -1,4 +1,4 @@
-"""When messages come again: the waits, and the book of what was handed out."""
+"""Redelivery: the delays, and the record of delivered messages."""
 
 from random import Random
 

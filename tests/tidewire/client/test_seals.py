@@ -1,4 +1,4 @@
-"""Producers while segments are sealed under them: nothing is lost, nothing doubled, and each key keeps its order."""
+"""Producers while their segments are sealed: nothing is lost or doubled, and each key keeps its order."""
 
 import anyio
 import pytest
@@ -10,6 +10,7 @@ from tests.support.backends import on_both_backends, on_trio
 from tests.support.examples import examples
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, Topic, scripted_broker
 from tidewire.client.client import Client
+from tidewire.client.connection import Connection
 from tidewire.client.errors import TransactionEnded
 from tidewire.client.producer import Producer
 from tidewire.client.sending import Batching
@@ -25,7 +26,7 @@ X = "topic://public/default/x"
 
 
 def read_in_order(topic: Topic) -> dict[str | None, list[bytes]]:
-    """By key: its values as an ordered consumer reads them, parents before children."""
+    """Return each key's values as an ordered consumer reads them, parents before children."""
     found: dict[str | None, list[bytes]] = {}
     for _, segment in sorted(topic.segments.items()):
         for entry in segment.entries:
@@ -50,6 +51,16 @@ def check_each_once_in_order(topic: Topic, count: int) -> None:
     assert sorted(value for values in found.values() for value in values) == [
         b"%04d" % number for number in range(count)
     ]
+
+
+def refuse(client: Client, send: pb.CommandSend, error: pb.ServerError) -> Connection:
+    """Let the client's only connection read that the broker refuses the send. Return that connection."""
+    (connection,) = client._network._connections.values()
+    refused = commands.send_error(send.producer_id, send.sequence_id, error, "refused")
+    producing = connection._listeners.of(refused)
+    assert producing is not None
+    producing.received(refused, None)
+    return connection
 
 
 @on_both_backends
@@ -132,7 +143,7 @@ async def test_two_splits_in_one_step_are_followed_as_one() -> None:
 
 @on_both_backends
 async def test_a_refusal_that_comes_before_the_layout_waits_for_it() -> None:
-    """FACTS: the reference seals first, refuses, and pushes the layout some time later."""
+    """FACTS: Pulsar seals first, refuses, and pushes the layout some time later."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client, client.producer(X) as producer:
@@ -153,7 +164,7 @@ async def test_a_refusal_that_comes_before_the_layout_waits_for_it() -> None:
 
 @on_both_backends
 async def test_a_session_closed_before_the_layout_is_found_to_be_sealed() -> None:
-    """FACTS: the reference closes the producer before it pushes the layout."""
+    """FACTS: Pulsar closes the producer before it pushes the layout."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client, client.producer(X) as producer:
@@ -270,7 +281,7 @@ async def test_segments_that_no_seal_concerns_go_on() -> None:
 
 @on_both_backends
 async def test_a_send_to_a_segment_that_is_gone_goes_to_its_children() -> None:
-    """T20: a broker may have removed the sealed segment by then; what it refuses is not stored."""
+    """T20: the broker may have removed the sealed segment; a refused send is not stored."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client, client.producer(X) as producer:
@@ -280,12 +291,7 @@ async def test_a_send_to_a_segment_that_is_gone_goes_to_its_children() -> None:
             send = await broker.seen(T.SEND, 2)
             broker.forget(T.SEND)
             topic.seal(0)
-            (connection,) = client._network._connections.values()
-            gone = pb.ServerError.TopicNotFound
-            refused = commands.send_error(send.producer_id, send.sequence_id, gone, "gone")
-            producing = connection._listeners.of(refused)
-            assert producing is not None
-            producing.received(refused, None)
+            refuse(client, send, pb.ServerError.TopicNotFound)
             topic.split(0)
             await receipt
         check_each_once_in_order(topic, 2)
@@ -293,7 +299,7 @@ async def test_a_send_to_a_segment_that_is_gone_goes_to_its_children() -> None:
 
 @on_both_backends
 async def test_a_refused_send_of_a_lost_connection_is_still_a_refusal() -> None:
-    """What was refused as sealed was not appended, whatever became of the connection: a transaction goes on."""
+    """A send that was refused as sealed was not appended, so a transaction continues after a lost connection."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client, client.producer(X) as producer, client.transaction() as txn:
@@ -304,13 +310,7 @@ async def test_a_refused_send_of_a_lost_connection_is_still_a_refusal() -> None:
             broker.forget(T.SEND)
             topic.seal(0)
             # Both in one step of the reading task.
-            (connection,) = client._network._connections.values()
-            sealed = pb.ServerError.TopicTerminatedError
-            refused = commands.send_error(send.producer_id, send.sequence_id, sealed, "sealed")
-            producing = connection._listeners.of(refused)
-            assert producing is not None
-            producing.received(refused, None)
-            connection._lose(ConnectionLost("gone"))
+            refuse(client, send, pb.ServerError.TopicTerminatedError)._lose(ConnectionLost("gone"))
             topic.split(0)
             await receipt
         assert set(broker.transactions.values()) == {"COMMITTED"}
@@ -435,7 +435,7 @@ async def test_a_layout_that_cannot_be_fails_what_waits() -> None:
 
 
 class Disturbance:
-    """Splits, merges, held sends and answers, as a script says."""
+    """Splits, merges, held sends and answers, as scripted."""
 
     def __init__(self, broker: ScriptedBroker, topic: Topic) -> None:
         self.broker = broker
@@ -501,7 +501,7 @@ async def send_through(script: list[tuple[str, int]], segments: int) -> None:
 def test_whatever_is_split_and_merged_each_message_arrives_once_and_in_order(
     script: list[tuple[str, int]], segments: int, schedule: object
 ) -> None:
-    """Invariant 5: order per key holds across splits and merges, in any order of tasks (the seed drawn is Trio's)."""
+    """Invariant 5: order per key holds across splits and merges, in any task order (the drawn seed is Trio's)."""
     anyio.run(send_through, script, segments, backend="trio")
 
 

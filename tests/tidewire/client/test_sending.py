@@ -77,7 +77,7 @@ class Txn:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_transactions_frame_says_so_twice(count: int) -> None:
-    """FACTS: the id stands in the command and in the metadata."""
+    """FACTS: the id is in the command and in the metadata."""
     txn = cast("Transaction", Txn())
     decoder = FrameDecoder()
     decoder.feed(*SendFrame(0, [outgoing(b"x", txn=txn)] * count, txn).encode(1, "me", pb.CompressionType.NONE))

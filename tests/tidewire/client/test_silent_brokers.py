@@ -1,4 +1,4 @@
-"""A broker that is connected and silent for longer than an operation may take: who has opened something goes on."""
+"""A connected broker that is silent for longer than an operation may take: open producers and consumers continue."""
 
 import anyio
 import pytest
@@ -13,7 +13,7 @@ X = "topic://public/default/x"
 @pytest.mark.parametrize("kind", ["LOOKUP", "PRODUCER"])
 @on_trio
 async def test_a_send_waits_for_the_broker_as_long_as_its_caller_does(kind: str) -> None:
-    """Also when it begins with a broker that is silent."""
+    """This includes a first send to a broker that is silent."""
     silent = T.Value(kind)
     async with scripted_broker() as broker, broker.client(operation_timeout_seconds=5.0) as client:
         topic = broker.add_topic(X)
@@ -31,7 +31,7 @@ async def test_a_send_waits_for_the_broker_as_long_as_its_caller_does(kind: str)
 @pytest.mark.parametrize("kind", ["LOOKUP", "SUBSCRIBE", "SCALABLE_TOPIC_SUBSCRIBE"])
 @on_trio
 async def test_a_receive_waits_for_the_broker_as_long_as_its_caller_does(kind: str) -> None:
-    """Once the consumer is open; opening takes no longer than an operation may."""
+    """The consumer is open. Opening one takes no longer than an operation may."""
     silent = T.Value(kind)
     async with scripted_broker() as broker, broker.client(operation_timeout_seconds=5.0) as client:
         broker.add_topic(X)

@@ -1,4 +1,4 @@
-"""A broker that takes smaller messages than others: CONNECTED says so. A larger one would end the connection."""
+"""A broker with a smaller message limit, which CONNECTED announces. It would end a connection with a larger one."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,13 +32,13 @@ async def smaller_broker() -> AsyncIterator[ScriptedBroker]:
 
 
 def noise(size: int) -> bytes:
-    """What no codec makes smaller."""
+    """Return bytes that no codec can compress."""
     return Random(size).randbytes(size)
 
 
 @on_both_backends
 async def test_a_message_above_what_the_broker_takes_fails_alone() -> None:
-    """A send that can never succeed is told; it is not repeated on one connection after the other."""
+    """A send that can never succeed fails, and is not repeated on other connections."""
     async with smaller_broker() as broker, broker.client() as client, client.producer(X) as producer:
         with pytest.raises(MessageTooLarge, match="accepts messages of at most 20000;"):
             await producer.send(noise(100_000))

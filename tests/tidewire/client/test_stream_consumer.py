@@ -33,7 +33,7 @@ async def receive(consumer: StreamConsumer, count: int) -> list[Message]:
 
 
 def acknowledged(broker: ScriptedBroker) -> dict[int, tuple[int, int]]:
-    """By consumer id, the last cumulative acknowledgement."""
+    """Return the last cumulative acknowledgement by consumer id."""
     return {
         ack.consumer_id: position(ack.message_id[0])
         for ack in broker.of(T.ACK)
@@ -115,7 +115,7 @@ async def test_what_had_come_from_a_segment_that_is_taken_away_is_dropped() -> N
 
 @on_both_backends
 async def test_nothing_that_comes_late_from_a_segment_that_is_taken_away_leaves_a_gap() -> None:
-    """D11: it would be acknowledged with what was dropped before it, and that would be lost."""
+    """D11: a late message would be acknowledged with dropped earlier ones, which would then be lost."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X, 2)
         async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
@@ -279,7 +279,7 @@ async def test_subscribing_takes_no_longer_than_an_operation_may() -> None:
 
 @on_trio
 async def test_a_subscription_that_times_out_says_what_the_broker_answered() -> None:
-    """E10: a topic that cannot be loaded is refused again and again, and its reason must reach whoever waits."""
+    """E10: the broker refuses a topic that cannot be loaded again and again, and the caller must learn why."""
     async with (
         scripted_broker() as broker,
         broker.client(operation_timeout_seconds=5.0, reconnect_seconds_max=1.0) as client,
@@ -506,7 +506,7 @@ async def test_after_a_lost_connection_it_comes_back_under_its_names_and_unackno
 
 @on_both_backends
 async def test_what_is_acknowledged_on_a_new_connection_does_not_come_again_on_it() -> None:
-    """It was on its way again already."""
+    """It was already on its way again."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
@@ -664,7 +664,7 @@ async def test_consuming_cancelled_at_any_step_leaves_nothing_behind() -> None:
 
 @on_both_backends
 async def test_a_segment_that_was_taken_away_and_given_back_is_subscribed_to_anew() -> None:
-    """Though both are heard at once: a broker waits for that before it says anything further."""
+    """The broker waits for that, even if both updates arrive at once."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X, 2)
         async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
@@ -703,7 +703,7 @@ async def test_a_seek_moves_all_segments() -> None:
 
 @on_trio
 async def test_a_segment_that_subscribes_while_the_subscription_is_moved_is_read_on() -> None:
-    """E21: the broker closes no consumer that it opens behind the move, so another session has to be opened."""
+    """E21: the broker does not close a consumer that it opens after the move, so the client opens another session."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
@@ -719,9 +719,9 @@ async def test_a_segment_that_subscribes_while_the_subscription_is_moved_is_read
 
 @on_trio
 async def test_nothing_from_before_a_move_comes_by_a_session_that_was_opened_meanwhile() -> None:
-    """E21: it stands where the subscription stood, and the broker may close it later than it answers the move.
+    """E21: its position is the old one, and the broker may close it only after it answers the move.
 
-    Who acknowledged it would skip what the move is to bring again.
+    An acknowledgement of such a message would skip messages that the move redelivers.
     """
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)

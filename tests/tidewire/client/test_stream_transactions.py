@@ -1,4 +1,4 @@
-"""What a stream consumer may acknowledge in a transaction, against a scripted broker: nothing that comes again."""
+"""What a stream consumer may acknowledge in a transaction, against a scripted broker: no redelivered message."""
 
 import anyio
 import pytest
@@ -34,7 +34,7 @@ async def end_session(broker: ScriptedBroker, consumer: StreamConsumer, segment_
 
 @on_both_backends
 async def test_a_message_that_comes_again_counts_in_one_transaction_only() -> None:
-    """T24: the session that it came on has ended, so somebody gets it again and puts it into a transaction too."""
+    """T24: its session has ended, so another consumer gets the message and puts it into a transaction, too."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
@@ -94,7 +94,7 @@ async def acknowledge_one_after_the_other(*, transactional: bool) -> None:
 
 @on_both_backends
 async def test_what_was_acknowledged_before_stands_in_nobodys_way() -> None:
-    """Of the other segments an id names what was delivered before; that came on sessions of its own."""
+    """Its id also names earlier deliveries of other segments, which arrived on separate sessions."""
     await acknowledge_one_after_the_other(transactional=True)
     await acknowledge_one_after_the_other(transactional=False)
 
@@ -116,7 +116,7 @@ async def test_what_was_acknowledged_in_an_aborted_transaction_was_not() -> None
 
 @on_both_backends
 async def test_the_last_message_does_not_speak_for_a_session_that_ended_before_it_came() -> None:
-    """So all that a transaction deals with is passed, and what of it comes again dooms it."""
+    """So the transaction covers all of its messages, and a redelivered one dooms it."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X, 2)
         async with broker.client() as client, client.stream_consumer(X, "s") as consumer:

@@ -11,7 +11,7 @@ from tidewire.protocol.listeners import Kind
 
 
 def test_every_phase_answers_every_event() -> None:
-    """The table is whole, so nothing happens to a session that nobody thought of."""
+    """The table is complete, so every event is expected in every phase."""
     assert set(MOVES) == set(itertools.product(Phase, Event))
 
 
@@ -20,13 +20,13 @@ def test_a_session_that_is_over_stays_over() -> None:
 
 
 def test_a_session_ends_for_one_reason() -> None:
-    """What the broker closed is not closed again, and a lost connection is not read as a close."""
+    """A session that the broker closed is not closed again, and a lost connection does not count as closed."""
     for final in (Phase.CLOSED, Phase.LOST):
         assert {MOVES[final, event] for event in Event} == {final}
 
 
 def test_nothing_is_delivered_once_a_move_has_begun() -> None:
-    """Nor does the segment count as received to its end: what comes next begins somewhere else."""
+    """The segment does not count as received to its end, because delivery restarts at another position."""
     reached = {MOVES[phase, Event.MOVE_BEGUN] for phase in Phase}
     for _ in Phase:
         reached |= {MOVES[phase, event] for phase in reached for event in Event}
@@ -34,7 +34,7 @@ def test_nothing_is_delivered_once_a_move_has_begun() -> None:
 
 
 def phase_of(one: TopicSession) -> Phase:
-    """Asked anew, for the type checker."""
+    """Read the phase again, for the type checker."""
     return one.phase
 
 
@@ -45,7 +45,7 @@ def session(phase: Phase) -> TopicSession:
 
 
 class Unconnected:
-    """All that a session asks of a connection while nothing is sent."""
+    """The part of a connection that a session uses while nothing is sent."""
 
     def attach(self, kind: Kind, listener: object) -> int:
         return 1
@@ -53,7 +53,7 @@ class Unconnected:
 
 @pytest.mark.parametrize("phase", [Phase.OPEN, Phase.ENDED])
 def test_a_session_that_stood_when_a_move_was_begun_is_left_to_the_broker(phase: Phase) -> None:
-    """E21: until the broker has closed it, what it brings is dropped."""
+    """E21: its messages are dropped until the broker has closed it."""
     moves, stood = Moves(), session(phase)
     moves.begin(stood)
     assert phase_of(stood) is Phase.MOVING
@@ -65,7 +65,7 @@ def test_a_session_that_stood_when_a_move_was_begun_is_left_to_the_broker(phase:
 
 @pytest.mark.parametrize("before", [None, Phase.SUBSCRIBING, Phase.OPEN])
 def test_a_session_that_was_opened_during_a_move_is_followed_by_another(before: Phase | None) -> None:
-    """E21: nobody knows whether it was opened before the broker has moved the subscription, or behind that."""
+    """E21: it is unknown whether the broker opened it before or after it moved the subscription."""
     moves = Moves()
     moves.begin(None if before is None else session(before))
     opened = session(Phase.SUBSCRIBING)
@@ -80,7 +80,7 @@ def test_a_session_that_was_opened_during_a_move_is_followed_by_another(before: 
 
 
 def test_a_session_that_subscribes_when_a_move_is_begun_is_followed_by_another() -> None:
-    """E21: the broker may open it behind the move, and then never closes it."""
+    """E21: the broker may open it after the move, and then never closes it."""
     moves, subscribing = Moves(), session(Phase.SUBSCRIBING)
     moves.begin(subscribing)
     assert moves.end(subscribing, is_done=True)

@@ -23,7 +23,7 @@ Y = "topic://public/default/y"
 
 
 def decided(broker: ScriptedBroker) -> list[tuple[bool, tuple[int, int]]]:
-    """Each END_TXN: whether it was to commit, and which."""
+    """Return each END_TXN: whether it commits, and its transaction."""
     return [
         (end.txn_action == pb.TxnAction.COMMIT, (end.txnid_most_bits, end.txnid_least_bits))
         for end in broker.of(T.END_TXN)
@@ -286,7 +286,7 @@ async def test_a_segment_that_moved_puts_its_unanswered_transactional_sends_in_d
 @pytest.mark.parametrize("last_sequence_id", [0, 1])
 @on_both_backends
 async def test_a_broker_that_remembers_the_producer_is_sent_what_is_in_doubt_again(last_sequence_id: int) -> None:
-    """E13: such a broker stores it once. The sends of a full disk's broker wait, and their transaction goes on."""
+    """E13: such a broker stores it once. On a full disk its sends wait, and their transaction continues."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client, client.producer(X) as producer:
@@ -313,7 +313,7 @@ async def test_a_broker_that_remembers_the_producer_is_sent_what_is_in_doubt_aga
 
 @on_both_backends
 async def test_a_broker_that_has_forgotten_the_last_send_is_sent_nothing_of_a_transaction_again() -> None:
-    """It may have forgotten the send in doubt as well, and would store it a second time."""
+    """It may also have forgotten the send in doubt, and would store it a second time."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client, client.producer(X) as producer:
@@ -333,7 +333,7 @@ async def test_a_broker_that_has_forgotten_the_last_send_is_sent_nothing_of_a_tr
 
 @on_both_backends
 async def test_a_transaction_is_aborted_while_its_sends_wait_for_space() -> None:
-    """E13: what waits is not sent again, and other messages are."""
+    """E13: waiting sends of it are not repeated, but other messages are."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client() as client, client.producer(X) as producer:
@@ -363,7 +363,7 @@ def disk_is_full(peer: Peer, frame: Frame) -> None:
 
 @on_both_backends
 async def test_a_send_refused_because_the_transaction_is_over_is_a_conflict() -> None:
-    """The broker refuses a send of a finished transaction; running it again helps."""
+    """The broker refuses a send of a finished transaction; a new run can succeed."""
     async with scripted_broker() as broker:
         broker.add_topic(X)
 
@@ -407,7 +407,7 @@ async def test_a_segment_that_cannot_be_announced_fails_the_send_before_it_is_se
 
 @on_both_backends
 async def test_an_unanswered_commit_is_asked_again_with_the_same_id() -> None:
-    """Repeating the end of a transaction has the same outcome, so the second answer counts for the first."""
+    """A repeated end has the same outcome, so the second answer counts for the first."""
     async with scripted_broker() as broker:
         broker.add_topic(X)
 
@@ -519,7 +519,7 @@ async def test_a_transaction_not_found_is_unknown_only_if_it_was_asked_about_bef
 
 @on_both_backends
 async def test_a_commit_that_collides_with_itself_is_asked_for_again() -> None:
-    """After a lost connection the first may be under way still; an unknown error says nothing of the outcome then."""
+    """After a lost connection the first request may still be in progress; an unknown error says nothing then."""
     async with scripted_broker() as broker:
         answers = ["refuse", "drop", "refuse", "accept"]
 

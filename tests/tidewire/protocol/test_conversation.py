@@ -1,4 +1,4 @@
-"""A conversation fed with anything, in slices of any size: events, and answers that reach their questions."""
+"""A conversation with arbitrary input in slices of any size: events, and answers that reach their questions."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -62,7 +62,7 @@ cuts = st.lists(st.integers(min_value=0), max_size=20)
 
 
 def near(command: pb.BaseCommand, number: int) -> pb.BaseCommand:
-    """The command with this request id, if it has one."""
+    """Give the command this request id, if it has that field."""
     content = getattr(command, MEMBERS[command.type])
     if "request_id" in content.DESCRIPTOR.fields_by_name:
         content.request_id = number
@@ -176,7 +176,7 @@ def test_an_answer_of_another_type_fails_its_question_alone() -> None:
 
 
 def failure(request_id: int, words: str = "") -> pb.BaseCommand:
-    """A lookup that failed, without an error code."""
+    """Return a failed lookup without an error code."""
     answer = commands.lookup_connect(request_id, "")
     answer.lookup_topic_response.response = Lookup.Failed
     answer.lookup_topic_response.message = words
@@ -256,7 +256,7 @@ def test_the_end_fails_every_question_that_waits_and_no_other() -> None:
 
 @given(data=st.lists(st.binary(max_size=60) | near_commands, max_size=8).map(b"".join), cuts=cuts)
 def test_whatever_comes_in_whatever_slices_only_a_violation_is_raised(data: bytes, cuts: list[int]) -> None:
-    """Also the events before it are the same, however the bytes are sliced."""
+    """The events before it are the same, too, however the bytes are sliced."""
 
     def told(pieces: list[bytes]) -> list[object]:
         conversation = welcomed()
@@ -289,7 +289,7 @@ step = st.tuples(st.sampled_from(["ask", "withdraw", "answer", "refuse", "other 
 
 @given(steps=st.lists(step, max_size=60), cuts=cuts)
 def test_an_answer_reaches_its_question_and_no_other(steps: list[tuple[str, int]], cuts: list[int]) -> None:
-    """The peer answers in any order: twice, late, what was never asked, and by a wrong type."""
+    """The peer answers in any order: twice, late, without a question, and with a wrong type."""
     conversation = welcomed()
     made: list[Question[Any]] = []
     waiting: set[int] = set()

@@ -65,7 +65,7 @@ def test_the_first_refusal_is_final(error: Refused) -> None:
 
 
 def test_a_transaction_that_is_not_found_after_a_lost_answer_may_have_ended_either_way() -> None:
-    """T2: what was asked for before may have been done, and its traces may be gone."""
+    """T2: the earlier request may have succeeded, and its traces may be gone."""
     with pytest.raises(OutcomeUnknown, match=r"^the commit of transaction \(1, 2\) got no answer in time"):
         ended_by(Ending((1, 2), commit=True), LOST, NOT_FOUND)
     # It was never asked for before: the first answer stands.
@@ -82,7 +82,7 @@ def test_what_is_under_way_is_asked_for_again_and_a_conflict_is_told() -> None:
 
 @given(st.lists(st.sampled_from([LOST, UNREACHABLE, BUSY, UNDER_WAY, NOT_FOUND, CONFLICT]), max_size=6), st.data())
 def test_unknown_is_never_told_as_not_done(errors: list[TidewireError], data: st.DataObject) -> None:
-    """Invariant: after a request that may have been done, only a conflict says what became of the transaction."""
+    """Invariant: after a request that may have succeeded, only a conflict proves the outcome."""
     ending = Ending((1, 2), commit=True)
     may_be_done = False
     for error in errors:

@@ -49,7 +49,7 @@ def test_every_code_of_the_protocol_becomes_some_refusal() -> None:
 
 
 def test_a_send_refused_as_not_allowed_is_a_conflict_only_in_a_transaction() -> None:
-    """A broker refuses a send of a finished transaction so; a new transaction helps."""
+    """A broker refuses a send of a finished transaction with this code; a new transaction can succeed."""
     assert type(refusal(pb.ServerError.NotAllowedError, "", of_transactional_send=True)) is TransactionConflict
     assert type(refusal(pb.ServerError.NotAllowedError, "")) is NotAllowed
 

@@ -136,7 +136,7 @@ def test_due_are_segments_whose_parents_are_read_or_gone() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Layout]:
-    """The layouts of one topic, as splits, merges and prunes leave them."""
+    """Draw the layouts of one topic, through splits, merges and prunes."""
     now_ms = draw(st.integers(0, 3))
     segments = {0: Segment(TOPIC, None, "", 0, (), (0, 0xFFFF), created_ms=now_ms)}
     layouts = [Layout(0, segments)]
@@ -210,7 +210,7 @@ def test_layouts_of_one_topic_follow_each_other_by_their_epochs(layouts: list[La
 
 @given(histories(), histories())
 def test_a_topic_that_was_deleted_and_created_again_is_another_one(before: list[Layout], again: list[Layout]) -> None:
-    """Whatever epochs the two have reached: all segments of the second one are younger."""
+    """With any epochs, all segments of the second topic are younger."""
     known = before[-1]
     pushed = again[-1]
     later = {own: one._replace(created_ms=one.created_ms + 1000) for own, one in pushed.segments.items()}

@@ -14,7 +14,7 @@ from tests.support.processes import RunningBroker, running_broker
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark on two cores of this machine, whose Python is this one; it writes nothing into the checkout."""
+    """Run Spark on two cores, with this Python; it writes nothing into the checkout."""
     folder = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)

@@ -1,11 +1,11 @@
-"""Topics in memory, through which a stream's planner looks without brokers.
+"""Topics in memory, which a stream's planner reads without brokers.
 
     topics = Topics()
     parent = topics.add("0000-ffff-0", 2, 3)
     Follower(OPTIONS, topics).first()
 
-Each number is an entry of so many messages. A segment that is final is sealed in the layout, too, but while a test has
-the layout come late.
+Each number is an entry with this many messages. A final segment is sealed in the layout, too, unless a test delays the
+layout.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ OPTIONS = ReadOptions(BrokerAddress("b", 1), (X,))
 
 @dataclass
 class StoredSegment:
-    """Entries of some messages each, of 10 bytes, taken at rising times: at their numbers unless `times` says when."""
+    """Entries with messages of 10 bytes, stored at their numbers, or at `times`."""
 
     part: Segment
     ledger: int
@@ -36,7 +36,7 @@ class StoredSegment:
     creation: str = ""
 
     def time(self, entry: int) -> int:
-        """When the broker took it."""
+        """Return when the broker stored it."""
         return self.times[entry] if self.times else entry
 
     def behind(

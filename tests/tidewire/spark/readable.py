@@ -4,10 +4,9 @@
     world.add("segment://public/default/x/0000-ffff-0", [batch(b"a", b"b"), batch(b"c")])
     entries(partition, world.brokers)
 
-A segment's entries stand at (ledger 5, entry 0, 1, ...). Every broker address is served by a peer of its own; `peers`
-has all that were connected to, in order. A test interferes by replacing members of `world.answers`, or through
-`world.sending`, which is called with (peer, index of the entry) before each entry is sent; returning False ends the
-sending.
+A segment's entries are at (ledger 5, entry 0, 1, ...). Each broker address has its own peer; `peers` has all connected
+ones, in order. A test interferes by replacing members of `world.answers`, or through `world.sending`. That is called
+with (peer, index of the entry) before each entry is sent; if it returns False, the sending ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -92,14 +91,14 @@ class Readable:
         self.topics[topic] = list(entries)
 
     def append(self, topic: str, *payloads: bytes) -> None:
-        """Entries are added, and sent to the readers that have permits."""
+        """Add entries, and send them to readers with permits."""
         self.topics[topic] += payloads
         for (peer, consumer_id), name in self._reading.items():
             if name == topic and not peer.is_closed:
                 self._send(peer, consumer_id)
 
     def say_layout(self) -> None:
-        """Push the layout to all that asked for it."""
+        """Push the layout to all watches."""
         for _, _, peer in self.peers:
             for command in peer.received_of(T.SCALABLE_TOPIC_LOOKUP):
                 peer.say(*self._layout(command))
@@ -108,7 +107,7 @@ class Readable:
         return Brokers(self.options, self._connect)
 
     def commands_of(self, kind: int) -> list[pb.BaseCommand]:
-        """All commands of a type that any peer was sent."""
+        """Return all commands of a type that any peer got."""
         return [command for _, _, peer in self.peers for command in peer.received_of(kind)]
 
     def _connect(self, address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
@@ -193,7 +192,7 @@ class Readable:
 
 
 def _backlog_range(entries: Sequence[bytes], wanted: pb.BacklogRangeRequest) -> pb.BacklogRange:
-    """The time is the number of the entry."""
+    """In this world, an entry's time is its number."""
     ledger, entry = position(wanted.after)
     first = entry + 1 if ledger >= LEDGER else 0
     if wanted.HasField("since_ms"):

@@ -1,4 +1,4 @@
-"""Values in Avro whose field got or lost a logical type after they were written."""
+"""Avro values whose field got or lost a logical type after they were written."""
 
 import io
 import json
@@ -26,7 +26,7 @@ def record(of: object) -> dict[str, Any]:
 
 
 def read(value: object, written: object, wanted: object) -> Any:
-    """What a data frame of one type has of a value that was written as another."""
+    """Read a value of one type that was written as another."""
     definition = json.dumps(record(written))
     encoded = io.BytesIO()
     fastavro.schemaless_writer(encoded, fastavro.parse_schema(json.loads(definition)), {"v": value})
@@ -74,7 +74,7 @@ def test_a_logical_type_that_came_or_went_with_a_wider_type_is_refused(
 
 
 def test_types_are_found_by_their_names_and_fields_by_their_aliases() -> None:
-    """A field may be called like a type."""
+    """A field may have the name of a type."""
 
     def outer(name: str, of: object, **more: object) -> dict[str, Any]:
         inner = {"type": "record", "name": "In", "fields": [{"name": name, "type": of, **more}]}

@@ -1,4 +1,4 @@
-"""What the options of a batch do, from a broker in a process of its own to a data frame."""
+"""The effect of a batch's options, from a broker in a separate process to a data frame."""
 
 import json
 import uuid
@@ -44,7 +44,7 @@ class Flight(Record):  # type: ignore[misc]
 
 
 def test_a_read_goes_on_where_the_one_before_it_ended(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
-    """Positions from the rows themselves; the index counts a segment's messages without gaps."""
+    """The positions come from the rows; the index counts a segment's messages without gaps."""
 
     async def first(client: tidewire.Client) -> None:
         await send_all(topic, [b"%d" % number for number in range(50)], client)
@@ -88,7 +88,7 @@ def test_several_topics_and_those_of_a_pattern_are_one_data_frame(
 
 
 def test_uncommitted_messages_are_read_when_asked_for(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
-    """T14: open and aborted ones, and what stands behind them; without the option none of them."""
+    """T14: open and aborted messages, and later ones, are read; without the option none of them are."""
 
     async def story(client: tidewire.Client) -> None:
         async with client.producer(topic) as producer:
@@ -157,7 +157,7 @@ def test_filters_reach_the_source(spark: SparkSession, broker: RunningBroker, to
 def test_values_are_columns_by_the_topics_schema(
     spark: SparkSession, broker: RunningBroker, schema: JsonSchema | AvroSchema
 ) -> None:
-    """As Pulsar's own client registers and writes them."""
+    """Pulsar's own client registers and writes them."""
     topic = f"persistent://public/default/{uuid.uuid4().hex}"
     client = pulsar.Client(broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
@@ -180,7 +180,7 @@ def test_each_message_of_a_topic_is_read_by_the_version_it_was_written_with(
     topic: str,
     kind: Any,
 ) -> None:
-    """Through a split."""
+    """This also holds through a split."""
 
     async def story(client: tidewire.Client) -> None:
         async with (

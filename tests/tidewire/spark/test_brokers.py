@@ -18,7 +18,7 @@ TOPIC = "persistent://public/default/x"
 
 
 def answering(world: Readable, answers: Sequence[pb.BaseCommand]) -> None:
-    """Let lookups, whoever is asked, be answered by these in turn; the last one again and again."""
+    """Answer all lookups with these in turn, and repeat the last one."""
     left = list(answers)
 
     def answer(command: pb.BaseCommand) -> list[bytes]:

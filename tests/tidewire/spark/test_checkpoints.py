@@ -8,7 +8,7 @@ from tidewire.spark.checkpoints import plan_of, query_of
 
 
 def test_a_plan_is_what_spark_wrote_into_the_checkpoint(tmp_path: Path) -> None:
-    """E19: where this process can read it."""
+    """E19: this process must be able to read it."""
     folder = tmp_path / "check point"
     (folder / "offsets").mkdir(parents=True)
     (folder / "offsets" / "7").write_bytes(b"v1\n{}")
@@ -27,7 +27,7 @@ def test_a_plan_is_what_spark_wrote_into_the_checkpoint(tmp_path: Path) -> None:
     [(b'{"id":"a-b"}', "a-b"), (b"{}", None), (b'{"id":5}', None), (b"[]", None), (b"", None), (b"\xff", None)],
 )
 def test_a_query_is_known_by_its_checkpoint(tmp_path: Path, metadata: bytes, query: str | None) -> None:
-    """D17: whatever is in the file."""
+    """D17: this holds for any content of the file."""
     assert query_of(str(tmp_path)) is None
     (tmp_path / "metadata").write_bytes(metadata)
     assert query_of(str(tmp_path)) == query

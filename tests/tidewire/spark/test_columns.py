@@ -69,7 +69,7 @@ def test_what_would_be_lost_or_misunderstood_is_refused_by_name(
 
 
 def test_columns_are_of_arrows_usual_types() -> None:
-    """Also where `spark.sql.execution.arrow.useLargeVarTypes` is set."""
+    """This includes `spark.sql.execution.arrow.useLargeVarTypes`."""
     large = pa.map_(pa.large_string(), pa.large_string())
     columns = [
         pa.array(["a"], pa.large_string()),

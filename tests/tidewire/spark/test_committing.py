@@ -1,4 +1,4 @@
-"""Attempts of tasks and the decision about them, as Spark calls them, against a broker in a process of its own."""
+"""Attempts of tasks and the decision on them, as Spark calls them, against a broker in a separate process."""
 
 import json
 import pickle
@@ -50,7 +50,7 @@ def group() -> CommitGroup:
 
 
 def rows(*numbers: int) -> Iterator[pa.RecordBatch]:
-    """A record batch for each."""
+    """Make one record batch for each row."""
     for number in numbers:
         yield pa.RecordBatch.from_pydict({"key": [f"k{number}"], "value": [b"%d" % number]})
 
@@ -70,7 +70,7 @@ def values(broker: RunningBroker, topic: str) -> list[int]:
 def test_only_the_attempts_that_are_named_are_read(
     broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
-    """D17: an attempt that failed after it wrote, and a speculative one that was slower, leave nothing."""
+    """D17: a failed attempt, and a slower speculative one, leave nothing."""
     failed, winner, slower = (attempt(options, group, 1, 2) for _ in range(3))
     other = attempt(options, group, 3)
     assert values(broker, topic) == []
@@ -82,7 +82,7 @@ def test_only_the_attempts_that_are_named_are_read(
 def test_an_attempt_after_the_decision_takes_its_rows_and_writes_nothing(
     broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
-    """D17: a task that comes late, and a batch that runs again, write nothing; a later batch does."""
+    """D17: a late task, and a repeated batch, write nothing; a later batch does."""
     commit(options, group, ids(attempt(options, group, 1)))
     left = rows(1, 2, 3)
     late = RowWriting(options, SCHEMA).write(group, left)
@@ -97,7 +97,7 @@ def test_an_attempt_after_the_decision_takes_its_rows_and_writes_nothing(
 
 
 def until_forgotten(broker: RunningBroker, transaction: TransactionId) -> None:
-    """Return when the header of a transaction, which there has been, is there no more."""
+    """Wait until the header of an existing transaction is deleted."""
     number = transaction[1] & ((1 << 62) - 1)
     key = f"/txn/id/{transaction[0]}_{number}"
     present = False
@@ -114,9 +114,9 @@ def until_forgotten(broker: RunningBroker, transaction: TransactionId) -> None:
 
 
 def test_a_batch_that_runs_again_long_after_is_recognised(tmp_path: Path) -> None:
-    """D17: nothing is left of its transactions by then, and it still writes nothing.
+    """D17: nothing of its transactions is left by then, and it still writes nothing.
 
-    A transaction that was never decided has come to its time-out, and cannot be committed.
+    An undecided transaction has reached its time-out and cannot be committed.
     """
     group = CommitGroup("application", 1)
     with running_broker(tmp_path / "data", "--txn-retention-seconds", "0") as broker:
@@ -151,7 +151,7 @@ def test_a_task_without_rows_opens_no_transaction(
 def test_an_aborted_batch_may_be_tried_again_and_a_committed_one_stays(
     broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
-    """D17: Spark asks to abort, too, when a commit came to an error after it was done."""
+    """D17: Spark also requests an abort if a commit fails after it took effect."""
     first = attempt(options, group, 1)
     abort(options, group)
     with pytest.raises(CommitFailed, match=rf"^batch 5 of '{group.application}' cannot be committed, because a task's"):
@@ -197,7 +197,7 @@ def test_a_commit_waits_for_a_broker_that_restarts(
 def test_a_commit_that_nobody_answers_says_whether_it_may_be_asked_again(
     options: WriteOptions, group: CommitGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D17: what was committed after all is written a second time by a job that counts its batches by nothing."""
+    """D17: a job without batch numbers would write the committed rows a second time."""
 
     def silent(brokers: Brokers) -> None:
         raise OperationTimedOut("broker:6650 did not send its answer")
@@ -278,7 +278,7 @@ def test_a_large_record_batch_is_encoded_in_parts(
 def test_a_writer_of_a_batch_is_the_same_after_it_was_pickled(
     broker: RunningBroker, topic: str, options: WriteOptions
 ) -> None:
-    """D17: two batches without a name of their own are two applications."""
+    """D17: two batches without a name are two applications."""
     for number in (1, 2):
         planned = TidewireWriter(options, SCHEMA)
         reports = [pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(planned)).write(rows(number))))]
@@ -305,7 +305,7 @@ def test_a_stream_knows_its_group_from_its_tasks_or_by_its_option(
 
 
 def written(options: WriteOptions, group: CommitGroup, *tasks: tuple[int, ...]) -> None:
-    """A micro-batch of these tasks, as Spark has it written and committed."""
+    """Write and commit a micro-batch of these tasks, as Spark does."""
     reports = [attempt(options, group, *numbers) for numbers in tasks]
     TidewireStreamWriter(options, SCHEMA).commit([*reports], group.batch)
 
@@ -313,7 +313,7 @@ def written(options: WriteOptions, group: CommitGroup, *tasks: tuple[int, ...]) 
 def test_a_batch_is_known_by_its_rows_and_not_by_its_number(
     broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
-    """E19, D17: however tasks divide them; a checkpoint that was restored has the numbers count other rows."""
+    """E19, D17: tasks may divide them in any way; after a restored checkpoint the numbers belong to other rows."""
     written(options, group, (1, 2), (3,), ())
     written(options, group, (3, 1), (2,))
     for other in ((1, 2), ()), ((1, 2, 4),), ((1, 2, 3, 3),), ((),):
@@ -333,7 +333,7 @@ def test_a_batch_is_known_by_its_rows_and_not_by_its_number(
 def test_a_batch_of_the_same_plan_is_the_same_whatever_its_rows(
     broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup, tmp_path: Path
 ) -> None:
-    """E19: a query may compute other rows each time; Spark plans a batch once."""
+    """E19: a query may compute different rows each time, but Spark plans a batch once."""
     planned = tmp_path / "offsets" / str(group.batch)
     planned.parent.mkdir()
     options = replace(options, checkpoint=tmp_path.as_uri())
@@ -354,7 +354,7 @@ def test_a_batch_of_the_same_plan_is_the_same_whatever_its_rows(
 def test_tasks_that_were_killed_before_any_has_reported_are_aborted_by_name_or_not_at_all(
     options: WriteOptions, group: CommitGroup, caplog: pytest.LogCaptureFixture, tmp_path: Path, by: str
 ) -> None:
-    """D17: as by `query.stop()`; only the tasks and the checkpoint know the query's id."""
+    """D17: `query.stop()` does this; only the tasks and the checkpoint know the query's id."""
     killed = attempt(options, group, 1)
     TidewireStreamWriter(options, SCHEMA).abort([None], group.batch)
     (said,) = caplog.messages
@@ -372,7 +372,7 @@ def test_tasks_that_were_killed_before_any_has_reported_are_aborted_by_name_or_n
 def test_a_micro_batch_without_tasks_is_nobodys(
     broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
-    """D17: or another query's rows of that number would be taken as written, since nobody has said whose it was."""
+    """D17: otherwise another query's rows with that number would count as written."""
     named = WriteOptions(options.service, topic, txn_app_id=group.application)
     TidewireStreamWriter(named, SCHEMA).commit([None], group.batch)
     report = attempt(options, group._replace(origin="another query"), 1)
@@ -391,7 +391,7 @@ def test_outside_of_a_streams_task_there_is_no_group() -> None:
 
 
 def scripted(answer: Callable[[pb.BaseCommand], pb.BaseCommand]) -> Brokers:
-    """Brokers of which the only one leads coordinator 0 of 2, and answers NEW_TXN and END_TXN like this."""
+    """Run brokers of which one leads coordinator 0 of 2, and answers NEW_TXN and END_TXN like this."""
 
     def assignments(command: pb.BaseCommand) -> list[bytes]:
         leader = pb.TcAssignment(tc_id=0, broker_service_url="pulsar://scripted:6650")
@@ -438,7 +438,7 @@ def test_a_coordinator_that_nobody_leads_is_asked_for_again(number: int) -> None
 
 
 def test_an_id_of_another_coordinator_is_no_transaction_of_this_one() -> None:
-    """It would be included here, and aborted there."""
+    """It would be included here, and aborted at the other coordinator."""
 
     def answer(command: pb.BaseCommand) -> pb.BaseCommand:
         return commands.new_txn_response(command.new_txn.request_id, (1, 5), group_state=pb.UNDECIDED)

@@ -156,7 +156,7 @@ def test_a_connection_that_ends_is_lost(end: Callable[[BlockingPeer], None]) -> 
 
 
 def test_a_frame_above_what_the_broker_takes_is_not_sent() -> None:
-    """It would end the connection, which says nothing of the reason."""
+    """It would end the connection without a reason."""
     peer = BlockingPeer({T.CONNECT: lambda command: [encode_command(commands.connected("s", max_message_size=1000))]})
     connection = connection_to(peer)
     connection.handshake()
@@ -183,7 +183,7 @@ def test_nobody_at_the_address_is_one_sentence() -> None:
 
 
 def test_a_connection_over_tcp_is_closed_when_the_handshake_fails_and_at_the_end_of_its_block() -> None:
-    """One peer refuses the first connection and serves the second, and sees both of them end."""
+    """One peer refuses the first connection, serves the second, and sees both end."""
     answers = [
         encode_command(commands.error(0, pb.ServerError.ServiceNotReady, "starting")),
         *connected(pb.BaseCommand()),

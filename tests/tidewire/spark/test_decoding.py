@@ -98,7 +98,7 @@ flights = st.fixed_dictionaries(
 
 @given(st.lists(st.none() | flights, min_size=1, max_size=5), st.booleans(), st.booleans())
 def test_json_objects_are_structs(objects: list[dict[str, Any] | None], pretty: bool, has_map: bool) -> None:
-    """However they are laid out; members that the schema does not have are passed over."""
+    """Their layout does not matter, and unknown members are skipped."""
     if has_map:
         objects = [one and {**one, "seats": {"a": 1}} for one in objects]
     indent = 1 if pretty else None
@@ -123,7 +123,7 @@ def test_json_objects_are_structs(objects: list[dict[str, Any] | None], pretty: 
     ],
 )
 def test_what_is_no_json_object_is_not_guessed_at(values: list[bytes]) -> None:
-    """Nor does it shift the rows behind it."""
+    """It does not shift later rows, either."""
     with pytest.raises(UnreadableMessage, match="Json schema"):
         decoder(S.Json, RECORD).column([b"{}", *values, b"{}"], b"")
 
@@ -173,7 +173,7 @@ def test_logical_types_of_avro_are_sparks() -> None:
     ],
 )
 def test_other_logical_types_are_what_they_are_written_as(kind: str, logical: str, value: object, read: object) -> None:
-    """As the column's type says that was made of the same definition."""
+    """The column's type, made from the same definition, says so."""
     plain = {"type": kind, "logicalType": logical}
     fields = [
         {"name": "one", "type": plain},

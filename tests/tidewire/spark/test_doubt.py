@@ -1,6 +1,6 @@
-"""What a task makes of brokers that move segments, close producers and refuse frames at every wrong moment.
+"""A task with brokers that move segments, close producers and refuse frames at every wrong moment.
 
-A broker cannot be brought to most of this on purpose, so it is a scripted one; test_writing.py has the real one.
+A real broker cannot be made to do most of this, so the broker is scripted; test_writing.py has the real one.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ LOW, HIGH = segment(1, 0, 0x7FFF), segment(2, 0x8000, 0xFFFF)
 
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a row alone is sent."""
+    """Make frames small, so that each row has its own."""
     monkeypatch.setattr(batching, "FRAME_ROWS_MAX", 1)
 
 
@@ -93,7 +93,7 @@ def test_a_layout_that_never_comes_is_an_error() -> None:
 
 
 def test_a_replaced_segment_is_heard_to_its_end_and_left() -> None:
-    """T20: nothing is sent to its children before what it was sent is answered."""
+    """T20: its children get nothing before all its sends are answered."""
     world = Writable()
     world.holds = True
     attempt = world.attempt()
@@ -110,7 +110,7 @@ def test_a_replaced_segment_is_heard_to_its_end_and_left() -> None:
 
 
 def test_two_parents_are_settled_before_rows_go_to_their_child() -> None:
-    """T20: a merge."""
+    """T20: both parents of a merge are settled first."""
     world = Writable(segments=2)
     world.holds = True
     attempt = world.attempt()
@@ -130,7 +130,7 @@ def test_two_parents_are_settled_before_rows_go_to_their_child() -> None:
 
 @pytest.mark.parametrize("is_replaced_first", [False, True])
 def test_a_producer_that_is_closed_before_all_is_answered_leaves_doubt(is_replaced_first: bool) -> None:
-    """The segment went away from its broker, and what is unanswered may be stored, though others replace it by now."""
+    """The segment moved away from its broker. Unanswered frames may be stored, although others replace it now."""
     world = Writable()
     world.holds = True
     attempt = world.attempt()
@@ -162,7 +162,7 @@ def test_a_producer_that_is_closed_when_all_is_answered_is_opened_again() -> Non
 
 
 def refusing(world: Writable, *codes: pb.ServerError, then: Callable[[], None] | None = None) -> None:
-    """The next producers are refused with these codes; behind the last, `then` happens."""
+    """Refuse the next producers with these codes; then call `then`."""
     left = list(codes)
 
     def make(peer: BlockingPeer) -> Answer:
@@ -233,7 +233,7 @@ def test_an_answer_out_of_turn_fails_the_task() -> None:
 
 
 def test_an_answer_for_a_frame_that_was_taken_back_fails_the_task() -> None:
-    """It would be stored twice."""
+    """The frame would be stored twice."""
     world = Writable()
     world.holds = True
     attempt = world.attempt()
@@ -263,7 +263,7 @@ def test_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_coordinator_that_is_busy_is_asked_again() -> None:
-    """Nothing is in doubt by that, so the task need not run again."""
+    """Nothing is in doubt then, so the task need not run again."""
     world = Writable()
     usual = world.answers[T.ADD_PARTITION_TO_TXN]
     left = [pb.TooManyRequests, pb.MetadataError]
@@ -286,7 +286,7 @@ def test_a_coordinator_that_is_busy_is_asked_again() -> None:
 
 
 def after_two_splits() -> Writable:
-    """A topic whose first segments were removed."""
+    """Make a topic whose first segments were removed."""
     world = Writable()
     del world.dag.segments[:]
     world.dag.epoch = 5
@@ -295,7 +295,7 @@ def after_two_splits() -> Writable:
 
 
 def test_a_broker_that_knows_an_older_layout_is_waited_for() -> None:
-    """T20: rows that go by it would go to segments that are sealed, which the newest layout does not name."""
+    """T20: with the old layout, rows would go to sealed segments that the newest layout does not have."""
     world = after_two_splits()
     attempt = world.attempt()
     attempt.write(TOPIC, rows((0, 1)))
@@ -318,7 +318,7 @@ def test_a_broker_that_knows_an_older_layout_is_waited_for() -> None:
 
 
 def test_a_topic_that_was_created_again_is_told_from_an_older_layout() -> None:
-    """E19: a transaction with rows in both would lose those in the deleted one."""
+    """E19: a transaction with rows in both topics would lose those in the deleted one."""
     world = after_two_splits()
     attempt = world.attempt()
     attempt.write(TOPIC, rows((0, 1)))

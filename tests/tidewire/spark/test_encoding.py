@@ -19,7 +19,7 @@ MAP = pa.map_(pa.string(), pa.string())
 
 
 def read(rows: Rows) -> list[SingleMessage]:
-    """What a reader makes of them, as a batch."""
+    """Return what a reader reads of them, as a batch."""
     metadata = message_metadata("p", 0, 1)
     metadata.num_messages_in_batch = len(rows)
     return split_body(metadata, bytes(rows.data))

@@ -1,4 +1,4 @@
-"""Spark reads from a broker in a process of its own what Tidewire's client wrote there."""
+"""Spark reads from a broker in a separate process what Tidewire's client wrote there."""
 
 import socket
 from collections import defaultdict
@@ -35,7 +35,7 @@ def values(frame: DataFrame) -> list[bytes]:
 
 
 def write(broker: RunningBroker, story: Callable[[tidewire.Client], Awaitable[None]]) -> None:
-    """Run the story with a client, within a bound."""
+    """Run the story with a client, with a time limit."""
 
     async def run() -> None:
         with trio.fail_after(60):
@@ -86,7 +86,7 @@ def test_every_column_is_exact(spark: SparkSession, broker: RunningBroker, topic
 
 
 def test_only_what_is_committed_is_read_and_all_of_that(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
-    """T14, T17: rows of aborted and open transactions are not there, nor is what stands behind an open one."""
+    """T14, T17: rows of aborted and open transactions are not there, nor rows behind an open one."""
 
     async def story(client: tidewire.Client) -> None:
         async with client.producer(topic) as producer:
@@ -114,7 +114,7 @@ def test_only_what_is_committed_is_read_and_all_of_that(spark: SparkSession, bro
 def test_a_transaction_that_lives_through_a_split_is_read_whole_or_not_at_all(
     spark: SparkSession, broker: RunningBroker, topic: str
 ) -> None:
-    """T20: from the sealed parent and its children together, each key's messages in the order of sending."""
+    """T20: the sealed parent and its children together have all of it, each key's messages in order."""
     keys = [f"k{number}" for number in range(50)]
 
     async def story(client: tidewire.Client) -> None:
@@ -167,7 +167,7 @@ def test_a_data_frame_keeps_the_rows_it_had_when_first_used_and_the_next_one_has
 
 
 def test_many_rows_come_once_each(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
-    """More than a window of permits, a record batch of rows and a socket's buffer."""
+    """There are more rows than a window of permits, a record batch and a socket's buffer hold."""
     write(broker, partial(send_all, topic, [b"%d" % number for number in range(60_000)]))
     counted = load(spark, broker, topic).agg(
         F.count("*").alias("rows"),
@@ -186,7 +186,7 @@ def test_stopping_early_costs_neither_the_job_nor_the_broker(
 
 
 def test_what_was_committed_is_read_after_the_broker_was_killed(spark: SparkSession, tmp_path: Path) -> None:
-    """T25, D8: all of it, and nothing of what was open then and still is."""
+    """T25, D8: all of it is read, and nothing of transactions that are still open."""
     with running_broker(tmp_path / "data") as broker:
         topic = Admin(broker.http_url).new_topic(2)
 
@@ -248,6 +248,6 @@ def test_a_broker_that_is_not_there_reaches_the_user_as_one_sentence(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = "{}:{}".format(*listener.getsockname())
     with pytest.raises(
-        AnalysisException, match=f"no broker can be reached at pulsar://{address}: .*refused; check that a broker"
+        AnalysisException, match=f"no broker can be reached at pulsar://{address}: .*refused; check option service_url"
     ):
         load(spark, broker, "topic://public/default/x", {"service_url": f"pulsar://{address}"}).count()

@@ -1,4 +1,4 @@
-"""What a micro-batch holds, in a few characters."""
+"""A short fingerprint of a micro-batch's rows."""
 
 import pyarrow as pa
 from hypothesis import given
@@ -20,7 +20,7 @@ rows = st.lists(st.tuples(st.none() | st.text(max_size=2), st.none() | st.binary
 def test_it_depends_on_the_rows_and_neither_on_their_order_nor_on_their_tasks(
     given_rows: list[tuple[str | None, bytes | None]], data: st.DataObject
 ) -> None:
-    """E19: Spark may divide a batch that it runs again in another way."""
+    """E19: Spark may divide a repeated batch in another way."""
     whole = fingerprint("x", rows_of(given_rows))
     shuffled = data.draw(st.permutations(given_rows))
     cut = data.draw(st.integers(0, len(shuffled)))
@@ -34,7 +34,7 @@ def test_it_depends_on_the_rows_and_neither_on_their_order_nor_on_their_tasks(
 
 
 def test_it_is_short_text() -> None:
-    """E19: an equal row counts as often as it is there."""
+    """E19: equal rows count as often as they occur."""
     one = fingerprint("x", rows_of([("k", b"v")]))
     assert str(NOTHING) == "0:00000000000000000000000000000000"
     assert str(one + one).startswith("2:")

@@ -1,4 +1,4 @@
-"""Where a stream goes, over topics in memory."""
+"""How a stream follows topics in memory."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ def go(topics: Topics, start: Offsets, limit: Limit = Limit(), options: ReadOpti
 
 
 def test_a_sealed_segment_is_read_to_its_end_before_its_children_are_begun() -> None:
-    """T20: and an offset behind which nothing stands stays as it is."""
+    """T20: an offset at the end of the data does not change."""
     topics = Topics()
     parent = topics.add("0000-ffff-0", 2, 3)
     start = following(topics).first()
@@ -49,7 +49,7 @@ def test_a_sealed_segment_is_read_to_its_end_before_its_children_are_begun() -> 
 
 
 def test_a_segment_is_not_left_before_the_layout_says_what_came_of_it() -> None:
-    """T20: a split may be done between the layout's arrival and the question what is left to read."""
+    """T20: a split may finish between the layout's arrival and the question what is left to read."""
     topics = Topics()
     parent = topics.add("0000-ffff-0", 2)
     for starting in (EARLIEST, LATEST):
@@ -68,7 +68,7 @@ def test_a_segment_is_not_left_before_the_layout_says_what_came_of_it() -> None:
 
 @pytest.mark.parametrize("starting", [EARLIEST, LATEST])
 def test_a_topic_without_segments_that_ends_is_read_once(starting: EntryPosition) -> None:
-    """As one ends that a scalable topic is made of; nothing says what came of it."""
+    """A segment that is a regular topic ends like this; nothing says what replaced it."""
     topics = Topics()
     plain = "persistent://public/default/x"
     made = StoredSegment(Segment(plain, None, plain), 1, [2, 3])
@@ -92,7 +92,7 @@ def test_generations_that_are_empty_are_passed_at_once() -> None:
 
 
 def test_who_knows_how_far_each_segment_was_read_goes_on_there() -> None:
-    """T20: with the segments that are not read to their end and whose parents are."""
+    """T20: it continues with the unread segments whose parents are read."""
     topics = Topics()
     topics.add("0000-ffff-0", 2).is_final = True
     topics.add("0000-7fff-1", 3, 3, parents=(0,)).is_final = True
@@ -155,7 +155,7 @@ def test_a_position_in_a_segment_that_is_gone_is_data_loss() -> None:
 
 
 def test_a_position_in_a_topic_that_is_not_read_is_not_passed_over() -> None:
-    """It is misspelt, as a rule, and the whole topic would be read in place of what is behind the position."""
+    """It is usually misspelt, and the whole topic would be read instead."""
     topics = Topics()
     topics.add("0000-ffff-0", 1)
     start = parse_boundary('{"topic://public/default/y": {"0000-ffff-0": "latest"}}')
@@ -174,7 +174,7 @@ LOSSY = replace(OPTIONS, fail_on_data_loss=False)
 
 
 def lost(topics: Topics, start: Offsets, sentence: str) -> Offsets:
-    """It fails, or goes on when it is told to."""
+    """The query fails, or continues if told to."""
     with pytest.raises(DataLost, match=rf"{sentence}; set fail_on_data_loss to false to continue with what exists$"):
         go(topics, start)
     return go(topics, start, options=LOSSY)
@@ -202,7 +202,7 @@ def test_a_topic_made_again_is_data_loss_and_read_from_its_beginning() -> None:
 @pytest.mark.parametrize("read", ["0000-ffff-0", "0000-7fff-0 8000-ffff-1", "0000-3fff-2 4000-7fff-3 8000-ffff-1"])
 @pytest.mark.parametrize("made", ["0000-ffff-0", "0000-7fff-0 8000-ffff-1", "0000-3fff-0 4000-ffff-1"])
 def test_of_a_topic_made_again_all_segments_are_read(read: str, made: str) -> None:
-    """Whether or not they have the numbers, or the names, of those that were read of the one before."""
+    """Their numbers or names may equal those of the old topic's segments."""
     topics = Topics()
     for name in read.split():
         topics.add(name, 5)
@@ -239,7 +239,7 @@ def test_a_segment_removed_before_it_was_read_is_data_loss_and_all_that_came_of_
 
 
 def test_what_waits_for_a_segment_that_is_removed_is_read_and_what_was_read_is_not_read_again() -> None:
-    """T20: other segments, with higher numbers and lower ones, came and went meanwhile."""
+    """T20: other segments, with higher and lower numbers, came and went meanwhile."""
     topics = Topics()
     for name in ("0000-7fff-0", "8000-ffff-1"):
         topics.add(name, 1)
@@ -280,7 +280,7 @@ def test_topics_come_from_their_beginning_and_go() -> None:
 
 
 def test_children_whose_turn_comes_are_named_before_anything_is_read_of_them() -> None:
-    """E19: another topic has children of the same names, and its parents would be taken for read."""
+    """E19: another topic may have children of the same names, and its parents would count as read."""
     topics = Topics()
     parent = topics.add("0000-ffff-0", 2)
     parent.creation, parent.is_final = "aa", True
@@ -292,7 +292,7 @@ def test_children_whose_turn_comes_are_named_before_anything_is_read_of_them() -
 
 
 def test_offsets_of_another_topic_are_no_starting_position() -> None:
-    """E19: what a query's progress reported last may be given to a new query, which is then as careful."""
+    """E19: a new query may get the progress of another one; it is checked as carefully."""
     topics = Topics()
     topics.add("0000-ffff-0", 2, 3).creation = "aa"
     given = replace(OPTIONS, starting=parse_boundary(json.dumps({X: {"0000-ffff-0": "1:0@2#aa"}})))
@@ -309,7 +309,7 @@ def test_offsets_of_another_topic_are_no_starting_position() -> None:
 def test_offsets_of_another_topic_of_that_name_are_never_taken_for_places_in_this_one(
     entries: tuple[int, ...], is_read: bool
 ) -> None:
-    """E19: however many messages the other one has; its rows would be skipped as read."""
+    """E19: with any number of messages in the other topic; otherwise rows would be skipped as read."""
     topics = Topics()
     topics.add("0000-ffff-0").is_final = True
     topics.add("0000-7fff-1", 2, 3, parents=(0,)).creation = "aa"
@@ -352,7 +352,7 @@ def test_what_a_limit_leaves_is_the_lag() -> None:
 
 @pytest.mark.parametrize("limit", [Limit(), Limit(messages=2), Limit(size_bytes=30)])
 def test_a_snapshot_is_read_to_its_end_and_nothing_that_came_later(limit: Limit) -> None:
-    """T20: it ends also when the topic is split after the snapshot, or was so before."""
+    """T20: it also ends if the topic is split after the snapshot, or was split before."""
     topics = Topics()
     topics.add("0000-ffff-0", 1, 2, 1).is_final = True
     half = topics.add("0000-7fff-1", 1, 1, 2, parents=(0,))
@@ -375,7 +375,7 @@ def test_a_snapshot_is_read_to_its_end_and_nothing_that_came_later(limit: Limit)
 
 @pytest.mark.parametrize("whole_topic", [False, True])
 def test_what_goes_after_a_snapshot_is_data_loss(whole_topic: bool) -> None:
-    """T20: the view is asked again when the layout changed, and has to have another answer then."""
+    """T20: when the layout changed, the view is asked again, and must answer differently."""
     topics = Topics()
     topics.add("0000-7fff-0", 1, 1)
     topics.add("8000-ffff-1", 2)
@@ -394,7 +394,7 @@ def test_what_goes_after_a_snapshot_is_data_loss(whole_topic: bool) -> None:
 
 
 def test_a_stream_that_begins_at_a_time_begins_without_what_went_after_its_snapshot() -> None:
-    """T20: it is asked again until it knows where."""
+    """T20: it is asked again until it knows where to begin."""
     topics = Topics()
     topics.add("0000-7fff-0", 1, 1)
     topics.add("8000-ffff-1", 2)

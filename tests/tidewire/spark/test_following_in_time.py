@@ -1,4 +1,4 @@
-"""A stream through splits, merges and uneven rates: all segments advance together by the time of publishing."""
+"""A stream through splits, merges and uneven rates: all segments advance together by publish time."""
 
 from random import Random
 
@@ -72,7 +72,7 @@ class History(Topics):
         return max(segment.times[entry], self.floor[segment.part.segment_id])
 
     def step(self, follower: Follower, limit: Limit) -> bool:
-        """One micro-batch; whether it had anything."""
+        """Run one micro-batch; return whether it had rows."""
         end = decode(encode(follower.step(self.place, limit).end))
         for name, place in end[X].items():
             begin = self.place[X].get(name, BEGINNING)
@@ -88,7 +88,7 @@ class History(Topics):
         return end != start
 
     def left(self, segment: StoredSegment) -> list[int]:
-        """When what is unread in a segment was sent."""
+        """Return the publish times of a segment's unread messages."""
         upto = self.read.get(segment.part.name or "", 0)
         entries = range(len(segment.entries))
         return [self.sent_at(segment, entry) for entry in entries if sum(segment.entries[: entry + 1]) > upto]
@@ -100,7 +100,7 @@ class History(Topics):
 @settings(max_examples=examples(200))
 @given(st.integers(0, 1 << 32), st.booleans(), st.booleans())
 def test_nothing_unread_is_older_than_what_was_read(seed: int, steps_back: bool, stops: bool) -> None:
-    """E23: at the end of each micro-batch of a replay, whose rows go on coming meanwhile; through a restart, too."""
+    """E23: this holds at the end of each micro-batch of a replay, during new writes and through a restart."""
     random = Random(seed)
     story = History(random, steps_back=steps_back)
     for _ in range(random.randint(5, 60)):
@@ -122,7 +122,7 @@ def test_nothing_unread_is_older_than_what_was_read(seed: int, steps_back: bool,
 
 
 def test_one_that_waits_for_an_open_transaction_holds_nobody() -> None:
-    """E23: nobody knows when that is decided; it is behind by as much as it was live."""
+    """E23: its decision may come at any time; it is as late in the replay as it was live."""
     topics = Topics()
     parent = topics.add("0000-7fff-0", 1)
     topics.add("8000-ffff-1", 1, 1, 1).times = [1, 50, 90]

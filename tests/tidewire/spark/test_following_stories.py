@@ -1,4 +1,4 @@
-"""A stream through stories of splits, merges, removals and late layouts: all messages once, parents before children."""
+"""A stream through splits, merges, removals and late layouts: each message once, parents before children."""
 
 from collections.abc import Callable
 from random import Random
@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 
 
 class Story(Topics):
-    """A topic whose layout a stream hears of late, and whose segments are removed once its subscription is through."""
+    """A topic whose layout reaches a stream late. Its segments are removed once the subscription has read them."""
 
     def __init__(self, random: Random) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Story(Topics):
         self.sealed |= {parent.part.segment_id for parent in parents}
 
     def send(self) -> None:
-        """Also to a sealed one: what was open there is committed."""
+        """Send a message, also to a sealed segment, where open transactions commit."""
         segment = self.random.choice(self.there)
         if not segment.is_final:
             segment.entries.append(self.random.randint(1, 3))
@@ -76,7 +76,7 @@ class Story(Topics):
             self.begin((lower.part.hashes or (0, 0))[0], (upper.part.hashes or (0, 0))[1], lower, upper)
 
     def remove(self) -> None:
-        """What is at its end, and has all it came from behind it."""
+        """Remove a segment that is read to its end and whose parents are gone."""
         for name, segment in tuple(self.segments[X].items()):
             end = EntryPosition(segment.ledger, len(segment.entries) - 1) if segment.entries else BEGINNING.position
             if (
@@ -93,7 +93,7 @@ class Story(Topics):
                     self.tell_layout()
 
     def move_subscription(self) -> None:
-        """As a query does where its next micro-batch starts."""
+        """Move the subscription to the start of the next micro-batch, as a query does."""
         parts, places = self.parts(X) or {}, self.place[X]
         for name, place in places.items():
             if name in parts:
@@ -109,7 +109,7 @@ class Story(Topics):
         return self.moved_to.get(name) == position
 
     def decide(self) -> None:
-        """Nothing is open any more in some of the sealed ones."""
+        """Decide the open transactions of some sealed segments."""
         for segment in self.there:
             segment.is_final |= segment.part.segment_id in self.sealed and self.random.random() < 0.5
 
@@ -120,11 +120,11 @@ class Story(Topics):
         self.late_layouts[X] = parts
 
     def stop_or_go_on(self) -> None:
-        """The query is started again, so that it stops at what there is, or does not any more."""
+        """Restart the query, so that it stops at the existing end, or does not any more."""
         self.snapshot = self.answer_to(lambda: Snapshot(self)) if self.snapshot is None else None
 
     def answer_to(self, ask: Callable[[], Answer]) -> Answer:
-        """Asked again when a segment is gone, of which the layout is told then."""
+        """Answer again for a segment that is gone, with the layout that says so."""
         while True:
             try:
                 return ask()
@@ -148,7 +148,7 @@ class Story(Topics):
 
 @given(st.randoms(use_true_random=False))
 def test_every_message_is_read_once_and_behind_those_of_its_segments_parents(random: Random) -> None:
-    """T20: however late the layout is told, and wherever micro-batches end."""
+    """T20: however late the layout arrives, and wherever micro-batches end."""
     story = Story(random)
     acts: list[Callable[[], object]] = [story.send, story.send, story.split, story.merge, story.decide]
     acts += [story.remove, story.tell_layout, story.stop_or_go_on, story.step, story.step]

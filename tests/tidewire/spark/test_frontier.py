@@ -1,4 +1,4 @@
-"""How far a micro-batch goes, over segments in memory."""
+"""How far a micro-batch reads, over segments in memory."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ A_WEEK_MS = 7 * 24 * 3600 * 1000
 
 
 class Asked:
-    """Segments of entries with one message each, taken at these times; counts questions."""
+    """Segments of entries with one message each, stored at these times; it counts requests."""
 
     def __init__(self, *times: list[int]) -> None:
         topics = Topics()
@@ -36,7 +36,7 @@ class Asked:
         return self.segments[number].behind(self.places[number], messages_max, bytes_max, until_ms)
 
     def advance(self, limit: Limit, held_ms: int | None = None) -> list[int]:
-        """The times of what is taken; the next micro-batch begins behind it."""
+        """Return the times of what is read; the next micro-batch begins after it."""
         taken: list[int] = []
         for at, got in enumerate(advance(self.backlogs(), held_ms, limit, self.take)):
             if got is not None:
@@ -62,14 +62,14 @@ def test_without_a_limit_everything_is_taken_and_nobody_is_asked() -> None:
 
 
 def test_a_moment_that_holds_the_frontier_holds_all_segments() -> None:
-    """E23: the segments that begin then are read from the next micro-batch on."""
+    """E23: segments that begin then are read from the next micro-batch on."""
     asked = Asked([1, 2, 3], [2, 2, 5], [7])
     assert sorted(asked.advance(Limit(), held_ms=2)) == [1, 2, 2, 2]
     assert asked.left() == [3, 5, 7]
 
 
 def test_what_came_within_one_millisecond_is_divided() -> None:
-    """E23: also an entry that is larger than the limit comes, by itself."""
+    """E23: an entry that is larger than the limit is read alone."""
     asked = Asked([5] * 10, [5] * 30, [6])
     assert [len(asked.advance(Limit(messages=8))) for _ in range(4)] == [8, 8, 8, 8]
     assert min(asked.left()) == 5
@@ -77,7 +77,7 @@ def test_what_came_within_one_millisecond_is_divided() -> None:
 
 @pytest.mark.parametrize("limit", [Limit(messages=1000), Limit(size_bytes=10_000)])
 def test_a_limit_is_filled_well_and_with_few_questions(limit: Limit) -> None:
-    """E23: also where one segment is busy when the others are idle."""
+    """E23: this holds even if one segment is busy while the others are idle."""
     steady = [at * A_WEEK_MS // 20_000 for at in range(20_000)]
     burst = [A_WEEK_MS // 3 + at for at in range(20_000)]
     early = list(range(50))
@@ -102,7 +102,7 @@ times = st.lists(st.integers(0, 40), max_size=12).map(sorted)
 def test_nothing_that_is_left_is_older_than_what_was_read(
     segments: list[list[int]], limit: Limit, held_ms: int | None
 ) -> None:
-    """E23: at each micro-batch's end, whatever the limit; so an event-time watermark is as right as it was live."""
+    """E23: at each micro-batch's end, with any limit; so an event-time watermark is as correct as live."""
     asked = Asked(*segments)
     read: list[int] = []
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""A subscription that one process holds, at brokers in memory."""
+"""A subscription that one process holds, with brokers in memory."""
 
 from collections.abc import Iterable
 
@@ -26,7 +26,7 @@ FIRST, SECOND = PARTS
 
 
 class World(Readable):
-    """Brokers that say where subscriptions are, and take acknowledgements."""
+    """Brokers that report the positions of subscriptions, and accept acknowledgements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def test_each_part_is_held_by_a_consumer_who_is_sent_nothing() -> None:
 
 
 def test_acknowledgements_are_cumulative_and_in_the_transaction() -> None:
-    """T22: and where the subscription is says the broker."""
+    """T22: the broker reports the subscription's position."""
     world = World()
     held = world.held()
     held.hold(PARTS)
@@ -85,7 +85,7 @@ def test_acknowledgements_are_cumulative_and_in_the_transaction() -> None:
 
 
 def test_a_consumer_that_is_sent_away_is_opened_anew_and_asks_again() -> None:
-    """What it was told before may be of before somebody else was there."""
+    """Its earlier answer may be from before another consumer was there."""
     world = World()
     held = world.held()
     held.hold(PARTS)

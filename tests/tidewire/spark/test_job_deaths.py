@@ -1,7 +1,7 @@
-"""A job's driver that dies at any of its requests, before or after the broker has done what it asks.
+"""A job's driver that dies at any of its requests, before or after the broker has handled it.
 
-Without Spark: the rounds are those of transforming.py, and the reading and writing that Spark's tasks do is done here
-with the same classes. Death is an exception that nobody handles, and then all sockets close, as the kernel does it.
+There is no Spark here: the rounds are those of transforming.py, and these tests read and write with the classes that
+Spark's tasks use. The death is an unhandled exception, after which all sockets close, as the kernel does it.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Died(BaseException):
 
 
 class Fate:
-    """Counts requests, and is death at one of them."""
+    """Counts requests, and kills the driver at one of them."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -42,7 +42,7 @@ class Fate:
         self._request = BlockingConnection.request
 
     def request(self, connection: BlockingConnection, make: Callable[[int], Any], expected: type[Message]) -> Message:
-        """In place of `BlockingConnection.request`."""
+        """Replaces `BlockingConnection.request`."""
         if self.left is None:
             return self._request(connection, make, expected)
         self.left -= 1
@@ -55,7 +55,7 @@ class Fate:
 
 
 def process_all(job: Job, progress: JobProgress, target: str) -> None:
-    """What `run_available` does, a task after the other."""
+    """Do what `run_available` does, one task after the other."""
     while (begun := persistently(progress.begin, 30, _may_pass)) is not None:
         batch, transaction = begun
         reading = {
@@ -83,7 +83,7 @@ def process_all(job: Job, progress: JobProgress, target: str) -> None:
 def test_each_message_is_written_once_wherever_the_driver_dies(
     job: Job, monkeypatch: pytest.MonkeyPatch, is_done_first: bool
 ) -> None:
-    """T22, T25, D17: at every request of a round in turn, each driver finding what the one before it left."""
+    """T22, T25, D17: at every request of a round in turn; each driver finds what the one before it left."""
     target = Job(job.broker, f"{job.topic}-out")
     target.administer("PUT", "?numInitialSegments=2")
     fate = Fate()

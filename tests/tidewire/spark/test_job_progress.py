@@ -1,4 +1,4 @@
-"""What brokers remember of a job, without Spark: what is planned, after whatever happened before."""
+"""What brokers remember of a job, without Spark: what is planned, after any earlier event."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ NUMBERS: Final = count()
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """Which removes segments as soon as they are read."""
+    """Run a broker that removes segments as soon as they are read."""
     folder = tmp_path_factory.mktemp("broker") / "data"
     with running_broker(folder, "--segment-retention-seconds", "0") as broker:
         yield broker
@@ -48,7 +48,7 @@ def job(broker: RunningBroker) -> "Job":
 
 
 class Job:
-    """A topic, and who reads it."""
+    """A topic and its reader."""
 
     def __init__(self, broker: RunningBroker, topic: str) -> None:
         self.broker = broker
@@ -65,7 +65,7 @@ class Job:
         return f"{self.broker.http_url}/admin/v2/scalable/{self.topic.removeprefix('topic://')}"
 
     def send(self, *texts: bytes) -> None:
-        """An entry each."""
+        """Send one entry each."""
 
         async def run() -> None:
             with trio.fail_after(120):
@@ -77,7 +77,7 @@ class Job:
         trio.run(run)
 
     def until_removed(self, segment: str) -> None:
-        """Return when a segment is not in the layout any more."""
+        """Wait until a segment has left the layout."""
         prefix = quote(f"/topics/{self.topic.removeprefix('topic://')}", safe="")
         # The broker pushes every change; the time-out is for one that removes nothing.
         with urlopen(f"{self.broker.http_url}/admin/v2/metadata/watch?prefix={prefix}", timeout=60) as lines:
@@ -103,7 +103,7 @@ def begun(progress: JobProgress) -> tuple[Batch, TransactionId]:
 
 
 def lengths(batch: Batch) -> dict[str, int]:
-    """How many entries are read of each segment."""
+    """Return how many entries of each segment are read."""
     return {
         segment_range.part.name or "": segment_range.upto.entry - segment_range.after.entry
         for segment_range in batch.ranges
@@ -111,7 +111,7 @@ def lengths(batch: Batch) -> dict[str, int]:
 
 
 def test_batches_follow_each_other_to_the_end(job: Job) -> None:
-    """T22, D17: by whomever; what is committed is passed, and nothing else is kept anywhere."""
+    """T22, D17: any driver may plan them; committed entries are skipped, and no other state is kept."""
     job.send(b"a", b"b", b"c")
     with closing(job.progress(max_rows_per_trigger="2")) as progress:
         first, transaction = begun(progress)
@@ -131,7 +131,7 @@ def test_batches_follow_each_other_to_the_end(job: Job) -> None:
 
 
 def test_the_sinks_commit_is_the_acknowledgements_too(job: Job) -> None:
-    """T22, D17: one decision, and asked for again, as Spark does, the same."""
+    """T22, D17: there is one decision, and repeating it, as Spark does, has the same result."""
     job.send(b"a")
     with closing(job.progress()) as progress:
         batch, transaction = begun(progress)
@@ -150,7 +150,7 @@ def test_the_sinks_commit_is_the_acknowledgements_too(job: Job) -> None:
 
 
 def test_what_an_earlier_driver_left_open_is_aborted_first(job: Job) -> None:
-    """T25, D17: the next one plans the same batch, and of the earlier one's nothing can be committed any more."""
+    """T25, D17: the next driver plans the same batch, and the earlier one's cannot be committed any more."""
     job.send(b"a", b"b")
     with closing(job.progress()) as dead:
         left, left_open = begun(dead)
@@ -165,7 +165,7 @@ def test_what_an_earlier_driver_left_open_is_aborted_first(job: Job) -> None:
 
 
 def test_one_driver_at_a_time_has_the_job(job: Job) -> None:
-    """And who is refused has changed nothing."""
+    """A refused driver has changed nothing."""
     job.send(b"a")
     with closing(job.progress()) as holder:
         batch, transaction = begun(holder)
@@ -187,7 +187,7 @@ def test_a_batch_that_fails_is_planned_again(job: Job) -> None:
 
 
 def test_a_batch_that_could_not_even_be_given_up_is_planned_again(job: Job) -> None:
-    """What of it is open is aborted before the next try, which acknowledges the same."""
+    """Its open transactions are aborted before the next try, which acknowledges the same."""
     job.send(b"a")
     with closing(job.progress()) as progress:
         failed, _ = begun(progress)
@@ -199,7 +199,7 @@ def test_a_batch_that_could_not_even_be_given_up_is_planned_again(job: Job) -> N
 
 
 def test_segments_come_before_those_that_came_of_them(job: Job) -> None:
-    """T20: children in a batch behind the one that their parent's end is in; then the parent is over."""
+    """T20: children are in a batch after the one with their parent's end; then the parent is finished."""
     job.send(b"a", b"b")
     job.administer("POST", "/split/0")
     job.send(b"c")
@@ -217,7 +217,7 @@ def test_segments_come_before_those_that_came_of_them(job: Job) -> None:
 
 
 def test_a_segment_that_is_removed_once_it_is_read_is_not_missed(job: Job) -> None:
-    """D16: its parts go when every subscription has drained it; this one says so by passing over its end."""
+    """D16: a segment is removed when every subscription has drained it; this one skips over its end."""
     job.send(b"a")
     job.administer("POST", "/split/0")
     with closing(job.progress()) as progress:
@@ -235,7 +235,7 @@ def test_a_segment_that_is_removed_once_it_is_read_is_not_missed(job: Job) -> No
 
 
 def test_a_decision_without_the_acknowledgement_is_found_out(job: Job) -> None:
-    """Or the same would be read and written for ever."""
+    """Otherwise the same rows would be read and written forever."""
     job.send(b"a")
     with closing(job.progress()) as progress:
         batch, _ = begun(progress)
@@ -247,7 +247,7 @@ def test_a_decision_without_the_acknowledgement_is_found_out(job: Job) -> None:
 
 
 def test_who_stops_at_the_present_does_not_see_what_comes(job: Job) -> None:
-    """Neither behind the end, nor in segments that are new; who begins later does."""
+    """This covers later messages and new segments; a job that starts later reads them."""
     job.send(b"a")
     with closing(job.progress()) as progress:
         progress.stop_at_present()
@@ -265,7 +265,7 @@ def test_who_stops_at_the_present_does_not_see_what_comes(job: Job) -> None:
 
 
 def test_a_new_job_may_begin_behind_all_that_there_is(job: Job) -> None:
-    """Sealed, empty or neither; what comes while it is not running is its as well."""
+    """They may be sealed, empty or neither; the job also gets messages that arrive while it does not run."""
     job.send(b"a")
     job.administer("POST", "/split/0")
     job.administer("POST", "/split/1")
@@ -279,7 +279,7 @@ def test_a_new_job_may_begin_behind_all_that_there_is(job: Job) -> None:
 
 
 def test_a_topic_that_comes_later_is_read_from_its_beginning(job: Job) -> None:
-    """D17: the job was run before, so where it was to begin counts no more, though no batch had anything in it."""
+    """D17: the job ran before, so its configured start no longer counts, even if no batch had rows."""
     matching = {"topic": "", "topic_pattern": f"{job.topic}(-.*)?"}
     job.send(b"a")
     with closing(job.progress(LATEST, **matching)) as progress:
@@ -299,7 +299,7 @@ def test_a_topic_that_comes_later_is_read_from_its_beginning(job: Job) -> None:
 def test_a_subscription_that_is_moved_while_a_batch_is_planned_moves_the_job(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is acknowledged by a plan that was made before."""
+    """A plan made before the move acknowledges nothing."""
     job.send(b"a", b"b")
     with closing(job.progress()) as progress:
         batch, transaction = begun(progress)

@@ -7,7 +7,7 @@ from tidewire.spark.measuring import BacklogRange
 
 
 class Topic:
-    """Segments as lists of entries, each so many messages, of 10 bytes each."""
+    """Segments as lists of entries, each with this many messages of 10 bytes."""
 
     def __init__(self, segments: list[list[int]], waited: list[int]) -> None:
         self.segments = segments

@@ -35,7 +35,7 @@ def test_offsets_can_be_given_as_a_starting_position() -> None:
 
 
 def test_offsets_carry_which_segment_they_are_in() -> None:
-    """E19: its name may be another one's in another data folder."""
+    """E19: in another data folder, its name may belong to another segment."""
     place = Place(EntryPosition(5, 41), 1042, "8b1fc2a07d3e4956")
     assert str(place) == "5:41@1042#8b1fc2a07d3e4956"
     assert parse_place(str(place)) == place
@@ -53,7 +53,7 @@ def test_what_is_no_place_is_refused(text: str) -> None:
 
 
 def test_children_come_in_when_all_their_parents_have_left() -> None:
-    """T20: those of a split together, that of a merge with the last of its parents."""
+    """T20: the children of a split come together, those of a merge with the last of its parents."""
     assert waiting({0, 1}, SPLIT_AND_MERGE) == {2, 3, 4}
     assert admitted({0, 1}, {1}, SPLIT_AND_MERGE) == set()
     assert admitted({0, 1}, {0}, SPLIT_AND_MERGE) == {2, 3}
@@ -82,7 +82,7 @@ def test_what_came_before_a_segment_that_is_given_counts_as_read_and_the_rest_do
 
 @st.composite
 def histories(draw: st.DrawFn) -> dict[int, Segment]:
-    """Splits and merges of a topic, from some segments on."""
+    """Draw splits and merges of a topic, starting from some segments."""
     active = list(range(draw(st.integers(1, 3))))
     parents: dict[int, tuple[int, ...]] = dict.fromkeys(active, ())
     for _ in range(draw(st.integers(0, 8))):
@@ -100,7 +100,7 @@ def histories(draw: st.DrawFn) -> dict[int, Segment]:
 
 @given(histories(), st.data())
 def test_every_segment_is_read_once_and_behind_all_it_came_from(parts: dict[int, Segment], data: st.DataObject) -> None:
-    """T20: in whatever order segments are finished, and whenever a layout is first seen."""
+    """T20: segments may finish in any order, and a layout may be seen at any time."""
     active = set(parts) - {parent for part in parts.values() for parent in part.parent_ids}
     seen = dict(list(parts.items())[: data.draw(st.integers(1, len(parts)))])
     roots = {number for number, part in parts.items() if not part.parent_ids}

@@ -1,4 +1,4 @@
-"""docs/spark.md says of options and columns what the code says."""
+"""docs/spark.md describes options and columns as the code has them."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ SERVICE: Final = {"service_url": "pulsar://h", "topic": "topic://a/b/c"}
 
 
 def table(heading: str) -> dict[str, list[str]]:
-    """The rows of the first table behind a heading, by the name in their first cell."""
+    """Return the rows of the first table after a heading, by the name in their first cell."""
     lines = PAGE.partition(f"\n{heading}\n")[2].splitlines()
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines if line.startswith("| `")]
     first = next(number for number, line in enumerate(lines) if line.startswith("| `"))

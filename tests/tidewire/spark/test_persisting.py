@@ -14,7 +14,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What time it is; sleeping takes no time but by this clock."""
+    """A clock that only its own sleep moves."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def failing(error: TidewireError, times: int) -> Callable[[], int]:
-    """Fails so many times, then returns how often it was called before."""
+    """Fail this many times, then return how often it was called before."""
     calls = count()
 
     def work() -> int:

@@ -48,7 +48,7 @@ messages = plain_messages | st.builds(
 
 
 def of_two_fields(first: bytes, second: bytes) -> bytes:
-    """A batch of one message, whose metadata are these bytes."""
+    """Make a batch of one message, whose metadata are these bytes."""
     return len(first + second).to_bytes(4, "big") + first + second + b"v"
 
 
@@ -61,7 +61,7 @@ def of_two_fields(first: bytes, second: bytes) -> bytes:
 def test_it_reads_as_the_codec_does_or_leaves_it_to_it(
     batches: list[list[Message]], damages: list[tuple[int, int]], too_many: int
 ) -> None:
-    """Damage included: what it takes, the codec takes too, and reads the same in it."""
+    """This includes damage: what it accepts, the codec accepts too, with the same result."""
     bodies = [bytearray(encode_batch(batch)) for batch in batches]
     counts = [len(batch) for batch in batches]
     counts[-1] += too_many
@@ -133,7 +133,7 @@ TIME = bytes([pb.SingleMessageMetadata.EVENT_TIME_FIELD_NUMBER << 3])
     ],
 )
 def test_what_does_not_add_up_is_not_read(bodies: Sequence[bytes], counts: Sequence[int]) -> None:
-    """Nothing, only zeros, bytes behind or before, a message beyond its batch, wrong counts, cut and endless fields."""
+    """Empty input, only zeros, extra bytes, messages beyond their batch, wrong counts, cut and endless fields."""
     assert read_plain(bodies, counts) is None
 
 

@@ -34,7 +34,7 @@ def described(ranges: list[SegmentRange]) -> list[tuple[str, str | None, str, En
 
 
 def test_every_segment_with_messages_is_a_range_sealed_ones_too_in_order_of_their_ids() -> None:
-    """T20: what was written before a split is read from the sealed parent, and what came after from its children."""
+    """T20: messages from before a split are read from the sealed parent, later ones from its children."""
     world = Readable()
     names = ["0000-7fff-2", "8000-ffff-3", "0000-ffff-1"]
     world.dag.segments.extend([segment(2, 0, 0x7FFF), segment(3, 0x8000, 0xFFFF), segment(1, 0, 0xFFFF, sealed=True)])
@@ -47,7 +47,7 @@ def test_every_segment_with_messages_is_a_range_sealed_ones_too_in_order_of_thei
 
 
 def test_a_layout_that_changes_as_it_is_let_go_of_is_not_taken_for_the_next_topics() -> None:
-    """T20: a split of the first topic is pushed before the broker has heard that nobody follows it any more."""
+    """T20: a split of the first topic is pushed before the broker learns that its watch is closed."""
     other = f"{TOPIC}2"
     world = Readable()
     world.options = replace(world.options, topics=(TOPIC, other))
@@ -143,7 +143,7 @@ def test_a_broker_without_scalable_topics_is_told_from_a_missing_topic() -> None
 
 
 def sized(world: Readable, *counts: int) -> str:
-    """A topic of one segment whose entries have so many messages; its wire name."""
+    """Make a topic of one segment whose entries have this many messages. Return its wire name."""
     name = "segment://public/default/x/0000-ffff-0"
     world.dag.segments.append(segment(0, 0, 0xFFFF))
     world.add(name, [batch(*[b"v" * 100] * count) for count in counts])
@@ -187,7 +187,7 @@ def test_a_broker_that_does_not_measure_is_read_in_one_piece() -> None:
 def test_a_read_begins_behind_its_start_and_ends_with_its_end(
     starting: str, ending: str, read: tuple[int, int] | None
 ) -> None:
-    """The time of an entry here is its number."""
+    """An entry's time here is its number."""
     world = Readable()
     sized(world, 1, 1, 1, 1, 1)
     world.options = replace(world.options, starting=parse_boundary(starting), ending=parse_boundary(ending))
@@ -226,7 +226,7 @@ def test_times_need_a_broker_that_finds_them() -> None:
 
 
 def test_a_key_is_read_from_the_segment_that_its_hash_leads_to() -> None:
-    """And one that may be bytes in base64 from both places."""
+    """A key that may be base64 of bytes is read from both places."""
     world = Readable()
     world.dag.segments.extend([segment(0, 0, 0x7FFF), segment(1, 0x8000, 0xFFFF)])
     for name in ("0000-7fff-0", "8000-ffff-1"):
@@ -246,7 +246,7 @@ def test_a_key_is_read_from_the_segment_that_its_hash_leads_to() -> None:
 
 
 def test_uncommitted_messages_are_asked_for_by_name_only_when_wanted() -> None:
-    """T14: otherwise committed ones are read."""
+    """T14: otherwise only committed messages are read."""
     world = Readable()
     sized(world, 1)
     planned(world)
@@ -257,7 +257,7 @@ def test_uncommitted_messages_are_asked_for_by_name_only_when_wanted() -> None:
 
 
 def test_the_segments_that_are_not_named_may_have_a_place_of_their_own() -> None:
-    """So a segment that came after the positions were chosen is not read by them."""
+    """So they do not read a segment that was created after the positions were chosen."""
     world = Readable()
     world.dag.segments.extend([segment(0, 0, 0x7FFF), segment(1, 0x8000, 0xFFFF)])
     for name in ("0000-7fff-0", "8000-ffff-1"):
@@ -275,7 +275,7 @@ def test_the_segments_that_are_not_named_may_have_a_place_of_their_own() -> None
 
 
 def test_a_segment_that_goes_while_it_is_planned_is_planned_without() -> None:
-    """D16: it was taken out of the layout first; one that is missing for another reason is an error."""
+    """D16: it was removed from the layout first; a segment that is missing for another reason is an error."""
     world = Readable()
     world.dag.segments.extend([segment(0, 0, 0xFFFF, sealed=True), segment(1, 0, 0xFFFF)])
     world.add("segment://public/default/x/0000-ffff-1", [batch(b"v")])

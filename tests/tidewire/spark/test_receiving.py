@@ -32,7 +32,7 @@ def up_to(entry: int, *, after: EntryPosition = EARLIEST) -> SegmentRange:
 
 
 def read(world: Readable, partition: SegmentRange) -> list[int]:
-    """The entry ids that come, in order."""
+    """Return the received entry ids, in order."""
     came = []
     for entry in entries(partition, world.brokers):
         assert entry.position.ledger == LEDGER
@@ -41,7 +41,7 @@ def read(world: Readable, partition: SegmentRange) -> list[int]:
 
 
 def starts(world: Readable) -> list[int]:
-    """The entry behind which each reader asked to begin."""
+    """Return the entry after which each reader asked to begin."""
     return [
         command.subscribe.start_message_id.entry_id if command.subscribe.start_message_id.ledger_id == LEDGER else -1
         for command in world.commands_of(T.SUBSCRIBE)
@@ -79,7 +79,7 @@ def test_permits_are_renewed_by_what_was_used_when_half_the_window_is() -> None:
 
 
 def test_permits_are_given_as_messages_are_taken_and_not_before() -> None:
-    """A task whose Spark stage is slow does not let the whole segment come."""
+    """A task in a slow Spark stage must not receive the whole segment."""
     world = world_of(*[batch(*[b"v"] * 1000)] * 100)
     sent: list[int] = []
 
@@ -129,7 +129,7 @@ def test_reading_goes_on_when_the_segment_moves_to_another_broker() -> None:
 
 
 def test_damage_ends_the_reading_with_the_brokers_words() -> None:
-    """E10: the task fails with the ledger's name instead of trying again; what came before was read."""
+    """E10: the task fails with the ledger's name and does not retry; earlier entries were read."""
     world = world_of(*[batch(b"v")] * 4)
 
     def send(peer: BlockingPeer, index: int) -> bool:
@@ -147,7 +147,7 @@ def test_damage_ends_the_reading_with_the_brokers_words() -> None:
 
 
 def test_damage_met_by_planning_is_lost_data() -> None:
-    """E10: where a segment ends, and how much there is, cannot be said."""
+    """E10: neither a segment's end nor its size is known."""
     world = world_of(batch(b"v"))
     world.answers[T.GET_LAST_MESSAGE_ID] = lambda _peer: (
         lambda command: [
@@ -183,7 +183,7 @@ def test_a_connection_that_breaks_before_anything_came_is_the_end() -> None:
 
 
 class Waiting:
-    """A clock on which nothing but pauses takes time, and a broker that cannot be reached until some time."""
+    """A clock that only pauses move, and a broker that is unreachable until some time."""
 
     def __init__(self, world: Readable, *, reached_at: float) -> None:
         self.now = 0.0
@@ -204,7 +204,7 @@ class Waiting:
 
 
 def test_a_broker_that_restarts_is_waited_for() -> None:
-    """D8: a task goes on where it was, as the planner does."""
+    """D8: a task continues at its position, as the planner does."""
     world = world_of(batch(b"v"), batch(b"v"))
     waiting = Waiting(world, reached_at=20)
 

@@ -23,13 +23,13 @@ def routes_among(parts: list[Segment], turn: int = 0) -> Routes:
 
 
 def rows(*hashes: int) -> Rows:
-    """Rows whose values are their places."""
+    """Make rows whose values are their indexes."""
     encoded = encode(Columns(pa.array([b"%d" % place for place in range(len(hashes))], pa.binary())))
     return Rows(encoded.messages, np.array(hashes, np.int64))
 
 
 def divided(routes: Routes, taken: Rows) -> dict[int, list[int]]:
-    """Hashes by segment."""
+    """Return the hashes by segment."""
     return {number: own.hashes.tolist() for number, own in routes.divide(taken)}
 
 
@@ -44,7 +44,7 @@ def test_each_key_goes_to_the_segment_that_holds_its_hash_and_keeps_its_order() 
 
 @given(st.sets(st.integers(1, 0xFFFF), max_size=10), st.lists(st.integers(0, 0xFFFF), max_size=20))
 def test_a_row_goes_where_the_client_sends_its_message(cuts: set[int], hashes: list[int]) -> None:
-    """Or the order of a key would be lost among those that write it."""
+    """Otherwise a key with several writers would lose its order."""
     starts = [0, *sorted(cuts)]
     ends = [start - 1 for start in starts[1:]] + [0xFFFF]
     parts = [part(number, *ends_of) for number, ends_of in enumerate(zip(starts, ends, strict=True))]

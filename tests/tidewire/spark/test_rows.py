@@ -270,7 +270,7 @@ def test_only_the_columns_that_are_asked_for_are_made() -> None:
 
 
 def test_entries_of_which_nothing_is_left_have_no_values_to_decode() -> None:
-    """As a batch whose messages compaction has all removed."""
+    """A batch is like this when compaction has removed all its messages."""
     gone = pb.SingleMessageMetadata(payload_size=1, compacted_out=True)
     schema = arrow_schema(with_value(StringType()))
     decoder = Decoder(TopicSchema(pb.Schema.String, ""), StringType(), lambda version: pytest.fail("not asked"))

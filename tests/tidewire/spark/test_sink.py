@@ -1,4 +1,4 @@
-"""Spark writes to a broker in a process of its own, and reads what it has written."""
+"""Spark writes to a broker in a separate process, and reads what it has written."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def save(frame: DataFrame, broker: RunningBroker, topic: str | None, **options: 
 
 
 def numbers(spark: SparkSession, start: int, end: int) -> DataFrame:
-    """Keys and values, in two partitions."""
+    """Make keys and values, in two partitions."""
     identity = F.col("id")
     return spark.range(start, end, numPartitions=2).select(
         F.concat(F.lit("k"), identity % 20).alias("key"), identity.cast("string").alias("value")
@@ -96,7 +96,7 @@ def test_rows_go_to_the_topic_that_their_column_names(spark: SparkSession, broke
 def test_the_same_batch_of_an_application_is_written_once(
     spark: SparkSession, broker: RunningBroker, topic: str
 ) -> None:
-    """D17, E19: (txn_app_id, txn_version) is applied once; other rows, or an older version, only if it is trusted."""
+    """D17, E19: (txn_app_id, txn_version) is applied once; other rows, or a lower version, count only if trusted."""
     for _ in range(2):
         save(numbers(spark, 0, 10), broker, topic, txnAppId="job", txnVersion="3")
     for version in ("3", "2"):
@@ -165,7 +165,7 @@ def test_a_topic_is_not_overwritten(spark: SparkSession, broker: RunningBroker, 
 
 
 def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
-    """D17: what the tasks of a job wrote before one of them failed is never read."""
+    """D17: rows that a job wrote before one of its tasks failed are never read."""
     frame = numbers(spark, 0, 1000).withColumn(
         "value", F.when(F.col("value") == "999", F.raise_error("the last row")).otherwise(F.col("value"))
     )
@@ -176,7 +176,7 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: RunningBro
 
 
 class Copying:
-    """A query that copies a topic to another one."""
+    """A query that copies one topic to another."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class Copying:
         self.checkpoint = folder / "checkpoint"
 
     def run_out(self) -> list[int]:
-        """Copy what there is in micro-batches of at most 100 rows, and stop; their numbers."""
+        """Copy everything in micro-batches of at most 100 rows, and stop. Return their numbers."""
         frame = load_stream(self._spark, self._broker, self._source, max_rows_per_trigger="100")
         writer = frame.selectExpr("key", f"{self._value} AS value").writeStream.format("tidewire")
         writer = writer.options(**self._options)
@@ -202,7 +202,7 @@ class Copying:
         return [progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]]
 
     def forget_last_commit(self) -> int:
-        """As if Spark had died between the sink's commit and its own note of it; that micro-batch's number."""
+        """Act as if Spark had died between the sink's commit and its own record. Return the micro-batch's number."""
         last = max((self.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
         last.unlink()
         last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
@@ -217,7 +217,7 @@ def load_stream(spark: SparkSession, broker: RunningBroker, topic: str, **option
 def test_a_stream_that_forgot_its_last_commit_writes_nothing_twice(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """D17: the micro-batch runs again and is recognised by the query's id and its number."""
+    """D17: the micro-batch runs again, and the query's id and the number identify it."""
     target = Admin(broker.http_url).new_topic(2)
     for start in range(0, 500, 100):
         save(numbers(spark, start, start + 100), broker, topic)
@@ -235,7 +235,7 @@ def test_a_stream_that_forgot_its_last_commit_writes_nothing_twice(
 def test_a_checkpoint_that_was_restored_is_refused(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """E19: its micro-batches would have numbers of others, and their rows would be taken as written."""
+    """E19: its micro-batches would reuse numbers, and their rows would count as written."""
     target = Admin(broker.http_url).new_topic(2)
     copying = Copying(spark, broker, tmp_path, topic, target)
     kept = tmp_path / "kept"
@@ -265,7 +265,7 @@ def test_a_checkpoint_that_was_restored_is_refused(
 def test_rows_that_differ_each_time_are_written_once(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """E19, D17: the micro-batch of a killed query runs again, and is known by its plan."""
+    """E19, D17: the micro-batch of a killed query runs again, and its plan identifies it."""
     target = Admin(broker.http_url).new_topic(2)
     save(numbers(spark, 0, 50), broker, topic)
     copying = Copying(spark, broker, tmp_path, topic, target, "concat(string(value), '|', rand())")
@@ -280,7 +280,7 @@ def test_rows_that_differ_each_time_are_written_once(
 def test_an_application_is_of_the_query_that_counts_its_batches(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """D17: one that begins anew under its name would have its first rows taken as written, and is refused."""
+    """D17: a query that restarts under its name is refused; otherwise its first rows would count as written."""
     target = Admin(broker.http_url).new_topic(2)
     save(numbers(spark, 0, 50), broker, topic)
     Copying(spark, broker, tmp_path / "first", topic, target, txnAppId="copy").run_out()
@@ -309,7 +309,7 @@ def test_a_streams_mistakes_reach_the_user_as_one_sentence(
 def test_a_stream_is_appended(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path, mode: str, sentence: str
 ) -> None:
-    """Of a sink in Python, Spark itself refuses to update; what changes is written by hand (the test below)."""
+    """Spark refuses the mode update for sinks in Python; the test below writes updates by hand."""
     save(numbers(spark, 0, 1), broker, topic)
     counts = load_stream(spark, broker, topic).groupBy("key").count()
     texts = counts.select("key", F.col("count").cast("string").alias("value"))
@@ -322,7 +322,7 @@ def test_a_stream_is_appended(
 def test_each_micro_batch_may_be_written_by_hand_as_a_version_of_an_application(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """D17: from foreachBatch, with the micro-batch's number as txn_version, to several topics."""
+    """D17: foreachBatch writes to several topics, with the micro-batch's number as txn_version."""
     targets = [Admin(broker.http_url).new_topic(2), Admin(broker.http_url).new_topic(2)]
     save(numbers(spark, 0, 50), broker, topic)
 
@@ -340,7 +340,7 @@ def test_each_micro_batch_may_be_written_by_hand_as_a_version_of_an_application(
 def test_tasks_of_a_stream_are_told_their_query_and_micro_batch(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """Spark documents these local properties nowhere, and without them there would be no group."""
+    """Spark does not document these local properties, and without them there would be no group."""
     from pyspark import TaskContext
 
     from tidewire.spark.sink import BATCH_ID, QUERY_ID

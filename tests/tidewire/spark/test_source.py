@@ -27,7 +27,7 @@ def test_spark_finds_the_format_by_the_modules_name() -> None:
 
 
 def test_finding_the_format_needs_neither_arrow_nor_numpy() -> None:
-    """Spark imports every such module, whatever format is asked for, and one that fails breaks all of them."""
+    """Spark imports every such module, whatever the format, and one that fails breaks all formats."""
     heavy = "{'pyarrow', 'numpy', 'pandas', 'trio', 'anyio', 'google.protobuf'}"
     program = f"import sys, pyspark_tidewire; print({heavy} & set(sys.modules) - before)"
     ran = subprocess.run(
@@ -55,7 +55,7 @@ def test_columns_of_ones_own_are_refused() -> None:
 
 
 def test_columns_that_are_named_are_all_that_there_are() -> None:
-    """Also where a schema is asked for that nothing is decoded by."""
+    """This holds even if a schema is requested that decodes nothing."""
     for given in ({}, {"schema": "auto"}):
         source = TidewireSource(CaseInsensitiveDict({**GIVEN, **given, "columns": "position, key"}))
         made = source.schema()

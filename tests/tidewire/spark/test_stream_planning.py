@@ -1,4 +1,4 @@
-"""What plans a stream's micro-batches, over brokers in memory."""
+"""How a stream's micro-batches are planned, with brokers in memory."""
 
 from collections.abc import Iterable
 from contextlib import closing
@@ -43,12 +43,12 @@ def world_of(*entries: bytes) -> Readable:
 
 
 def read_to(entry: int) -> Offsets:
-    """Entries have one message each."""
+    """Return the offsets after reading up to this entry; each entry has one message."""
     return {TOPIC: {NAME: Place(EntryPosition(LEDGER, entry), entry + 1)}}
 
 
 def refused_acknowledgements(world: Readable) -> list[pb.ServerError]:
-    """Brokers take acknowledgements, but for as many as are in the list, which are refused by that."""
+    """Accept acknowledgements, but refuse as many as are in the list, with these errors."""
     codes: list[pb.ServerError] = []
 
     def acknowledging(peer: BlockingPeer) -> Answer:
@@ -65,7 +65,7 @@ def refused_acknowledgements(world: Readable) -> list[pb.ServerError]:
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_connection_that_breaks_is_not_the_end_of_what_there_is(stops: bool) -> None:
-    """D8: Spark takes "nothing new" for the end of a query that is to stop at what there is, and asks others again."""
+    """D8: for Spark, "nothing new" ends a query that stops at the present, so the planner retries."""
     world = world_of(batch(b"a"), batch(b"b"), batch(b"c"))
     planner = _Planner(world.options, world._connect)
     if stops:
@@ -81,9 +81,9 @@ def test_a_connection_that_breaks_is_not_the_end_of_what_there_is(stops: bool) -
 
 @pytest.mark.parametrize("refused_by", [None, pb.ServiceNotReady, pb.ConsumerBusy])
 def test_the_subscription_follows_also_when_nothing_new_comes(refused_by: pb.ServerError | None) -> None:
-    """It could not be moved when the last micro-batch was processed, and others would see a lag for ever.
+    """It could not be moved after the last micro-batch; otherwise others would see a lag forever.
 
-    The connection was lost, the segment moves, or the planner of the query's run before is not gone yet.
+    The connection was lost, the segment moves, or the planner of the query's last run still holds it.
     """
     world = world_of(batch(b"a"))
     world.options = replace(world.options, subscription="query")
@@ -108,7 +108,7 @@ def test_the_subscription_follows_also_when_nothing_new_comes(refused_by: pb.Ser
 
 @pytest.mark.parametrize("subscription", ["query", None])
 def test_a_segment_that_goes_when_its_subscription_is_at_its_end_was_read(subscription: str | None) -> None:
-    """T20: a query that is idle there when the segment is split, at brokers that keep nothing that all have read."""
+    """T20: an idle query is at its end when it is split, and its brokers remove what all have read."""
     world = world_of(batch(b"a"))
     world.options = replace(world.options, subscription=subscription)
     refused_acknowledgements(world)
@@ -128,7 +128,7 @@ def test_a_segment_that_goes_when_its_subscription_is_at_its_end_was_read(subscr
 
 
 def test_an_empty_segment_that_came_and_went_within_a_micro_batch_was_read() -> None:
-    """T20: it was split from one that the query held, and then split and removed before the query could hold it."""
+    """T20: it came from a segment that the query held, and was split and removed before the query could hold it."""
     names = ["0000-7fff-1", "8000-ffff-2", "8000-bfff-3", "c000-ffff-4"]
     world = world_of(batch(b"a"))
     world.options = replace(world.options, subscription="query")
@@ -151,7 +151,7 @@ def test_an_empty_segment_that_came_and_went_within_a_micro_batch_was_read() -> 
 
 
 def test_a_batch_that_was_planned_of_another_topic_is_not_read() -> None:
-    """E19: Spark asks for it again after a restart, and has no other question before."""
+    """E19: after a restart, Spark requests it again before it asks for anything else."""
     world = world_of(batch(b"a"), batch(b"b"))
     world.creation[WIRE] = "aa"
     planner = _Planner(world.options, world._connect)
@@ -172,7 +172,7 @@ def test_a_batch_that_was_planned_of_another_topic_is_not_read() -> None:
 
 @pytest.mark.parametrize("kind", ["topic", "persistent"])
 def test_a_checkpoint_of_another_data_folder_is_refused(kind: str, tmp_path: Path) -> None:
-    """E19: and that of a deleted topic; ledgers may have the same numbers, and as many messages."""
+    """E19: a deleted topic's checkpoint is refused, too; ledgers may have equal numbers and sizes."""
     topic = f"{kind}://public/default/x"
 
     def filled(broker: RunningBroker) -> ReadOptions:
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_another_data_folder_is_refused(kind: str, tmp_path: Pat
 def test_a_new_query_that_cannot_hold_its_subscription_lets_go_of_it_and_tries_again(
     refused_by: pb.ServerError | None,
 ) -> None:
-    """The connection breaks, or a second query may have begun with another segment, and each waits for the other."""
+    """The connection breaks, or a second query holds another segment, and each waits for the other."""
     world = Readable()
     world.options = replace(world.options, subscription="query")
     world.dag.segments.extend([segment(0, 0, 0x7FFF), segment(1, 0x8000, 0xFFFF)])

@@ -1,4 +1,4 @@
-"""Streams from a broker in a process of its own into Spark, through what happens to topics meanwhile."""
+"""Streams from a broker in a separate process into Spark, while topics change."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 
 class Collected:
-    """A query whose rows are kept, each with its micro-batch."""
+    """A query that keeps its rows, each with its micro-batch."""
 
     def __init__(self, spark: SparkSession, broker: RunningBroker, folder: Path, topic: str, **options: object) -> None:
         self.rows: list[tuple[int, str, bytes, str]] = []
@@ -41,7 +41,7 @@ class Collected:
         return self.query
 
     def run_out(self) -> list[bytes]:
-        """Read what there is, and stop; all values so far."""
+        """Read what there is, and stop; return all values so far."""
         query = self.start(availableNow=True)
         assert query.awaitTermination(120)
         return self.values
@@ -52,7 +52,7 @@ class Collected:
 
     @property
     def batches(self) -> dict[int, int]:
-        """Rows of each micro-batch that had some."""
+        """Return the rows of each micro-batch that had some."""
         sizes: dict[int, int] = defaultdict(int)
         for epoch, *_ in self.rows:
             sizes[epoch] += 1
@@ -76,7 +76,7 @@ def expected(numbers: range) -> list[bytes]:
 
 
 def assert_keys_in_order(rows: list[tuple[int, str, bytes, str]]) -> None:
-    """What was sent earlier of a key is not in a later micro-batch, and of each key one is in one segment."""
+    """Check that a key's micro-batches are in order, and that a micro-batch has each key in one segment."""
     for key in {key for _, key, _, _ in rows}:
         by_value = [epoch for _, epoch in sorted((value, epoch) for epoch, k, value, _ in rows if k == key)]
         assert by_value == sorted(by_value)
@@ -89,7 +89,7 @@ def assert_keys_in_order(rows: list[tuple[int, str, bytes, str]]) -> None:
 def test_a_split_and_a_merge_in_the_middle_lose_double_and_reorder_nothing(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """T20: while the query runs; it is stopped when it has everything."""
+    """T20: this happens while the query runs; it is stopped when it has everything."""
     collected = Collected(spark, broker, tmp_path, topic)
     write(broker, sending(topic, range(100)))
     query = collected.start()
@@ -111,7 +111,7 @@ def test_a_split_and_a_merge_in_the_middle_lose_double_and_reorder_nothing(
 def test_a_checkpoint_from_before_splits_goes_on_behind_them(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """T20: two splits while the query is down, one of a child; each run stops at what there was when it began."""
+    """T20: two splits happen while the query is down; each run stops at what existed when it began."""
     write(broker, sending(topic, range(100)))
     collected = Collected(spark, broker, tmp_path, topic)
     assert collected.run_out() == expected(range(100))
@@ -128,7 +128,7 @@ def test_a_checkpoint_from_before_splits_goes_on_behind_them(
 def test_open_and_aborted_transactions_never_leak(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """T14, T17: nor does a split while one is open hide what it commits."""
+    """T14, T17: a split during an open transaction hides none of its committed messages."""
     collected = Collected(spark, broker, tmp_path, topic)
     query = collected.start()
 
@@ -194,7 +194,7 @@ def test_a_stream_begins_at_the_latest_by_default(
 
 
 def test_a_query_goes_on_when_its_broker_is_killed(spark: SparkSession, tmp_path: Path) -> None:
-    """D8: it is there again before the query would have given up."""
+    """D8: the broker is back before the query would give up."""
     with running_broker(tmp_path / "data") as broker:
         topic = Admin(broker.http_url).new_topic(2)
         write(broker, sending(topic, range(50)))

@@ -1,4 +1,4 @@
-"""A replay in Spark, of a topic that was split and merged, under an event-time watermark."""
+"""A replay in Spark, of a topic that was split and merged, with an event-time watermark."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def send_stage(broker: RunningBroker, topic: str, stage: int) -> None:
 def test_a_replay_loses_nothing_to_a_watermark_that_is_right_live(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path, limit: int | None
 ) -> None:
-    """E23: through splits and merges, by micro-batches of all that there is, and of some of it."""
+    """E23: through splits and merges, with micro-batches of everything, and with limited ones."""
     admin = Admin(broker.http_url)
     send_stage(broker, topic, 0)
     for stage, segments in enumerate(CHANGES, 1):

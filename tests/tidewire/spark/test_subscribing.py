@@ -1,4 +1,4 @@
-"""A query's subscription, at brokers in memory."""
+"""A query's subscription, with brokers in memory."""
 
 from collections.abc import Iterable
 
@@ -41,7 +41,7 @@ def subscribed() -> tuple[Readable, QuerySubscription]:
 
 
 def acknowledged(world: Readable) -> dict[str, tuple[int, int]]:
-    """Where each segment's cursor is."""
+    """Return each segment's cursor."""
     names = {command.subscribe.consumer_id: command.subscribe.topic for command in world.commands_of(T.SUBSCRIBE)}
     return {
         names[command.ack.consumer_id].rpartition("/")[2]: position(command.ack.message_id[0])
@@ -50,7 +50,7 @@ def acknowledged(world: Readable) -> dict[str, tuple[int, int]]:
 
 
 def test_what_is_read_is_acknowledged_and_what_is_to_come_is_not() -> None:
-    """T20: a segment that was finished is done to its end, with permits to pass over what was aborted there."""
+    """T20: a finished segment is acknowledged to its end, including aborted messages there."""
     world, subscription = subscribed()
     subscription.move(TOPIC, PARTS, {NAMES[1]: Place(EntryPosition(LEDGER, 0), 1), NAMES[2]: BEGINNING})
     assert acknowledged(world) == {NAMES[0]: (LEDGER, 2), NAMES[1]: (LEDGER, 0)}
@@ -65,7 +65,7 @@ def test_what_is_read_is_acknowledged_and_what_is_to_come_is_not() -> None:
 
 
 def test_a_segment_of_a_topic_that_was_made_again_is_done_again() -> None:
-    """T20: others would see the lag of one that has the name of one that was done before for ever."""
+    """T20: otherwise the lag of a new segment with an old one's name would stay visible forever."""
     world, subscription = subscribed()
     later = {NAMES[1]: BEGINNING, NAMES[2]: BEGINNING}
     subscription.move(TOPIC, PARTS, later)
@@ -79,7 +79,7 @@ def test_a_segment_of_a_topic_that_was_made_again_is_done_again() -> None:
 
 
 def test_a_segments_end_is_passed_over_by_each_consumer_once() -> None:
-    """D16: a broker that restarts may be behind what was aborted there again, and the segment would stay for ever."""
+    """D16: a restarted broker may have forgotten the skip over aborted messages, and the segment would stay forever."""
     world, subscription = subscribed()
     later = {NAMES[1]: BEGINNING, NAMES[2]: BEGINNING}
     for flows in (1, 2):
@@ -111,7 +111,7 @@ def test_a_consumer_that_the_broker_closes_is_opened_anew() -> None:
 
 
 def test_a_segment_that_goes_once_it_is_read_is_not_missed() -> None:
-    """D16: the layout that is known here may be older than that. One that is still to be read is."""
+    """D16: the known layout may be older than the removal. An unread segment is missed."""
     world, subscription = subscribed()
     del world.topics[PARTS[NAMES[0]].wire_name]
     subscription.move(TOPIC, PARTS, {NAMES[1]: Place(EntryPosition(LEDGER, 0), 1), NAMES[2]: BEGINNING})
@@ -127,7 +127,7 @@ def test_a_segment_that_goes_once_it_is_read_is_not_missed() -> None:
 
 
 def test_of_a_segment_that_a_subscription_had_passed_before_nobody_knows_whether_it_was_read() -> None:
-    """T20: a query that lost its checkpoint reads it again, and it may go meanwhile."""
+    """T20: a query that lost its checkpoint reads it again, and it may be removed meanwhile."""
     world, subscription = subscribed()
     segment = PARTS[NAMES[0]].wire_name
     world.acknowledged[segment] = 2
@@ -144,7 +144,7 @@ def test_of_a_segment_that_a_subscription_had_passed_before_nobody_knows_whether
 
 
 def test_of_a_segment_that_was_there_before_the_query_nobody_knows_whether_it_was_read() -> None:
-    """T20: the subscription may have been at its end. One that came later began with the subscription at its start."""
+    """T20: the subscription may have been at its end. A later segment begins with the subscription at its start."""
     _world, subscription = subscribed()
     assert not subscription.held_until_read(TOPIC, NAMES[3], BEGINNING.position)
     subscription.move(TOPIC, {name: PARTS[name] for name in NAMES[:3]}, {NAMES[1]: BEGINNING})
@@ -160,7 +160,7 @@ def test_of_a_segment_that_was_there_before_the_query_nobody_knows_whether_it_wa
 
 
 def test_what_came_of_a_segment_that_is_gone_was_not_read() -> None:
-    """T20: the stream was at the end of one that was split and removed meanwhile, and is about to go on with these."""
+    """T20: the segment was split and removed while the stream was at its end, and its children are next."""
     world, subscription = subscribed()
     left = {name: PARTS[name] for name in NAMES[1:3]}
     subscription.move(TOPIC, left, {NAMES[0]: Place(EntryPosition(LEDGER, 2), 3)})

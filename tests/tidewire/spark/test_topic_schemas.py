@@ -10,7 +10,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
 def failing(code: pb.ServerError, words: str) -> Readable:
-    """Brokers that answer every question for a schema with this error."""
+    """Make brokers that answer every schema request with this error."""
     world = Readable()
     world.answers[pb.BaseCommand.GET_SCHEMA] = lambda peer: (
         lambda command: [encode_command(commands.get_schema_failed(command.get_schema.request_id, code, words))]

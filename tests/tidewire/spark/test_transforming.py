@@ -1,4 +1,4 @@
-"""What a job refuses before anything is asked or run."""
+"""What a job refuses before any request or run."""
 
 from typing import Any
 from unittest.mock import MagicMock, create_autospec
@@ -57,7 +57,7 @@ def test_names_may_be_written_as_spark_writes_its_own() -> None:
 
 
 def test_its_batches_are_read_with_the_options_of_its_source() -> None:
-    """All but those that say what a batch has, which is planned; a name may be written in any way."""
+    """Options that select a batch are left out, because the job plans batches; names may have any spelling."""
     given = {
         "schema": "auto",
         "columns": "key,value",

@@ -1,4 +1,4 @@
-"""Values that are written are what the source's decoder reads by the schema that topics are told."""
+"""The source's decoder reads written values with the schema that the topic got."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def arrow(kind: DataType, values: list[Any]) -> pa.Array:
 
 
 def read_back(form: Form, kind: DataType, values: list[Any]) -> tuple[DataType, list[Any]]:
-    """What schema=auto makes of what was written: the column's type and values."""
+    """Return what schema=auto reads of the written rows: the column's type and values."""
     written = values_of(form, kind)
     declared = written.declared
     assert declared is not None
@@ -130,7 +130,7 @@ def test_structs_are_read_back_as_they_were(form: Form) -> None:
 
 @pytest.mark.parametrize("form", [Form.JSON, Form.AVRO])
 def test_records_within_fields_of_like_names_are_told_apart(form: Form) -> None:
-    """Nobody takes a definition with two records of a name."""
+    """A definition with two records of one name would be refused."""
     kind = struct(a=struct(b=struct(x=IntegerType())), a_b=struct(y=StringType()))
     values = [{"a": {"b": {"x": 1}}, "a_b": {"y": "z"}}]
     declared = values_of(form, kind).declared
@@ -198,7 +198,7 @@ def test_a_number_that_json_does_not_have_is_refused() -> None:
 
 @pytest.mark.parametrize(("form", "name"), [(Form.JSON, "JSON"), (Form.AVRO, "Avro")])
 def test_a_time_that_python_does_not_have_is_refused(form: Form, name: str) -> None:
-    """Spark's go on for some 290,000 years."""
+    """Spark's timestamps cover some 290,000 years."""
     kind = struct(at=TimestampType())
     far = pa.StructArray.from_arrays([pa.array([2**60], pa.timestamp("us", "UTC"))], ["at"])
     with pytest.raises(UnwritableRow, match=f"a value cannot be written as {name}: date value out of range"):

@@ -1,4 +1,4 @@
-"""What a stream's planner learns by being told, from brokers in memory that push."""
+"""What a stream's planner learns from pushes, with brokers in memory."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -39,15 +39,26 @@ def replace_by_halves(world: Readable) -> None:
     world.dag.segments.extend([segment(0, 0, 0xFFFF, sealed=True), segment(1, 0, 0x7FFF), segment(2, 0x8000, 0xFFFF)])
 
 
+def reset_after_a_split() -> tuple[Readable, Watch]:
+    """Reset the watch, which had seen the halves in a layout of epoch 2."""
+    world, watch, _ = watched()
+    world.dag.epoch = 2
+    replace_by_halves(world)
+    world.say_layout()
+    watch.arrived()
+    watch.reset()
+    return world, watch
+
+
 def active(watch: Watch) -> list[int]:
-    """The segments that take messages."""
+    """Return the segments that take messages."""
     parts = watch.parts(TOPIC)
     assert parts is not None
     return [part.segment_id for part in parts.values() if part.is_active]
 
 
 def spoken(world: Readable) -> int:
-    """How many commands brokers were sent."""
+    """Return how many commands brokers got."""
     return sum(len(peer.received) for _, _, peer in world.peers)
 
 
@@ -76,7 +87,7 @@ def test_what_becomes_readable_is_told_by_one_message() -> None:
 
 
 def test_a_segment_that_is_not_read_for_a_while_is_asked_about_again() -> None:
-    """E23: nobody tells what comes behind unread messages, and others would be read beyond it."""
+    """E23: nothing announces what follows unread messages, and other segments would be read further."""
     world, watch, part = watched(batch(b"a"))
     assert watch.behind(part, EARLIEST).messages == 1
     world.append(WIRE, batch(b"b"))
@@ -90,7 +101,7 @@ def test_a_segment_that_is_not_read_for_a_while_is_asked_about_again() -> None:
 
 
 def test_what_a_segment_began_with_is_asked_once() -> None:
-    """E23: a waiting segment is looked at whenever a micro-batch is planned."""
+    """E23: a waiting segment is checked whenever a micro-batch is planned."""
     world, watch, part = watched()
     assert watch.opening(part).messages == 0
     world.append(WIRE, batch(b"a"))
@@ -135,13 +146,8 @@ def test_a_layout_is_pushed() -> None:
 
 
 def test_an_older_layout_of_another_broker_is_not_taken_for_news() -> None:
-    """E23: segments that are not in there yet would be taken for removed ones, with what they hold."""
-    world, watch, _ = watched()
-    world.dag.epoch = 2
-    replace_by_halves(world)
-    world.say_layout()
-    watch.arrived()
-    watch.reset()
+    """E23: segments that it lacks would count as removed, with their messages."""
+    world, watch = reset_after_a_split()
     older = pb.ScalableTopicDAG(epoch=1, segments=[segment(0, 0, 0xFFFF)])
 
     def older_first(command: pb.BaseCommand) -> list[bytes]:
@@ -153,13 +159,8 @@ def test_an_older_layout_of_another_broker_is_not_taken_for_news() -> None:
 
 
 def test_the_layout_of_a_topic_that_was_created_again_is_news() -> None:
-    """E19: places in the deleted one are told apart by the creation ids of its segments."""
-    world, watch, _ = watched()
-    world.dag.epoch = 2
-    replace_by_halves(world)
-    world.say_layout()
-    watch.arrived()
-    watch.reset()
+    """E19: the creation ids of its segments tell its positions from those in the deleted topic."""
+    world, watch = reset_after_a_split()
     del world.dag.segments[:]
     made = segment(0, 0, 0xFFFF)
     made.created_at_ms = 1000
@@ -189,7 +190,7 @@ def test_a_consumer_that_the_broker_closes_is_opened_anew() -> None:
 
 @pytest.mark.parametrize("times", [1, SENT_AWAY_MAX])
 def test_a_consumer_that_the_broker_closes_while_it_is_asked_is_opened_anew(times: int) -> None:
-    """The segment moves, and the question meets nobody any more."""
+    """The segment moves, and nobody answers the question any more."""
     world, watch, part = watched(batch(b"a"))
     asked = world.answers[T.GET_LAST_MESSAGE_ID]
     closed: list[int] = []

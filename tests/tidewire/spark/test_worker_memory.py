@@ -14,7 +14,7 @@ from tidewire.spark.worker_memory import settle
 
 @pytest.fixture(autouse=True)
 def another_process() -> Iterator[None]:
-    """As if nothing had been settled, and afterwards as it was before."""
+    """Act as a new process without settings, and restore the settings afterwards."""
     settle.cache_clear()
     yield
     settle.cache_clear()

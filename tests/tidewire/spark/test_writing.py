@@ -1,4 +1,4 @@
-"""Rows of a task reach a broker in a process of its own, through what happens to topics meanwhile."""
+"""A task's rows reach a broker in a separate process, while topics change."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ KEYS = 50
 
 
 class Task:
-    """An attempt with a transaction of its own, and what it has written."""
+    """An attempt with its own transaction, and what it has written."""
 
     def __init__(self, brokers: Brokers, group: pb.TransactionGroup, declared: pb.Schema | None = None) -> None:
         self.coordinator = Coordinator(brokers)
@@ -65,7 +65,7 @@ def task(broker: RunningBroker, declared: pb.Schema | None = None) -> Iterator[T
 
 
 def stored(broker: RunningBroker, topic: str, **options: str) -> dict[tuple[str, str], list[int]]:
-    """What stands in the topic, by segment and key, in the order of positions."""
+    """Return the topic's content by segment and key, in the order of positions."""
     reader = TidewireReader(ReadOptions.parse({"service_url": broker.service_url, "topic": topic, **options}))
     found = defaultdict(list)
     for partition in reader.partitions():
@@ -77,7 +77,7 @@ def stored(broker: RunningBroker, topic: str, **options: str) -> dict[tuple[str,
 
 
 def assert_complete_and_in_order(broker: RunningBroker, topic: str, numbers: range) -> None:
-    """Every number is there once, those of a key in order: within a segment, and from parents to children."""
+    """Check that every number is there once, and a key's in order: within a segment, and from parents to children."""
     by_key: dict[str, list[int]] = defaultdict(list)
     found = stored(broker, topic)
     # A child has a higher number than its parents, and of each key one segment is active at a time.
@@ -115,7 +115,7 @@ def test_rows_of_an_aborted_task_are_never_read(broker: RunningBroker, topic: st
 def test_splits_and_merges_while_rows_are_written_lose_double_and_reorder_nothing(
     broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch, frame_rows_max: int
 ) -> None:
-    """T20: the rows of a key go to the segment that holds it by then, in order."""
+    """T20: a key's rows go to the segment that takes it at that time, in order."""
     monkeypatch.setattr(batching, "FRAME_ROWS_MAX", frame_rows_max)
 
     def change() -> None:
@@ -144,7 +144,7 @@ def test_splits_and_merges_while_rows_are_written_lose_double_and_reorder_nothin
 def test_what_a_sealed_segment_did_not_take_goes_to_its_children(
     broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T20: here a task is deaf while the layout changes, so it goes on sending to a segment that is sealed."""
+    """T20: the task ignores layout changes here, so it continues to send to a sealed segment."""
     monkeypatch.setattr(batching, "FRAME_ROWS_MAX", 10)
     monkeypatch.setattr(writing, "WINDOW_FRAMES_MAX", 1_000_000)
     monkeypatch.setattr(writing, "WINDOW_BYTES_MAX", 1 << 40)
@@ -233,7 +233,7 @@ def test_a_topic_that_does_not_exist_is_refused_by_name(broker: RunningBroker) -
 def test_a_topic_that_is_deleted_under_a_task_is_told(
     broker: RunningBroker, topic: str, is_made_again: bool, error: type[Exception], sentence: str
 ) -> None:
-    """D17: or of a batch that is committed some rows would be there."""
+    """D17: otherwise a committed batch would lack some rows."""
     admin = Admin(broker.http_url)
     with task(broker) as one:
         one.write(topic, range(100))

@@ -1,7 +1,8 @@
-"""Drawn stories of a task that writes while its topic's segments are split, merged and moved: each row once, in order.
+"""Drawn stories of a task whose topic's segments are split, merged and moved: each row once, in order.
 
-The brokers do what a real one may, at moments that are drawn: answer some of what they were sent, push a new layout,
-seal what it replaced (which refuses the rest, and closes), and let a segment move while nothing is on its way to it.
+The brokers do what a real one may, at drawn moments: answer some frames, push a new layout, seal what it replaced
+(which
+refuses the rest, and closes), and move a segment while no frame is on its way to it.
 """
 
 from random import Random
@@ -29,7 +30,7 @@ ELSEWHERE = BrokerAddress("other", 6650)
 
 
 class Drawn(Writable):
-    """Brokers at which something may happen whenever somebody sends or waits."""
+    """Brokers at which something may happen at every send or wait."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(segments=random.choice((1, 2)))
@@ -86,7 +87,7 @@ class Drawn(Writable):
         peer.say_when_empty = lambda: self._until_heard(peer)
 
     def something(self) -> None:
-        """One of the things that may happen, happens."""
+        """Let one of the possible events happen."""
         self._random.choice((self._answer, self._answer, self._replace, self._seal, self._move))()
 
     def _answer(self) -> None:
@@ -135,7 +136,7 @@ class Drawn(Writable):
         self._close(name)
 
     def _move(self) -> None:
-        """Seldom while something is on its way there, of which nobody knows then whether it is stored."""
+        """Move a segment; rarely one with frames on their way, whose fate is then unknown."""
         unsealed = [name for name in map(_wire_name, self.dag.segments) if name not in self._sealed]
         name = self._random.choice(unsealed)
         lost = self._held_of(name)
@@ -165,7 +166,7 @@ def _wire_name(info: pb.SegmentInfoProto) -> str:
 
 @given(st.integers(0, 1 << 32))
 def test_each_row_is_stored_once_and_those_of_a_key_in_order(seed: int) -> None:
-    """T20: whatever happens to segments, or the task fails, and only if nobody knows what is stored."""
+    """T20: in any case, unless the task fails, and it fails only if the fate of a row is unknown."""
     random = Random(seed)
     world = Drawn(random)
     written: list[int] = []

@@ -89,7 +89,7 @@ def test_a_sealed_segment_stays_sealed_when_its_producer_is_closed() -> None:
 
 
 def test_a_segment_is_not_closed_while_frames_are_unanswered() -> None:
-    """Nobody knows whether they are stored, so another producer must not send them."""
+    """It is unknown whether they are stored, so another producer must not send them."""
     segment = opened()
     segment.unanswered.append(SentFrame(0, [], 1))
     with pytest.raises(AssertionError):

@@ -5,8 +5,8 @@
     attempt.write(TOPIC, rows("k1", "k2"))
     world.stored                      # values by segment, in order
 
-It answers as a broker would, at once, until a test interferes: by replacing members of `world.answers`, by
-`world.holds = True` (frames are taken and not answered; `world.answer_held()` stores and answers them), or by
+It answers at once, as a broker would, until a test interferes: by replacing members of `world.answers`, with
+`world.holds = True` (frames are kept without an answer; `world.answer_held()` stores and answers them), or with
 `world.owners`, which says where a segment is served. `world.replace(...)` and `world.say_layout()` are the parts of a
 split.
 """
@@ -33,7 +33,7 @@ TRANSACTION = (0, (1 << 62) | 1)
 
 
 def rows(*places: tuple[int, int]) -> Rows:
-    """Rows by their key's hash and their value."""
+    """Make rows from the keys' hashes and the values."""
     encoded = encode(Columns(pa.array([b"%d" % value for _, value in places])))
     return Rows(encoded.messages, np.array([hashed for hashed, _ in places], np.int64))
 
@@ -74,38 +74,38 @@ class Writable(Readable):
         }
 
     def attempt(self) -> Attempt:
-        """An attempt that writes to it."""
+        """Make an attempt that writes to it."""
         brokers = self.brokers()
         return Attempt(brokers, Coordinator(brokers), TRANSACTION, None)
 
     def replace(self, number: int, *children: pb.SegmentInfoProto) -> None:
-        """Seal a segment in the layout, and add its children; `say_layout` tells of it."""
+        """Seal a segment in the layout, and add its children; `say_layout` pushes it."""
         for info in self.dag.segments:
             if info.segment_id == number:
                 info.state = pb.SEALED
         self.dag.segments.extend(children)
 
     def answer_held(self, count: int | None = None) -> None:
-        """Store and answer what is held, or the first of it."""
+        """Store and answer the held frames, or the first of them."""
         now, self._held[:] = self._held[:count], self._held[len(self._held[:count]) :]
         for peer, send, payload in now:
             self._store(peer, send, payload)
 
     def refuse_held(self, code: pb.ServerError) -> None:
-        """Refuse what is held."""
+        """Refuse the held frames."""
         for peer, send, _ in self._held:
             peer.say(encode_command(commands.send_error(send.producer_id, send.highest_sequence_id, code, "no")))
         self._held.clear()
 
     def close_producers(self) -> None:
-        """Close them all, with whatever is unanswered."""
+        """Close all producers, whatever is unanswered."""
         for peer, producer_id in self._producers:
             peer.say(encode_command(commands.close_producer(producer_id)))
         self._producers.clear()
         self._held.clear()
 
     def producing(self, peer: BlockingPeer) -> Answer:
-        """Opens producers, and takes their frames from then on."""
+        """Handle producers and their frames."""
 
         def answer(command: pb.BaseCommand) -> list[bytes]:
             asked = command.producer

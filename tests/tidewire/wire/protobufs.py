@@ -2,7 +2,7 @@
 
     command = draw(commands())          any command type, its member filled in at random, required fields always
 
-Faults are the test's business: these messages are always complete and all their text is text.
+These messages are always complete, and all their text is text. Tests add faults themselves.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ def _fields(draw: st.DrawFn, descriptor: Any, depth: int) -> dict[str, Any]:
 
 @st.composite
 def commands(draw: st.DrawFn) -> pb.BaseCommand:
-    """Any command there is."""
+    """Draw any command."""
     number = draw(st.sampled_from(sorted(MEMBERS)))
     member = MEMBERS[number]
     descriptor = pb.BaseCommand.DESCRIPTOR.fields_by_name[member].message_type
@@ -64,7 +64,7 @@ def commands(draw: st.DrawFn) -> pb.BaseCommand:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A message or string as a field of another message, its number below 16."""
+    """Return a message or string as a field of another message; the field's number is below 16."""
     size = len(content)
     encoded_size = bytearray()
     while size > 127:
@@ -74,7 +74,7 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def encoded_without(message: Message, name: str) -> bytes:
-    """The message's bytes as a peer would send them that forgot one field."""
+    """Return the message's bytes without one field, as a faulty peer would send them."""
     copy = type(message)()
     copy.CopyFrom(message)
     copy.ClearField(name)

@@ -195,7 +195,7 @@ def test_seek_goes_to_one_place() -> None:
 
 @pytest.mark.parametrize("segments", [0, 1, 300])
 def test_a_layout_that_is_encoded_already_makes_the_same_command(segments: int) -> None:
-    """E7: it is encoded once for all sessions."""
+    """E7: the layout is encoded once for all sessions."""
     dag = pb.ScalableTopicDAG(epoch=7)
     for number in range(segments):
         dag.segments.add(

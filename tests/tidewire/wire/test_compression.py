@@ -1,7 +1,7 @@
-"""What the codecs write is held against other decoders than the ones under test.
+"""Compares the codecs' output with other decoders than the tested ones.
 
-ZLIB's is Python's own, LZ4 and Snappy are read by the plain decoders below, ZSTD is known by its frame header.
-`test_pulsar_client.py` holds all four against Pulsar's client library.
+Python's own ZLIB is used, plain decoders below read LZ4 and Snappy, and ZSTD is recognised by its frame header.
+`test_pulsar_client.py` compares all four with Pulsar's client library.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def copied(output: bytearray, distance: int, length: int) -> None:
 
 
 def read_lz4_block(data: bytes) -> bytes:
-    """Sequences of literals and copies, each length in 4 bits and then in bytes while they are 255."""
+    """Decode sequences of literals and copies; each length has 4 bits, and more bytes while they are 255."""
     output = bytearray()
     place = 0
 
@@ -63,7 +63,7 @@ def read_lz4_block(data: bytes) -> bytes:
 
 
 def read_snappy(data: bytes) -> bytes:
-    """The size as a varint, then literals and copies, told apart by two bits."""
+    """Decode the size as a varint, then literals and copies, which two bits distinguish."""
     size = shift = place = 0
     while True:
         size |= (data[place] & 127) << shift
@@ -118,7 +118,7 @@ def test_zstd_is_one_frame(original: bytes) -> None:
 
 
 def test_blocks_written_by_others_are_read() -> None:
-    """By hand: one literal run; a run with a copy of itself, in LZ4 and in Snappy."""
+    """The blocks are handmade: one literal run; a run with a copy of itself, in LZ4 and in Snappy."""
     assert bytes(decompress(LZ4, b"\x50hello", 5)) == b"hello"
     assert bytes(decompress(LZ4, b"\x15a\x01\x00\x50aaaaa", 15)) == b"a" * 15
     assert bytes(decompress(SNAPPY, b"\x05\x10hello", 5)) == b"hello"
@@ -126,7 +126,7 @@ def test_blocks_written_by_others_are_read() -> None:
 
 
 def test_a_block_that_looks_as_if_its_size_stood_before_it_is_read_as_it_is() -> None:
-    """Its first four bytes are also a possible size, and what follows them is also a block."""
+    """Its first four bytes could be a size, and the rest is also a block."""
     literals, copy, end = b"\0\0\0\xf0", b"\1\0\x32", b"abcdefghijklm"
     block = b"\x4f" + literals + copy + b"\xd0" + end
     original = literals + b"\xf0" * (4 + 15 + 50) + end

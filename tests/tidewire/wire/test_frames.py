@@ -188,14 +188,14 @@ def test_memory_of_a_large_frame_is_given_back_once_it_is_read() -> None:
 
 @pytest.mark.timeout(10)
 def test_a_large_frame_in_small_pieces_is_not_copied_again_for_each() -> None:
-    """Copying it for each piece would move 25 GB here."""
+    """Copying it for each piece would copy 25 GB here."""
     stream = encode_payload_command(send(1, 2), bytes(MAX_MESSAGE_SIZE))
     assert len(decode(PING, *(stream[place : place + 512] for place in range(0, len(stream), 512)), PING)) == 3
 
 
 @pytest.mark.timeout(20)
 def test_many_small_frames_at_once_do_not_move_each_other() -> None:
-    """Moving what is left for each of them would move 1 TB here."""
+    """Moving the rest for each of them would move 1 TB here."""
     count = 400_000
     decoder = FrameDecoder()
     decoder.feed(PING * count)
@@ -215,7 +215,7 @@ SIZES = CommandSizes(USUAL, {pb.BaseCommand.SUBSCRIBE: LARGER})
 
 
 def sized(kind: int, size: int) -> bytes:
-    """A frame whose command has so many bytes, most of them in a field that nobody knows."""
+    """Make a frame whose command has this size, most of it in an unknown field."""
     head = bytes((0x08, kind)) + bytes.fromhex("fa3e")
     rest = size - len(head) - 1
     return (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + head + bytes([rest]) + bytes(rest)
@@ -225,7 +225,7 @@ def sized(kind: int, size: int) -> bytes:
     ("kind", "bound"), [(pb.BaseCommand.PING, USUAL), (pb.BaseCommand.SUBSCRIBE, LARGER)], ids=["usual", "larger"]
 )
 def test_a_command_is_as_large_as_its_type_may_be(kind: int, bound: int) -> None:
-    """E8: and one byte more is refused from its first bytes, before it has come."""
+    """E8: one byte more is refused at its first bytes, before all of it has arrived."""
     decoder = FrameDecoder(command_sizes=SIZES)
     decoder.feed(sized(kind, bound)[:-1])
     assert decoder.next_frame() is None
@@ -242,7 +242,7 @@ def test_every_type_is_one_byte_behind_its_tag() -> None:
 
 
 def test_a_command_that_does_not_begin_with_its_type_has_the_usual_size() -> None:
-    """E8: no client writes it so."""
+    """E8: no client writes it like this."""
     decoder = FrameDecoder(command_sizes=SIZES)
     decoder.feed((USUAL + 5).to_bytes(4, "big") + (USUAL + 1).to_bytes(4, "big") + bytes.fromhex("fa3e01"))
     with pytest.raises(FrameTooLarge):
@@ -261,7 +261,7 @@ def test_a_type_that_is_given_twice_gains_no_room() -> None:
 
 
 def test_a_payload_does_not_count_as_command() -> None:
-    """E8: a message may be large, its command is not."""
+    """E8: a message may be large, but its command may not."""
     decoder = FrameDecoder(command_sizes=SIZES)
     decoder.feed(encode_payload_command(send(1, 2), bytes(10 * LARGER)))
     assert decoder.next_frame() is not None

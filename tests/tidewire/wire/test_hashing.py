@@ -17,13 +17,13 @@ from tidewire.wire.pulsar.hashing import HASH_SPACE_SIZE, key_hash
     ],
 )
 def test_a_hash_is_the_low_half_of_murmur3_with_seed_0(key: str, murmur3: int) -> None:
-    """The numbers are the reference implementation's, as published with it and its ports."""
+    """The numbers are those published with the reference implementation and its ports."""
     assert key_hash(key) == murmur3 & 0xFFFF
     assert key_hash(key.encode()) == murmur3 & 0xFFFF
 
 
 def murmur3_32(data: bytes) -> int:
-    """The algorithm, written down plainly."""
+    """Compute the hash plainly."""
 
     def rotated(value: int, by: int) -> int:
         return (value << by | value >> (32 - by)) & 0xFFFFFFFF

@@ -155,7 +155,7 @@ def test_an_empty_body_is_not_compressed(codec: pb.CompressionType) -> None:
 
 
 def test_an_ack_set_that_ends_early_acknowledges_the_rest() -> None:
-    """Words of zeros at the end are not sent."""
+    """Zero words at the end are not sent."""
     payload = batch_of(*(b"%d" % place for place in range(70)))
     assert split_values(payload, (0b10,)) == [b"1"]
     assert split_values(payload, (0, 1)) == [b"64"]
@@ -312,7 +312,7 @@ def test_a_message_no_reader_would_take_is_not_built(codec: pb.CompressionType) 
 
 
 def test_a_codec_nobody_knows_is_not_taken_for_none() -> None:
-    """The parser drops the unknown value, and an absent one means NONE."""
+    """The parser drops an unknown value, and a missing one means NONE."""
     encoded = message_metadata("p", 1, 2).SerializeToString() + bytes.fromhex("4009")
     with pytest.raises(UnsupportedCompression):
         split_messages(struct.pack(">I", len(encoded)) + encoded + b"compressed")

@@ -34,7 +34,7 @@ def test_what_is_no_command_is_refused(data: str) -> None:
 
 @pytest.mark.parametrize("kind", ["", "0845", "08ffffffff0f"])
 def test_a_missing_or_unknown_type_does_not_pass_for_the_first_one(kind: str) -> None:
-    """The parser drops an enum's unknown value, and an absent one reads as the first, CONNECT."""
+    """The parser drops an unknown enum value, and a missing one reads as the first, CONNECT."""
     connect = commands.connect("test").SerializeToString()
     assert connect[:2] == b"\x08\x02"
     with pytest.raises(MalformedCommand, match="no type"):
@@ -81,7 +81,7 @@ def test_a_field_nobody_knows_is_skipped() -> None:
 
 
 def test_a_message_nested_without_end_is_refused() -> None:
-    """The parser's own depth limit stops it; nothing recurses in Python."""
+    """The parser's own depth limit stops it; there is no recursion in Python."""
     identity = bytes.fromhex("0801 1001")
     for _ in range(200):
         identity = bytes.fromhex("0801 1001") + field(7, identity)
@@ -120,7 +120,7 @@ def test_bytes_may_be_any() -> None:
 
 @pytest.mark.parametrize("number", [CHILDREN_MAX, CHILDREN_MAX + 1])
 def test_a_list_of_pairs_is_bounded(number: int) -> None:
-    """E8: each of them is looked at for what is no text."""
+    """E8: each pair is checked for bytes that are not text."""
     content = pb.CommandSubscribe(
         topic="t", subscription="s", sub_type=pb.CommandSubscribe.Shared, consumer_id=1, request_id=1
     )

@@ -1,8 +1,8 @@
-"""What Pulsar's own client library (C++, from PyPI's pulsar-client) sends is read, and what is built here it reads.
+"""Pulsar's own client library (C++, PyPI's pulsar-client) and this codec read what the other one writes.
 
-Its codecs have no interface of their own, so it talks to a scripted peer: enough of a broker to open one producer or
-one consumer, with no storage behind it. That makes this a test of frames, commands, checksums, batches and codecs
-against an implementation that is not ours.
+Its codecs have no interface, so the library talks to a scripted peer: enough of a broker to open one producer or one
+consumer, without storage. So this tests frames, commands, checksums, batches and codecs against a foreign
+implementation.
 """
 
 from collections.abc import Callable
@@ -35,9 +35,9 @@ Client = Callable[[str], None]
 
 
 class ScriptedPeer:
-    """Answers what a client needs to get going, keeps what it sends, and delivers `deliveries` at the first FLOW.
+    """Answers what a client needs, records what it sends, and delivers `deliveries` at the first FLOW.
 
-    Not in it: more than one producer and one consumer, redelivery, any check of what is asked for.
+    Left out: more than one producer and one consumer, redelivery, and any check of the requests.
     """
 
     def __init__(self, deliveries: list[tuple[bytes, tuple[int, ...]]]) -> None:
@@ -45,7 +45,7 @@ class ScriptedPeer:
         self._deliveries = deliveries
 
     async def run(self, client: Client) -> None:
-        """Serve while `client`, given the address, runs in a thread; return when it does."""
+        """Serve while `client` runs in a thread with the address; return when it returns."""
         async with trio.open_nursery() as nursery:
             (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listener.socket.getsockname()[1]

@@ -108,7 +108,8 @@ class Load:
             await anyio.to_thread.run_sync(partial(administration.create, self._topic, segments=SEGMENTS_AT_START))
         except NotAccepted as refusal:
             raise CommandFailed(
-                f"{str(refusal).rstrip('.')}. Use another --data-dir than {self._broker.data_dir}."
+                f"The demo cannot create its topic: {str(refusal).rstrip('.')}. It needs a new broker. Use another "
+                f"--data-dir than {self._broker.data_dir}."
             ) from refusal
 
     async def _work(self, client: tidewire.Client, producer: tidewire.Producer, administration: Administration) -> None:

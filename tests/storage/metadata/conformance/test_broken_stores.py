@@ -1,6 +1,6 @@
-"""Stores that break one promise each: the suite's own tests say no to them, so that no weak test passes for a promise.
+"""Stores that break one promise each. The suite's own tests must fail for them, so no weak test counts as a promise.
 
-Each is the memory store with one bug. A test of the suite is called with it, and has to fail.
+Each is the memory store with one bug. A test of the suite is called with it, and must fail.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +16,7 @@ from tests.storage.metadata.conformance import test_watches as watching
 
 
 class WidensRanges(MemoryStore):
-    """Deletes with a partition those whose keys begin as its own do."""
+    """A range deletion includes partitions whose keys begin like the given one."""
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         return await super().commit(
@@ -25,7 +25,7 @@ class WidensRanges(MemoryStore):
 
 
 class LeavesOneOfARange(MemoryStore):
-    """Does not delete the first record of a range."""
+    """It does not delete the first record of a range."""
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         shortened: list[Op] = []
@@ -36,7 +36,7 @@ class LeavesOneOfARange(MemoryStore):
 
 
 class ForgetsPartitions(MemoryStore):
-    """Puts every record of a sequence in one partition."""
+    """It puts every record of a sequence in one partition."""
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         return await super().commit(
@@ -45,7 +45,7 @@ class ForgetsPartitions(MemoryStore):
 
 
 class KeepsPartitions(MemoryStore):
-    """Leaves a record in the partition of its first writing."""
+    """It leaves a record in the partition of its first write."""
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         kept: list[Op] = []
@@ -58,7 +58,7 @@ class KeepsPartitions(MemoryStore):
 
 
 class TakesNoPartition(MemoryStore):
-    """Takes a sequential put without a partition key."""
+    """It accepts a sequential put without a partition key."""
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         return await super().commit(
@@ -67,7 +67,7 @@ class TakesNoPartition(MemoryStore):
 
 
 class WritesBeforeItRefuses(MemoryStore):
-    """Finds out at its turn that an operation is refused."""
+    """It detects a refused operation only in the middle of the change set."""
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         done = [await super(WritesBeforeItRefuses, self).commit([op]) for op in ops]
@@ -75,7 +75,7 @@ class WritesBeforeItRefuses(MemoryStore):
 
 
 class CountsBeforeItRefuses(MemoryStore):
-    """Uses a number of the sequence for a put that it refuses, and writes nothing else."""
+    """It uses a number of the sequence for a refused put, and writes nothing else."""
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         if any(isinstance(op, PutSequential) and not op.partition_key for op in ops):
@@ -92,7 +92,7 @@ class _HalfTold(ImageRangeWatch):
 
 
 class CollapsesToLess(MemoryStore):
-    """Leaves the highest key out of a difference."""
+    """It omits the highest key from a difference."""
 
     def watch_range(self, start: str, end: str) -> ImageRangeWatch:
         return _HalfTold(self._watches, self._image, start, end)
@@ -105,14 +105,14 @@ class _Backwards(ImageRangeWatch):
 
 
 class CollapsesBackwards(MemoryStore):
-    """Tells of the highest key first."""
+    """It reports the highest key first."""
 
     def watch_range(self, start: str, end: str) -> ImageRangeWatch:
         return _Backwards(self._watches, self._image, start, end)
 
 
 class WatchesSiblings(MemoryStore):
-    """Tells of the sequences too whose prefix begins as the watched one does."""
+    """It also reports other sequences whose prefix begins like the watched one."""
 
     def watch_range(self, start: str, end: str) -> ImageRangeWatch:
         return ImageRangeWatch(self._watches, self._image, start, start[:-1] + "~")
@@ -145,7 +145,7 @@ async def _collapses(store: MetadataStore) -> None:
 async def test_a_broken_store_fails_the_suite(
     broken: Callable[[], MetadataStore], test: Callable[[MetadataStore], Awaitable[None]]
 ) -> None:
-    """M4, M6, M16: the test of the promise that it breaks fails, and passes with a store that keeps it."""
+    """M4, M6, M16: the test of the broken promise fails, and passes with a correct store."""
     await test(MemoryStore())
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         await test(broken())

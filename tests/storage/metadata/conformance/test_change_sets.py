@@ -1,4 +1,4 @@
-"""What a change set promises to readers, and what becomes of a write that is cut off, on every store."""
+"""What a change set promises to readers, and what happens to an interrupted write, on every store."""
 
 import contextlib
 
@@ -42,7 +42,7 @@ async def test_a_range_is_deleted_in_one_step(store: MetadataStore) -> None:
 
 
 async def test_a_range_deletion_covers_what_was_just_decided(store: MetadataStore) -> None:
-    """M24: writes of the same moment are in it or not by their order, never by their durability."""
+    """M24: the order decides whether simultaneous writes are included, not their durability."""
     async with trio.open_nursery() as nursery:
         for number in range(5):
             nursery.start_soon(store.put, f"/r/{number}", b"")
@@ -60,7 +60,7 @@ async def test_a_range_deletion_covers_what_was_just_decided(store: MetadataStor
 
 
 async def test_a_record_above_the_limit_is_refused(store: MetadataStore) -> None:
-    """M25: up front, and nothing of its change set is done; the largest allowed is stored."""
+    """M25: it is refused in advance with its whole change set; the largest allowed record is stored."""
     with pytest.raises(ChangeSetTooLarge):
         await store.commit([Put("/a", b""), Put("/b", bytes(records.RECORD_BYTES_MAX))])
     assert await store.barrier() == 0
@@ -72,7 +72,7 @@ async def test_a_record_above_the_limit_is_refused(store: MetadataStore) -> None
 
 
 async def test_a_write_guarded_by_another_record(store: MetadataStore) -> None:
-    """M26: a put is made only if another key has the version it should."""
+    """M26: a put is made only if another key has the expected version."""
     claim = await store.put("/claim", b"me")
     await store.commit([Put("/a", b"1"), Check("/claim", claim)])
     await store.put("/claim", b"somebody else")
@@ -84,7 +84,7 @@ async def test_a_write_guarded_by_another_record(store: MetadataStore) -> None:
 
 
 async def test_a_cancelled_write_is_made_or_not(store: MetadataStore) -> None:
-    """M22: its outcome is unknown; repeating it on the version read before is safe."""
+    """M22: its outcome is unknown; a retry with the version read before is safe."""
     version = await store.put("/a", b"0")
     with trio.move_on_after(0):
         await store.put("/a", b"1", expected=version)
@@ -96,7 +96,7 @@ async def test_a_cancelled_write_is_made_or_not(store: MetadataStore) -> None:
 
 
 async def test_what_was_answered_is_read(store: MetadataStore) -> None:
-    """M1: a reading begun after a write was answered shows it, by every way of reading."""
+    """M1: a read that begins after a write was answered shows it, whatever the kind of read."""
     for number in range(5):
         version = await store.put("/a", b"%d" % number, indexes=(IndexEntry("i", "k"),))
         assert await store.barrier() >= version
@@ -107,7 +107,7 @@ async def test_what_was_answered_is_read(store: MetadataStore) -> None:
 
 
 async def test_a_change_set_that_may_be_held_back_promises_the_same(store: MetadataStore) -> None:
-    """M1, M4: durable and shown on return, all or nothing."""
+    """M1, M4: it is durable and visible on return, all or nothing."""
     version = await store.put("/a", b"1")
     committed = await store.commit_along([Delete("/a", version), Put("/b", b"2")])
     assert committed.revision > version

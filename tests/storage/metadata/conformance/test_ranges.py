@@ -27,7 +27,7 @@ ODD_KEYS = [
 
 
 async def test_keys_are_ordered_by_their_bytes(store: MetadataStore) -> None:
-    """M11: also with slashes, control characters, and beyond the sixteen-bit code points."""
+    """M11: this includes slashes, control characters, and code points above sixteen bits."""
     for key in reversed(ODD_KEYS):
         await store.put(key, b"", indexes=(IndexEntry("odd", key),))
     in_order = sorted(ODD_KEYS, key=str.encode)
@@ -40,7 +40,7 @@ async def test_keys_are_ordered_by_their_bytes(store: MetadataStore) -> None:
 
 
 async def test_a_range_includes_its_start_and_excludes_its_end(store: MetadataStore) -> None:
-    """M9: [start, end), at most `limit`; an empty or reversed range holds nothing."""
+    """M9: [start, end), at most `limit`; an empty or reversed range has no keys."""
     for key in "abcd":
         await store.put(key, b"")
     assert await keys(store, "b", "d") == ["b", "c"]
@@ -50,7 +50,7 @@ async def test_a_range_includes_its_start_and_excludes_its_end(store: MetadataSt
 
 
 async def test_an_index_is_queried_by_key_and_range(store: MetadataStore) -> None:
-    """M9: exact, range and prefix, in order of index key and primary key, with a limit."""
+    """M9: exact, range and prefix queries, in order of index key and primary key, with a limit."""
     for key, index_keys in {"/3": ("b", "a"), "/1": ("b",), "/2": ("ba", "c")}.items():
         await store.put(key, key.encode(), indexes=tuple(IndexEntry("i", index_key) for index_key in index_keys))
     assert await hits(store, "i") == [("a", "/3"), ("b", "/1"), ("b", "/3"), ("ba", "/2"), ("c", "/2")]
@@ -64,7 +64,7 @@ async def test_an_index_is_queried_by_key_and_range(store: MetadataStore) -> Non
 
 
 async def test_index_entries_follow_their_record(store: MetadataStore) -> None:
-    """M8: they change in the same step as the record, whatever changes it; M10: an entry left out is gone."""
+    """M8: they change together with the record; M10: an omitted entry is gone."""
     entry = (IndexEntry("i", "k"),)
     session = await store.open_session(5)
     for key in ("/replaced", "/bare", "/deleted", "/in/range"):
@@ -96,7 +96,7 @@ async def test_numbers_of_fixed_width_are_in_order(store: MetadataStore) -> None
 
 
 async def test_an_index_of_some_records_holds_those_alone(store: MetadataStore) -> None:
-    """M10: a record that leaves its entry out, now or at its next writing, is not found by it."""
+    """M10: a record that omits its entry, now or at its next write, is not found by the index."""
     due = (IndexEntry("open-by-deadline", "7"),)
     for key in ("/1", "/2", "/3"):
         await store.put(key, b"OPEN", indexes=due)

@@ -25,7 +25,7 @@ from tests.support.reference_counts import collector_stopped
 
 
 async def test_a_record_is_read_with_its_version(store: MetadataStore) -> None:
-    """M1: get returns value and version, or absent; what does not exist is named by ABSENT."""
+    """M1: get returns value and version, or nothing; ABSENT is the version of a missing record."""
     assert await store.get("/a") is None
     version = await store.put("/a", b"1", expected=ABSENT, partition_key="p")
     record = await store.get("/a")
@@ -39,7 +39,7 @@ async def test_a_record_is_read_with_its_version(store: MetadataStore) -> None:
 
 
 async def test_a_refused_caller_is_freed_at_once(store: MetadataStore) -> None:
-    """E16: the store keeps no refusal, whose traceback would hold everything that the caller has."""
+    """E16: the store keeps no refusal, because its traceback would hold the caller's objects."""
     await store.put("/a", b"")
 
     class Held:
@@ -59,7 +59,7 @@ async def test_a_refused_caller_is_freed_at_once(store: MetadataStore) -> None:
 
 @pytest.mark.parametrize("wrong", [Put("/a", b"2", 77), Delete("/a", 77), Delete("/no", 77), Check("/a", ABSENT)])
 async def test_an_expectation_that_does_not_hold_changes_nothing(store: MetadataStore, wrong: Op) -> None:
-    """M1: put, delete and check compare the version; a mismatch is a conflict and all or nothing."""
+    """M1: put, delete and check compare the version; a mismatch is a conflict, and nothing is changed."""
     await store.commit([Put("/a", b"1"), Put("/x", b"")])
     before = await store.scan("", "~")
     with pytest.raises(Conflict):
@@ -69,14 +69,14 @@ async def test_an_expectation_that_does_not_hold_changes_nothing(store: Metadata
 
 
 async def test_conditions_are_judged_before_the_change_set(store: MetadataStore) -> None:
-    """M1: a change set's own writes do not fulfil nor break its conditions."""
+    """M1: a change set's own writes neither meet nor break its conditions."""
     version = await store.put("/a", b"1")
     await store.commit([Put("/b", b"", ABSENT), DeleteRange("/a", "/aa"), Check("/a", version)])
     assert await keys(store) == ["/b"]
 
 
 async def test_of_many_writers_from_one_version_one_wins(store: MetadataStore) -> None:
-    """M2: concurrent writes expecting the same version: exactly one is made."""
+    """M2: of concurrent writes that expect the same version, exactly one is made."""
     version = await store.put("/a", b"")
     won: list[int] = []
     lost: list[int] = []
@@ -99,7 +99,7 @@ async def test_of_many_writers_from_one_version_one_wins(store: MetadataStore) -
 
 
 async def test_versions_rise_over_deletion(store: MetadataStore) -> None:
-    """M3: a record that was deleted and made again never shows an old version."""
+    """M3: a record that was deleted and created again never has an old version."""
     versions = []
     for _ in range(3):
         versions.append(await store.put("/a", b"same"))
@@ -109,7 +109,7 @@ async def test_versions_rise_over_deletion(store: MetadataStore) -> None:
 
 
 async def test_a_change_set_is_one_revision(store: MetadataStore) -> None:
-    """M3: all that a change set writes has its revision; one that changes nothing takes none."""
+    """M3: all its writes have its revision; a change set that changes nothing takes none."""
     await store.put("/x", b"")
     done = await store.commit([Put("/a", b""), Put("/b", b""), Delete("/x"), Delete("/never"), Check("/y", ABSENT)])
     assert done.keys == ("/a", "/b", None, None, None)
@@ -120,7 +120,7 @@ async def test_a_change_set_is_one_revision(store: MetadataStore) -> None:
 
 
 async def test_the_caller_may_change_its_list_afterwards(store: MetadataStore) -> None:
-    """M1: a change set is what it was when it was handed over."""
+    """M1: later changes of the list do not change the change set."""
     for _ in range(10):
         ops: list[Op] = [Put("/a", b"")]
         with trio.move_on_after(0):
@@ -146,7 +146,7 @@ async def test_the_caller_may_change_its_list_afterwards(store: MetadataStore) -
     ],
 )
 async def test_a_call_that_breaks_the_contract_is_refused(store: MetadataStore, ops: list[Op]) -> None:
-    """M1, M11: keys are texts of bounded length, and each stands in a change set once."""
+    """M1, M11: keys are texts of bounded length, and a change set names each at most once."""
     with pytest.raises(InvalidOperation):
         await store.commit([Put("/good", b""), *ops])
     assert await store.barrier() == 0

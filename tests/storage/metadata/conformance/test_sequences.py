@@ -23,7 +23,7 @@ from tests.support.metadata import LAST, keys
 
 
 async def test_sequential_puts_rise(store: MetadataStore) -> None:
-    """M5: the store assigns the suffix; concurrent puts get distinct keys, and a later put a higher one."""
+    """M5: the store assigns the suffix; concurrent puts get distinct keys, and later puts higher ones."""
     assigned: list[str | None] = []
 
     async def put(value: bytes) -> None:
@@ -54,7 +54,7 @@ async def test_a_sequential_suffix_is_never_used_again(store: MetadataStore) -> 
 
 
 async def test_a_sequential_put_never_replaces_a_record(store: MetadataStore) -> None:
-    """M5: it writes a new record even where somebody has written the next names by hand."""
+    """M5: it writes a new record even if the next names were written by hand."""
     done = await store.commit([PutSequential("/op/1", b"", "1")])
     assert done.keys[0] is not None
     number = int(done.keys[0].split("-")[1])
@@ -84,7 +84,7 @@ NAMES_NEXT: list[Callable[[str], Op]] = [
 async def test_a_sequential_put_takes_no_key_that_its_change_set_names(
     store: MetadataStore, naming: Callable[[str], Op], is_first: bool
 ) -> None:
-    """M5, E3: whichever stands first, neither replaces nor removes the record of the other."""
+    """M5, E3: in either order, neither operation replaces or removes the other's record."""
     following = [await _next_key(store, ahead) for ahead in range(1, 4)]
     sequential = PutSequential("/op/1", b"sequential", "1")
     others = [naming(key) for key in following]
@@ -100,7 +100,7 @@ async def test_a_sequential_put_takes_no_key_that_its_change_set_names(
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_sequential_put_takes_no_key_that_its_change_set_deletes(store: MetadataStore, is_first: bool) -> None:
-    """M5, E3: a record that was there is deleted, and the sequential put's is there, under another name."""
+    """M5, E3: the existing record is deleted, and the sequential put's record has another name."""
     following = [await _next_key(store, ahead) for ahead in range(1, 4)]
     for key in following:
         await store.put(key, b"old")
@@ -115,7 +115,7 @@ async def test_a_sequential_put_takes_no_key_that_its_change_set_deletes(store: 
 
 
 async def test_sequential_puts_of_one_change_set_pass_over_what_it_names(store: MetadataStore) -> None:
-    """M5, E3: also the second of two."""
+    """M5, E3: this includes the second of two."""
     key = await _next_key(store, 2)
     ops: list[Op] = [PutSequential("/op/1", b"a", "1"), Put(key, b"named"), PutSequential("/op/1", b"b", "1")]
     done = await store.commit(ops)
@@ -125,7 +125,7 @@ async def test_sequential_puts_of_one_change_set_pass_over_what_it_names(store: 
 
 
 async def _next_key(store: MetadataStore, ahead: int) -> str:
-    """The key that the store would give so many sequential puts from now."""
+    """Return the key that the store would assign after this many more sequential puts."""
     existing = await store.scan(*starting_with("/op/1-"))
     if not existing:
         await store.commit([PutSequential("/op/1", b"", "1")])
@@ -157,7 +157,7 @@ REFUSED: list[PutSequential] = [
 async def test_a_sequential_put_is_refused_before_anything_is_written(
     store: MetadataStore, refused: PutSequential
 ) -> None:
-    """M6: no operation of its change set is done, the log does not grow, and no number of the sequence is used."""
+    """M6: none of its change set's operations is done, the log does not grow, and no number is used."""
     following = await _next_key(store, 1)
     good = PutSequential("/op/1", b"", "1")
     before = store.statistics()
@@ -172,7 +172,7 @@ async def test_a_sequential_put_is_refused_before_anything_is_written(
 
 
 async def test_the_records_of_a_partition_go_by_one_range(store: MetadataStore) -> None:
-    """M4: what shares a partition key is listed and deleted by its key range, and no other partition is touched."""
+    """M4: its key range lists and deletes the records of one partition key, and no others."""
     # "70" begins as "7" does, and is another partition.
     for txn in ("7", "70", "8"):
         header = Put(f"/txn/id/{txn}", b"", indexes=(IndexEntry("all", txn),), partition_key=txn)
@@ -194,7 +194,7 @@ async def test_the_records_of_a_partition_go_by_one_range(store: MetadataStore) 
 
 
 async def test_every_reading_tells_the_partition_key(store: MetadataStore) -> None:
-    """M4: that of the last writing; a record that is written without one has none."""
+    """M4: it is that of the last write; a record written without one has none."""
     for partition_key in ("7", "8", None):
         put = Put("/a", b"", indexes=(IndexEntry("i", "k"),), partition_key=partition_key)
         async with store.watch_range("/a", "/b") as of_range, store.watch_key("/a") as of_key:

@@ -17,7 +17,7 @@ from tests.support.metadata import hits, keys
 
 
 async def test_ephemeral_records_go_with_their_session(store: MetadataStore) -> None:
-    """M18: closing deletes them in one step, tells watches and cleans indexes; other records stay."""
+    """M18: closing deletes them in one step, with watches and indexes; other records stay."""
     mine = await store.open_session(5)
     other = await store.open_session(5)
     entry = (IndexEntry("i", "k"),)
@@ -54,7 +54,7 @@ async def test_ephemeral_records_go_with_their_session(store: MetadataStore) -> 
 
 
 async def test_a_record_belongs_to_whom_wrote_it_last(store: MetadataStore) -> None:
-    """M18: written anew without a session it lasts; with another, it goes with that one."""
+    """M18: written again without a session, it lasts; with another session, it ends with that one."""
     first = await store.open_session(5)
     second = await store.open_session(5)
     for key in ("/lasting", "/moved", "/deleted"):
@@ -81,7 +81,7 @@ async def test_a_write_for_an_ended_session_is_not_made(store: MetadataStore) ->
 
 
 async def test_a_session_of_another_store_is_not_taken_for_ones_own(store: MetadataStore) -> None:
-    """M19: even if this store has an open session of the same number."""
+    """M19: this holds even if this store has an open session of the same number."""
     mine = await store.open_session(5)
     theirs = LocalSession(MemoryStore(), mine.id)
     with pytest.raises(SessionLost):
@@ -89,7 +89,7 @@ async def test_a_session_of_another_store_is_not_taken_for_ones_own(store: Metad
 
 
 async def test_a_write_that_races_its_sessions_end(store: MetadataStore) -> None:
-    """M19: whichever comes first, no record outlives its session."""
+    """M19: in either order, no record outlives its session."""
     session = await store.open_session(5)
     refused: list[int] = []
 
@@ -111,6 +111,6 @@ async def test_a_write_that_races_its_sessions_end(store: MetadataStore) -> None
 
 
 async def test_a_session_needs_a_timeout(store: MetadataStore) -> None:
-    """M18: silence is bounded."""
+    """M18: a session ends after a bounded silence."""
     with pytest.raises(InvalidOperation):
         await store.open_session(0)

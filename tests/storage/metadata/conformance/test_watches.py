@@ -17,7 +17,7 @@ from storage.metadata.store import (
 
 
 async def test_a_key_watch_tells_the_newest_state(store: MetadataStore) -> None:
-    """M13: it may pass over states in between, but never goes back."""
+    """M13: it may skip states in between, but never goes back."""
     async with store.watch_key("/a") as watch:
         assert await watch.next() is None
         await store.put("/a", b"1")
@@ -41,7 +41,7 @@ async def test_a_key_watch_tells_the_newest_state(store: MetadataStore) -> None:
 
 
 async def test_a_key_made_anew_is_told(store: MetadataStore) -> None:
-    """M13: deleted and made again with the same value between two readings is another state."""
+    """M13: deleted and created again with the same value between two reads is another state."""
     first = await store.put("/a", b"same")
     async with store.watch_key("/a") as watch:
         record = await watch.next()
@@ -55,7 +55,7 @@ async def test_a_key_made_anew_is_told(store: MetadataStore) -> None:
 
 
 async def test_a_range_watch_lists_and_then_follows(store: MetadataStore) -> None:
-    """M14: first what is there, then each change set in order and whole, none skipped."""
+    """M14: first the existing records, then each change set in order and complete."""
     await store.put("/r/1", b"")
     await store.put("/s", b"")
     async with store.watch_range("/r/", "/r0") as watch:
@@ -76,7 +76,7 @@ async def test_a_range_watch_lists_and_then_follows(store: MetadataStore) -> Non
 
 
 async def test_a_range_watch_has_no_gap(store: MetadataStore) -> None:
-    """M14: what a watch tells adds up to exactly what is there, whenever among others' writes it was opened."""
+    """M14: the sum of what a watch reports is the store's state, however it was opened among writes."""
 
     async def write(writer: int) -> None:
         for count in range(30):
@@ -111,7 +111,7 @@ async def test_a_range_watch_has_no_gap(store: MetadataStore) -> None:
 
 
 async def test_watched_ranges_may_overlap(store: MetadataStore) -> None:
-    """M14: a change reaches exactly the watches whose range holds the key, however the ranges lie."""
+    """M14: a change reaches exactly the watches whose range holds the key."""
     ranges = [("a", "z"), ("c", "f"), ("f", "g"), ("", "d"), ("c", "f"), ("d", "d"), ("x", "b")]
     async with trio.open_nursery() as nursery:
         told: dict[int, list[str]] = {number: [] for number in range(len(ranges))}
@@ -143,7 +143,7 @@ async def test_watched_ranges_may_overlap(store: MetadataStore) -> None:
 
 
 async def test_a_slow_reader_gets_the_difference(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """M17: past its bound a range watch replaces its backlog by the difference, exactly, and blocks nobody."""
+    """M17: at its bound a range watch replaces its backlog by the exact difference, and blocks nobody."""
     monkeypatch.setattr(watches, "BACKLOG_KEYS_MAX", 10)
     await store.put("/r/changed", b"old")
     await store.put("/r/gone", b"")
@@ -176,7 +176,7 @@ async def test_a_slow_reader_gets_the_difference(store: MetadataStore, monkeypat
 
 
 async def test_a_difference_of_nothing_is_not_told(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """M17: if all that was passed over came and went, the reader goes on waiting."""
+    """M17: if all skipped changes cancel out, the reader continues to wait."""
     monkeypatch.setattr(watches, "BACKLOG_KEYS_MAX", 2)
     async with store.watch_range("/r/", "/r0") as watch:
         await watch.next()
@@ -197,7 +197,7 @@ async def test_a_difference_of_nothing_is_not_told(store: MetadataStore, monkeyp
 
 
 async def test_a_cancelled_reading_loses_nothing(store: MetadataStore) -> None:
-    """M14, M13: what a cancelled `next` would have returned, the next one returns."""
+    """M14, M13: the next `next` returns what a cancelled one would have returned."""
     async with store.watch_range("/r/", "/r0") as of_range, store.watch_key("/r/1") as of_key:
         with trio.move_on_after(0):
             await of_range.next()
@@ -226,7 +226,7 @@ async def test_a_cancelled_reading_loses_nothing(store: MetadataStore) -> None:
 
 
 async def test_a_watch_of_a_sequence_tells_its_highest_key(store: MetadataStore) -> None:
-    """M16: the range of a sequence's keys is watched like any other; the last one told is the highest."""
+    """M16: the range of a sequence's keys is watched like any other; the last reported key is the highest."""
     async with store.watch_range(*starting_with("/op/1-")) as watch:
         await watch.next()
         assigned = [(await store.commit([PutSequential("/op/1", b"", "1")])).keys[0] for _ in range(5)]
@@ -238,7 +238,7 @@ async def test_a_watch_of_a_sequence_tells_its_highest_key(store: MetadataStore)
 async def test_a_watch_of_a_sequence_collapses_to_its_highest_key(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """M16: a reader that lags is told of the highest key at once, also where concurrent puts assigned it."""
+    """M16: a lagging reader gets the highest key at once, even if concurrent puts assigned it."""
     monkeypatch.setattr(watches, "BACKLOG_KEYS_MAX", 3)
     put = PutSequential("/op/1", b"", "1")
     assigned: list[str] = []

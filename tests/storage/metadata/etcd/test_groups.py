@@ -1,4 +1,4 @@
-"""Change sets that share a transaction of etcd: who may, what each is answered, and that it is as if they had not."""
+"""Change sets that share a transaction of etcd: which may, what each is answered, and that sharing has no effect."""
 
 import random
 
@@ -81,7 +81,7 @@ def found(*values: pb.KeyValue) -> pb.ResponseOp:
     ],
 )
 def test_who_may_share_a_transaction(first: list[Op], second: list[Op], together: bool) -> None:
-    """M1, M24: only those of which none writes what another one writes or is conditioned on."""
+    """M1, M24: only change sets that do not write what another one writes or requires."""
     group = ChangeSetBatch(KEYS)
     assert group.add(ChangeSet(first, KEYS), 100)
     assert group.add(ChangeSet(second, KEYS), 100) is together
@@ -89,7 +89,7 @@ def test_who_may_share_a_transaction(first: list[Op], second: list[Op], together
 
 
 def test_a_group_stays_within_etcds_limit() -> None:
-    """M25: the transaction's own list and the longest inside it count together."""
+    """M25: the transaction's own list and its longest inner list count together."""
     wide = [Put(f"/{number}", b"") for number in range(OPERATIONS_MAX)]
     group = group_of(list(wide))
     assert not group.add(ChangeSet([Put("/x", b"")], KEYS), 100)
@@ -105,7 +105,7 @@ def test_a_group_stays_within_etcds_limit() -> None:
 
 
 def test_each_member_gets_its_own_answer() -> None:
-    """M1, M5: made, in conflict, or to be tried again; numbers go on over those that were not made."""
+    """M1, M5: made, in conflict, or to be retried; numbers skip change sets that were not made."""
     group = group_of(
         [PutSequential("/op", b"", "p"), Put("/a", b"")],
         [Check("/b", 4), Put("/c", b"")],
@@ -136,7 +136,7 @@ def test_each_member_gets_its_own_answer() -> None:
 
 
 def test_what_a_copy_finds() -> None:
-    """M22: an earlier one was made, with which of its members; or the counter moved; or its slot is gone."""
+    """M22: an earlier copy was made, with some members; or the counter moved; or its slot is gone."""
     group = group_of([PutSequential("/op", b"", "p")], [Check("/b", 4), Put("/c", b"")])
 
     def judge(slot: list[pb.KeyValue], counter: list[pb.KeyValue]) -> object:
@@ -159,7 +159,7 @@ def test_what_a_copy_finds() -> None:
 
 
 async def test_no_two_writers_skew_each_other(etcd_server: EtcdProcess) -> None:
-    """M1, M2: two change sets, each on the condition of what the other writes: one of them is refused, every time."""
+    """M1, M2: each of two change sets requires what the other writes: one of them is always refused."""
     async with etcd_store(etcd_server.endpoint) as store:
         for _ in range(30):
             versions = [await store.put(key, b"") for key in ("/a", "/b")]
@@ -179,7 +179,7 @@ async def test_no_two_writers_skew_each_other(etcd_server: EtcdProcess) -> None:
 
 
 async def test_transfers_keep_the_sum(etcd_server: EtcdProcess) -> None:
-    """M1, M26: many at once on a few accounts, each reading two, judged in whatever company they are sent."""
+    """M1, M26: many run at once on a few accounts, and each reads two; they may share transactions."""
     chance = random.Random(5)
     async with etcd_store(etcd_server.endpoint) as store:
         accounts = [f"/account/{number}" for number in range(8)]

@@ -1,4 +1,4 @@
-"""What the store on etcd does when etcd is away, forgets, or its answers get lost."""
+"""The store on etcd when etcd is unreachable, forgets, or its answers are lost."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ from tidewire.cli.local_etcd import EtcdProcess
 
 @pytest.fixture
 def mortal_etcd(tmp_path: Path) -> Iterator[EtcdProcess]:
-    """An etcd that the test may kill."""
+    """Run an etcd that the test may kill."""
     with running_etcd(tmp_path) as etcd:
         yield etcd
 
@@ -38,13 +38,13 @@ async def proxy(etcd_server: EtcdProcess) -> AsyncIterator[Proxy]:
 
 
 async def compact(store: EtcdStore) -> None:
-    """Let etcd forget every state but the present one."""
+    """Let etcd forget every state but the current one."""
     revision = store.statistics().revision
     await store._rpc.call(COMPACT, pb.CompactionRequest(revision=revision, physical=True), seconds_max=5)
 
 
 async def follow(watch: RangeWatch, until: str) -> list[tuple[int, list[str], list[str]]]:
-    """What a watch tells, up to the change that writes `until`."""
+    """Return what a watch reports, up to the change that writes `until`."""
     told: list[tuple[int, list[str], list[str]]] = []
     while not told or until not in told[-1][1]:
         change = await watch.next()
@@ -53,7 +53,7 @@ async def follow(watch: RangeWatch, until: str) -> list[tuple[int, list[str], li
 
 
 async def test_a_watch_goes_on_after_the_server_was_killed(mortal_etcd: EtcdProcess) -> None:
-    """M15, M14: nothing is lost, told twice or told out of order, with writers and a watch in two processes' stores."""
+    """M15, M14: nothing is lost, doubled or reordered; writers and a watch use different stores."""
     root = fresh_root()
     async with (
         etcd_store(mortal_etcd.endpoint, root=root) as writer,
@@ -87,7 +87,7 @@ async def test_a_watch_goes_on_after_the_server_was_killed(mortal_etcd: EtcdProc
 
 
 async def test_what_was_compacted_meanwhile_is_told_as_a_difference(etcd_server: EtcdProcess, proxy: Proxy) -> None:
-    """M14: a watch that cannot resume lists again and tells exactly what is different now."""
+    """M14: a watch that cannot resume lists again and reports exactly the differences."""
     root = fresh_root()
     async with etcd_store(etcd_server.endpoint, root=root) as other:
         session = await other.open_session(5)
@@ -118,7 +118,7 @@ async def test_what_was_compacted_meanwhile_is_told_as_a_difference(etcd_server:
 
 
 async def test_the_end_of_a_session_alone_is_found_after_a_compaction(etcd_server: EtcdProcess, proxy: Proxy) -> None:
-    """M14, M18: it is no change set, and is told all the same."""
+    """M14, M18: it is no change set, but is reported anyway."""
     root = fresh_root()
     async with etcd_store(etcd_server.endpoint, root=root) as other:
         session = await other.open_session(5)
@@ -138,7 +138,7 @@ async def test_the_end_of_a_session_alone_is_found_after_a_compaction(etcd_serve
 
 @pytest.mark.parametrize("times", [1, 3])
 async def test_a_write_whose_answer_was_lost_is_made_once(proxy: Proxy, times: int) -> None:
-    """M22, M5: it is sent again, and its copies find out that it was made."""
+    """M22, M5: it is sent again, and the copies detect that it was made."""
     async with etcd_store(proxy.endpoint) as store:
         await store.put("/warm", b"")
         keys_written: list[str | None] = []
@@ -163,7 +163,7 @@ async def test_a_write_whose_answer_was_lost_is_made_once(proxy: Proxy, times: i
 
 
 async def test_a_write_sent_again_does_not_undo_what_came_after_it(etcd_server: EtcdProcess, proxy: Proxy) -> None:
-    """M22: its copy comes late, and changes nothing."""
+    """M22: its copy arrives late, and changes nothing."""
     root = fresh_root()
     async with etcd_store(proxy.endpoint, root=root) as store, etcd_store(etcd_server.endpoint, root=root) as other:
         await store.put("/warm", b"")
@@ -208,7 +208,7 @@ async def test_a_refusal_whose_answer_was_lost_stays_a_refusal(proxy: Proxy) -> 
 
 
 async def test_without_an_answer_in_time_the_outcome_is_unknown(proxy: Proxy) -> None:
-    """M22: a write, a reading and a session each end in StoreUnavailable, and go well when etcd is back."""
+    """M22: a write, a read and a session end in StoreUnavailable, and work when etcd is back."""
     async with etcd_store(proxy.endpoint) as store:
         version = await store.put("/a", b"0")
         store._retry.seconds_max = 0.3
@@ -228,7 +228,7 @@ async def test_without_an_answer_in_time_the_outcome_is_unknown(proxy: Proxy) ->
 
 
 async def test_acknowledged_writes_survive_a_kill(mortal_etcd: EtcdProcess) -> None:
-    """M23: others are wholly there or not at all."""
+    """M23: other writes are complete or absent."""
     acknowledged: list[int] = []
     async with etcd_store(mortal_etcd.endpoint) as store:
 
@@ -252,7 +252,7 @@ async def test_acknowledged_writes_survive_a_kill(mortal_etcd: EtcdProcess) -> N
 
 
 async def test_an_older_state_ends_the_store(mortal_etcd: EtcdProcess) -> None:
-    """M15: it never goes back, and does not go on beside what it holds either."""
+    """M15: it never goes back, and does not continue with what it has, either."""
     async with etcd_store(mortal_etcd.endpoint) as store:
         session = await store.open_session(60)
         for number in range(20):
@@ -270,14 +270,14 @@ async def test_an_older_state_ends_the_store(mortal_etcd: EtcdProcess) -> None:
 
 
 async def test_no_server_is_one_sentence(tmp_path: Path) -> None:
-    """M22: with the servers that were asked, and for how long."""
+    """M22: the sentence names the servers and the time."""
     with pytest.raises(StoreUnavailable, match=r"etcd at 127\.0\.0\.1:1, 127\.0\.0\.1:2 gave no answer for 0\.3 s"):
         async with EtcdStore.open(["127.0.0.1:1", "127.0.0.1:2"], root="/t", connect_seconds_max=0.3):
             raise AssertionError("nobody is there")
 
 
 async def test_another_server_of_the_list_is_asked(etcd_server: EtcdProcess) -> None:
-    """M15: a list holds servers that are away."""
+    """M15: a list may contain unreachable servers."""
     async with EtcdStore.open(["127.0.0.1:1", etcd_server.endpoint], root=fresh_root()) as store:
         await store.put("/a", b"")
         assert await keys(store) == ["/a"]

@@ -1,4 +1,4 @@
-"""What only the store on etcd has: its limits, several processes at once, leases, and a root."""
+"""What only the store on etcd has: its limits, several processes, leases, and a root."""
 
 import sys
 from pathlib import Path
@@ -50,7 +50,7 @@ trio.run(main, *sys.argv[1:])
 
 
 async def test_as_many_operations_as_etcd_takes(etcd_server: EtcdProcess) -> None:
-    """M25: and as many conditions, but for one; more is refused up front and leaves nothing."""
+    """M25: there may be one condition fewer; more operations are refused in advance and change nothing."""
     async with etcd_store(etcd_server.endpoint) as store:
         names = [f"/{number:03}" for number in range(OPERATIONS_MAX - 1)]
         await store.commit([PutSequential("/op", b"", "p"), *(Put(key, b"", ABSENT) for key in names)])
@@ -70,7 +70,7 @@ async def test_as_many_operations_as_etcd_takes(etcd_server: EtcdProcess) -> Non
 
 
 async def test_as_many_bytes_as_etcd_takes(etcd_server: EtcdProcess) -> None:
-    """M25: a request of more than etcd's 1.5 MiB is refused up front."""
+    """M25: a request above etcd's 1.5 MiB is refused in advance."""
     async with etcd_store(etcd_server.endpoint) as store:
         await store.commit([Put("/a", bytes(740_000)), Put("/b", bytes(740_000))])
         with pytest.raises(ChangeSetTooLarge, match="bytes"):
@@ -81,7 +81,7 @@ async def test_as_many_bytes_as_etcd_takes(etcd_server: EtcdProcess) -> None:
 async def test_conditions_alone_tell_the_revision_at_which_they_held(
     etcd_server: EtcdProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """M1, M2: and not one at which they hold no more, when the answer comes late."""
+    """M1, M2: a late answer must not name a revision at which they hold no more."""
     async with etcd_store(etcd_server.endpoint) as store:
         version = await store.put("/a", b"1")
         ask = Retry.repeat
@@ -97,7 +97,7 @@ async def test_conditions_alone_tell_the_revision_at_which_they_held(
 
 
 async def test_conditions_alone_tell_the_revision_of_the_last_change(etcd_server: EtcdProcess) -> None:
-    """M1: what was made since and changed nothing counts for nothing."""
+    """M1: later change sets that changed nothing do not count."""
     async with etcd_store(etcd_server.endpoint) as store:
         assert (await store.commit([Check("/a", ABSENT)])).revision == 0
         version = await store.put("/a", b"1")
@@ -106,7 +106,7 @@ async def test_conditions_alone_tell_the_revision_of_the_last_change(etcd_server
 
 
 async def test_processes_take_numbers_from_one_sequence(etcd_server: EtcdProcess) -> None:
-    """M5, M2: distinct and rising across processes; a later put gets a higher number, whoever makes it."""
+    """M5, M2: numbers are distinct and rise across processes; a later put of any process gets a higher one."""
     root = fresh_root()
     async with (
         etcd_store(etcd_server.endpoint, root=root) as first,
@@ -130,7 +130,7 @@ async def test_processes_take_numbers_from_one_sequence(etcd_server: EtcdProcess
 
 
 async def test_of_two_processes_one_wins(etcd_server: EtcdProcess) -> None:
-    """M2, M1: and what one was answered, the other reads at once."""
+    """M2, M1: what one process was answered, the other one reads at once."""
     root = fresh_root()
     async with (
         etcd_store(etcd_server.endpoint, root=root) as first,
@@ -157,7 +157,7 @@ async def test_of_two_processes_one_wins(etcd_server: EtcdProcess) -> None:
 
 
 async def test_a_dead_process_loses_its_ephemeral_records(etcd_server: EtcdProcess) -> None:
-    """M18: after its timeout and etcd's slack, with their index entries; a session that is kept alive stays."""
+    """M18: this happens after its timeout and etcd's slack, with index entries; a living session stays."""
     root = fresh_root()
     async with etcd_store(etcd_server.endpoint, root=root) as store:
         mine = await store.open_session(1)
@@ -181,7 +181,7 @@ async def test_a_dead_process_loses_its_ephemeral_records(etcd_server: EtcdProce
 
 @pytest.mark.parametrize("ends_session", [True, False])
 async def test_a_reading_waits_for_what_the_watch_has_not_brought(etcd_server: EtcdProcess, ends_session: bool) -> None:
-    """M1, M18: what another process was answered before, the end of a session too, which is no change set."""
+    """M1, M18: this covers another process's answered writes, and the end of a session, which is no change set."""
     root = fresh_root()
     async with (
         etcd_store(etcd_server.endpoint, root=root) as store,
@@ -210,7 +210,7 @@ async def test_a_reading_waits_for_what_the_watch_has_not_brought(etcd_server: E
 
 
 async def test_silence_ends_a_session_here_too(etcd_server: EtcdProcess) -> None:
-    """M18, M19: who cannot reach etcd for as long as his timeout must assume that his session has ended."""
+    """M18, M19: a process that cannot reach etcd for its timeout must assume that its session has ended."""
     async with open_proxy(etcd_server.endpoint) as proxy, etcd_store(proxy.endpoint) as store:
         session = await store.open_session(1)
         await store.put("/e", b"", session=session)
@@ -223,7 +223,7 @@ async def test_silence_ends_a_session_here_too(etcd_server: EtcdProcess) -> None
 
 
 async def test_a_session_that_etcd_ended_is_lost(etcd_server: EtcdProcess) -> None:
-    """M19: whether its end or a write for it is noticed first."""
+    """M19: this holds whether its end or a write for it is noticed first."""
     root = fresh_root()
     async with (
         etcd_store(etcd_server.endpoint, root=root) as store,
@@ -238,7 +238,7 @@ async def test_a_session_that_etcd_ended_is_lost(etcd_server: EtcdProcess) -> No
 
 
 async def test_a_writer_goes_on_after_the_end_of_its_lease(etcd_server: EtcdProcess) -> None:
-    """M22: its slots are made anew under another one."""
+    """M22: its slots are created again under another lease."""
     async with etcd_store(etcd_server.endpoint) as store:
         await store.put("/a", b"")
         lease = store._writer._lease
@@ -250,7 +250,7 @@ async def test_a_writer_goes_on_after_the_end_of_its_lease(etcd_server: EtcdProc
 
 
 async def test_cancelled_anywhere_a_write_is_made_or_not(etcd_server: EtcdProcess) -> None:
-    """M22: wherever it was cancelled, nothing of the store is stuck, and it is whole or absent."""
+    """M22: after a cancellation at any point, nothing in the store is stuck, and the write is complete or absent."""
     async with etcd_store(etcd_server.endpoint) as store:
         attempts = 0
 
@@ -282,7 +282,7 @@ async def test_cancelled_anywhere_a_session_is_opened_or_not(etcd_server: EtcdPr
 
 
 async def test_clusters_share_an_etcd_by_their_roots(etcd_server: EtcdProcess) -> None:
-    """M20: neither sees the other, though one root begins with the other's text."""
+    """M20: neither sees the other, even if one root's text begins with the other's."""
     root = fresh_root()
     async with (
         etcd_store(etcd_server.endpoint, root=root) as store,
@@ -333,7 +333,7 @@ async def test_questions_that_wait_together_share_a_request(etcd_server: EtcdPro
 
 
 async def test_a_later_format_is_refused(etcd_server: EtcdProcess) -> None:
-    """M20: nothing is guessed about what a later release wrote."""
+    """M20: the store does not guess what a later release wrote."""
     root = fresh_root()
     async with etcd_store(etcd_server.endpoint) as store:
         put = pb.RequestOp(request_put=pb.PutRequest(key=f"{root}/f".encode(), value=b"2"))

@@ -1,4 +1,4 @@
-"""What `tidewire demo` says when it cannot begin."""
+"""What `tidewire demo` says if it cannot start."""
 
 import subprocess
 import sys

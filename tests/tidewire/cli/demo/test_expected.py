@@ -1,4 +1,4 @@
-"""The right answer, and how another one differs from it."""
+"""The correct answer, and how another one differs from it."""
 
 import pandas as pd
 import pytest
@@ -19,7 +19,7 @@ NOON = pd.Timestamp("2013-01-01T12:00Z")
 
 
 def flights_of(*rows: tuple[str, str, float | None, float | None]) -> pd.DataFrame:
-    """Flights by origin, time of schedule, delay and time in the air."""
+    """Make flights from origin, scheduled time, delay and time in the air."""
     frame = pd.DataFrame(rows, columns=["origin", "time", "dep_delay", "air_time"]).astype(
         {"dep_delay": float, "air_time": float}
     )
@@ -27,7 +27,7 @@ def flights_of(*rows: tuple[str, str, float | None, float | None]) -> pd.DataFra
 
 
 def weather_of(*rows: tuple[str, int, float | None]) -> pd.DataFrame:
-    """Weather by origin, hours after noon and temperature."""
+    """Make weather from origin, hours after noon and temperature."""
     return pd.DataFrame(
         [(origin, NOON.timestamp() + hours * 3600, temp, 5.0, 0.0, 10.0) for origin, hours, temp in rows],
         columns=["origin", "window", "temp", "wind_speed", "precip", "visib"],
@@ -72,7 +72,7 @@ def test_kinds_are_counted() -> None:
 
 @pytest.fixture(scope="module")
 def answer() -> pd.DataFrame:
-    """The first day's."""
+    """Return the answer for the first day."""
     source = find_data()
     return expected_windows(read_flights(source, 1), read_weather(source))
 

@@ -2,14 +2,10 @@ package tidewire.interop;
 
 import com.google.gson.Gson;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
-import java.util.TreeMap;
-import java.util.UUID;
-import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
@@ -17,7 +13,6 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.apache.pulsar.client.api.v5.Producer;
 import org.apache.pulsar.client.api.v5.PulsarClient;
 import org.apache.pulsar.client.api.v5.Transaction;
-import org.apache.pulsar.client.api.v5.config.BatchingPolicy;
 import org.apache.pulsar.client.api.v5.schema.Schema;
 
 /**
@@ -28,24 +23,22 @@ import org.apache.pulsar.client.api.v5.schema.Schema;
  */
 public final class ProcessBench {
     private static final Duration TIMEOUT = Duration.ofMinutes(10);
-    private static final int[] PARTICIPANTS = {1, 4, 16, 64};
     private static final int TRANSACTIONS_IN_FLIGHT = 64;
     private static final int WARM_UP_ROUNDS = 600;
     private static final int SENDS_IN_FLIGHT = 5_000;
     private static final int BYTES_IN_FLIGHT = 16 * 1024 * 1024;
 
     private final PulsarClient client;
-    private final Admin admin;
-    private final String run = UUID.randomUUID().toString().substring(0, 8);
+    private final BenchTopics topics;
 
-    private ProcessBench(PulsarClient client, Admin admin) {
+    private ProcessBench(PulsarClient client, BenchTopics topics) {
         this.client = client;
-        this.admin = admin;
+        this.topics = topics;
     }
 
     public static void main(String[] arguments) throws Exception {
         try (PulsarClient client = Stage.connect(arguments[0], TIMEOUT)) {
-            ProcessBench bench = new ProcessBench(client, new Admin(arguments[1]));
+            ProcessBench bench = new ProcessBench(client, new BenchTopics(client, new Admin(arguments[1])));
             int[] numbers = new int[arguments.length - 3];
             for (int place = 0; place < numbers.length; place++) {
                 numbers[place] = Integer.parseInt(arguments[place + 3]);
@@ -62,45 +55,27 @@ public final class ProcessBench {
 
     /** By number of segments written to: the times from begin to commit's return, and of the commit call alone. */
     private Map<String, Map<Integer, List<Double>>> whole(int rounds) throws Exception {
-        String topic = create("whole", 64);
-        List<String> all = Keys.overAll(admin.segments(local(topic)));
-        List<String> keys = new ArrayList<>();
-        for (int place = 0; place < all.size(); place += 2) {
-            keys.add(all.get(place));
-        }
-        Map<Integer, List<Double>> whole = new TreeMap<>();
-        Map<Integer, List<Double>> commit = new TreeMap<>();
-        List<Integer> order = new ArrayList<>();
-        for (int participants : PARTICIPANTS) {
-            whole.put(participants, new ArrayList<>());
-            commit.put(participants, new ArrayList<>());
-            order.addAll(Collections.nCopies(rounds, participants));
-        }
-        Collections.shuffle(order, new Random(1));
-        List<Integer> warmUp = new ArrayList<>();
-        for (int round = 0; round < WARM_UP_ROUNDS; round++) {
-            warmUp.add(PARTICIPANTS[round % PARTICIPANTS.length]);
-        }
-        order.addAll(0, warmUp);
+        String topic = topics.create("whole", 64);
+        List<String> keys = topics.keys(topic);
+        Map<Integer, List<Double>> whole = BenchTopics.byParticipants();
+        Map<Integer, List<Double>> commit = BenchTopics.byParticipants();
+        List<Integer> order = BenchTopics.inTurn(WARM_UP_ROUNDS);
+        order.addAll(BenchTopics.shuffled(rounds));
         Random random = new Random(2);
         byte[] value = new byte[100];
-        try (Producer<byte[]> producer = unbatched(topic)) {
+        try (Producer<byte[]> producer = topics.unbatched(topic, Schema.bytes())) {
             for (int round = 0; round < order.size(); round++) {
-                if (round == warmUp.size()) {
+                if (round == WARM_UP_ROUNDS) {
                     say("measuring");
                 }
                 Collections.shuffle(keys, random);
                 long start = System.nanoTime();
                 Transaction transaction = client.newTransaction();
-                List<CompletableFuture<?>> sent = new ArrayList<>();
-                for (String key : keys.subList(0, order.get(round))) {
-                    sent.add(producer.async().newMessage().key(key).value(value).transaction(transaction).send());
-                }
-                CompletableFuture.allOf(sent.toArray(CompletableFuture[]::new)).join();
+                BenchTopics.sendAll(producer, transaction, keys.subList(0, order.get(round)), value);
                 long committing = System.nanoTime();
                 transaction.commit();
                 long end = System.nanoTime();
-                if (round >= warmUp.size()) {
+                if (round >= WARM_UP_ROUNDS) {
                     whole.get(order.get(round)).add((end - start) / 1e6);
                     commit.get(order.get(round)).add((end - committing) / 1e6);
                 }
@@ -112,42 +87,29 @@ public final class ProcessBench {
 
     /** Transactions of one message on one segment, by 64 producers at once. */
     private Map<String, Double> inFlight(int warmUpSeconds, int seconds) throws Exception {
-        String topic = create("in-flight", 1);
+        String topic = topics.create("in-flight", 1);
         AtomicLong done = new AtomicLong();
         AtomicBoolean ended = new AtomicBoolean();
-        AtomicReference<Exception> failure = new AtomicReference<>();
         byte[] value = new byte[100];
-        List<Thread> threads = new ArrayList<>();
-        for (int number = 0; number < TRANSACTIONS_IN_FLIGHT; number++) {
-            Thread thread = new Thread(() -> {
-                try (Producer<byte[]> producer = unbatched(topic)) {
-                    while (!ended.get()) {
-                        Transaction transaction = client.newTransaction();
-                        producer.newMessage().key("key").value(value).transaction(transaction).send();
-                        transaction.commit();
-                        done.incrementAndGet();
-                    }
-                } catch (Exception e) {
-                    failure.compareAndSet(null, e);
+        Workers workers = Workers.start(TRANSACTIONS_IN_FLIGHT, () -> {
+            try (Producer<byte[]> producer = topics.unbatched(topic, Schema.bytes())) {
+                while (!ended.get()) {
+                    Transaction transaction = client.newTransaction();
+                    producer.newMessage().key("key").value(value).transaction(transaction).send();
+                    transaction.commit();
+                    done.incrementAndGet();
                 }
-            });
-            threads.add(thread);
-            thread.start();
-        }
+            }
+        });
         Map<String, Double> result = window(done, warmUpSeconds, seconds);
         ended.set(true);
-        for (Thread thread : threads) {
-            thread.join();
-        }
-        if (failure.get() != null) {
-            throw failure.get();
-        }
+        workers.join();
         return result;
     }
 
     /** Messages of some bytes to one segment, batched, as many as the client takes. */
     private Map<String, Double> produce(int bytes, int warmUpSeconds, int seconds) throws Exception {
-        String topic = create("produce", 1);
+        String topic = topics.create("produce", 1);
         int permits = Math.min(SENDS_IN_FLIGHT, Math.max(64, BYTES_IN_FLIGHT / bytes));
         Semaphore room = new Semaphore(permits);
         AtomicLong done = new AtomicLong();
@@ -197,20 +159,5 @@ public final class ProcessBench {
     private static void say(String line) {
         System.out.println(line);
         System.out.flush();
-    }
-
-    private String create(String phase, int segments) throws Exception {
-        String name = phase + "-" + run;
-        admin.create(name, segments).expect(204, "PUT " + name);
-        return "topic://public/default/" + name;
-    }
-
-    private static String local(String topic) {
-        return topic.substring(topic.lastIndexOf('/') + 1);
-    }
-
-    /** Batching would add its own wait to a transaction's time. */
-    private Producer<byte[]> unbatched(String topic) throws Exception {
-        return client.newProducer(Schema.bytes()).topic(topic).batchingPolicy(BatchingPolicy.ofDisabled()).create();
     }
 }

@@ -8,10 +8,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.TreeMap;
-import java.util.UUID;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
-import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicReference;
@@ -20,7 +18,6 @@ import org.apache.pulsar.client.api.v5.Producer;
 import org.apache.pulsar.client.api.v5.PulsarClient;
 import org.apache.pulsar.client.api.v5.StreamConsumer;
 import org.apache.pulsar.client.api.v5.Transaction;
-import org.apache.pulsar.client.api.v5.config.BatchingPolicy;
 import org.apache.pulsar.client.api.v5.config.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.v5.schema.Schema;
 
@@ -33,23 +30,21 @@ import org.apache.pulsar.client.api.v5.schema.Schema;
 public final class TransactionBench {
     private static final Gson JSON = new Gson();
     private static final Duration TIMEOUT = Duration.ofMinutes(10);
-    private static final int[] PARTICIPANTS = {1, 4, 16, 64};
     private static final int IN_FLIGHT = 64;
     private static final int WARM_UP = 30;
     private static final String VALUE = "x".repeat(100);
 
     private final PulsarClient client;
-    private final Admin admin;
-    private final String run = UUID.randomUUID().toString().substring(0, 8);
+    private final BenchTopics topics;
 
-    private TransactionBench(PulsarClient client, Admin admin) {
+    private TransactionBench(PulsarClient client, BenchTopics topics) {
         this.client = client;
-        this.admin = admin;
+        this.topics = topics;
     }
 
     public static void main(String[] arguments) throws Exception {
         try (PulsarClient client = Stage.connect(arguments[0], TIMEOUT)) {
-            TransactionBench bench = new TransactionBench(client, new Admin(arguments[1]));
+            TransactionBench bench = new TransactionBench(client, new BenchTopics(client, new Admin(arguments[1])));
             int number = Integer.parseInt(arguments[3]);
             Object result = switch (arguments[2]) {
                 case "commits" -> bench.commits(number);
@@ -66,28 +61,19 @@ public final class TransactionBench {
 
     /** By number of segments written to, the time from the call of commit to its return. */
     private Map<Integer, List<Double>> commits(int rounds) throws Exception {
-        String topic = create("commits", 64);
-        List<String> keys = everyOther(Keys.overAll(admin.segments(local(topic))));
-        Map<Integer, List<Double>> took = new TreeMap<>();
-        List<Integer> order = new ArrayList<>();
-        for (int participants : PARTICIPANTS) {
-            took.put(participants, new ArrayList<>());
-            order.addAll(Collections.nCopies(rounds, participants));
-        }
-        Collections.shuffle(order, new Random(1));
+        String topic = topics.create("commits", 64);
+        List<String> keys = topics.keys(topic);
+        Map<Integer, List<Double>> took = BenchTopics.byParticipants();
         // Every segment is opened by its first message, which is not what is measured.
-        order.addAll(0, Collections.nCopies(WARM_UP, 64));
+        List<Integer> order = new ArrayList<>(Collections.nCopies(WARM_UP, 64));
+        order.addAll(BenchTopics.shuffled(rounds));
         Random random = new Random(2);
         try (Producer<String> producer = producer(topic)) {
             for (int round = 0; round < order.size(); round++) {
                 List<String> chosen = new ArrayList<>(keys);
                 Collections.shuffle(chosen, random);
                 Transaction transaction = client.newTransaction();
-                List<CompletableFuture<?>> sent = new ArrayList<>();
-                for (String key : chosen.subList(0, order.get(round))) {
-                    sent.add(producer.async().newMessage().key(key).value(VALUE).transaction(transaction).send());
-                }
-                CompletableFuture.allOf(sent.toArray(CompletableFuture[]::new)).join();
+                BenchTopics.sendAll(producer, transaction, chosen.subList(0, order.get(round)), VALUE);
                 long start = System.nanoTime();
                 transaction.commit();
                 if (round >= WARM_UP) {
@@ -100,7 +86,7 @@ public final class TransactionBench {
 
     /** The time from commit's return until a parked consumer has the message; 0 if it has it before. */
     private List<Double> delivery(int rounds) throws Exception {
-        String topic = create("delivery", 1);
+        String topic = topics.create("delivery", 1);
         List<Double> took = new ArrayList<>();
         BlockingQueue<Long> arrived = new ArrayBlockingQueue<>(16);
         AtomicReference<Throwable> failure = new AtomicReference<>();
@@ -140,7 +126,7 @@ public final class TransactionBench {
 
     /** One send at a time: outside of transactions, the first of a transaction on its segment, and later ones. */
     private Map<String, List<Double>> publish(int rounds) throws Exception {
-        String topic = create("publish", 1);
+        String topic = topics.create("publish", 1);
         Map<String, List<Double>> took = new TreeMap<>();
         for (String kind : List.of("outside", "first", "later")) {
             took.put(kind, new ArrayList<>());
@@ -174,12 +160,12 @@ public final class TransactionBench {
 
     /** Transactions of one message a second, 64 in flight, in each of several windows one after another. */
     private List<Double> rate(int windowSeconds, int windows) throws Exception {
-        String topic = create("rate", 4);
+        String topic = topics.create("rate", 4);
         AtomicIntegerArray done = new AtomicIntegerArray(windows);
         long start = System.nanoTime();
         long window = windowSeconds * 1_000_000_000L;
         try (Producer<String> producer = producer(topic)) {
-            together(() -> {
+            Workers.start(IN_FLIGHT, () -> {
                 for (int number = 0; ; number++) {
                     Transaction transaction = client.newTransaction();
                     producer.newMessage().key("key-" + number).value(VALUE).transaction(transaction).send();
@@ -190,7 +176,7 @@ public final class TransactionBench {
                     }
                     done.incrementAndGet(in);
                 }
-            });
+            }).join();
         }
         List<Double> rates = new ArrayList<>();
         for (int in = 0; in < windows; in++) {
@@ -201,10 +187,9 @@ public final class TransactionBench {
 
     /** Leave messages in a topic of one segment, each in a transaction of its own, every tenth aborted, or in none. */
     private Map<String, Integer> history(String name, int messages, boolean inTransactions) throws Exception {
-        admin.create(name, 1).expect(204, "PUT " + name);
         AtomicInteger left = new AtomicInteger(messages);
-        try (Producer<String> producer = producer("topic://public/default/" + name)) {
-            together(() -> {
+        try (Producer<String> producer = producer(topics.createNamed(name, 1))) {
+            Workers.start(IN_FLIGHT, () -> {
                 int number;
                 while ((number = left.getAndDecrement()) > 0) {
                     if (!inTransactions) {
@@ -219,14 +204,14 @@ public final class TransactionBench {
                         transaction.commit();
                     }
                 }
-            });
+            }).join();
         }
         return Map.of("messages", messages);
     }
 
     /** Park consumers and leave transactions open, say so, and end when a line comes on standard input. */
     private Map<String, Integer> park(int consumers, int transactions) throws Exception {
-        String topic = create("park", 1);
+        String topic = topics.create("park", 1);
         List<AutoCloseable> open = new ArrayList<>();
         Producer<String> producer = producer(topic);
         open.add(producer);
@@ -254,54 +239,8 @@ public final class TransactionBench {
         return Map.of("consumers", consumers, "transactions", transactions);
     }
 
-    private interface Work {
-        void run() throws Exception;
-    }
-
-    private static void together(Work work) throws Exception {
-        AtomicReference<Exception> failure = new AtomicReference<>();
-        List<Thread> threads = new ArrayList<>();
-        for (int number = 0; number < IN_FLIGHT; number++) {
-            Thread thread = new Thread(() -> {
-                try {
-                    work.run();
-                } catch (Exception e) {
-                    failure.compareAndSet(null, e);
-                }
-            });
-            threads.add(thread);
-            thread.start();
-        }
-        for (Thread thread : threads) {
-            thread.join();
-        }
-        if (failure.get() != null) {
-            throw failure.get();
-        }
-    }
-
-    private String create(String phase, int segments) throws Exception {
-        String name = phase + "-" + run;
-        admin.create(name, segments).expect(204, "PUT " + name);
-        return "topic://public/default/" + name;
-    }
-
-    private static String local(String topic) {
-        return topic.substring(topic.lastIndexOf('/') + 1);
-    }
-
-    /** Of two keys for each segment, one. */
-    private static List<String> everyOther(List<String> keys) {
-        List<String> chosen = new ArrayList<>();
-        for (int place = 0; place < keys.size(); place += 2) {
-            chosen.add(keys.get(place));
-        }
-        return chosen;
-    }
-
-    /** Without batching, which would add its own wait to both brokers' times. */
     private Producer<String> producer(String topic) throws Exception {
-        return client.newProducer(Schema.string()).topic(topic).batchingPolicy(BatchingPolicy.ofDisabled()).create();
+        return topics.unbatched(topic, Schema.string());
     }
 
     private StreamConsumer<String> consumer(String topic, String subscription) throws Exception {

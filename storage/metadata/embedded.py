@@ -24,11 +24,11 @@ cancelled and clean up, and ends only when all of them have ended.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 import structlog
 import trio
@@ -42,9 +42,10 @@ from storage.metadata.image import Written
 from storage.metadata.image_store import ImageStore
 from storage.metadata.opening import Opened, metadata_directory, open_folder
 from storage.metadata.pacing import paced
-from storage.metadata.proposals import AnyProposal, Proposal, WantedSnapshot
+from storage.metadata.proposals import Proposal, WantedSnapshot
+from storage.metadata.proposed import Proposed
 from storage.metadata.records import TRANSACTIONS_LEVEL, DataRecord, encode
-from storage.metadata.steps import KEYS_AT_ONCE, Steps
+from storage.metadata.steps import KEYS_AT_ONCE
 from storage.metadata.store import ChangeSetTooLarge, Committed, Op, SnapshotTaken, StoreFull, StoreStatistics
 from storage.signal import Signal
 
@@ -69,8 +70,6 @@ log = structlog.get_logger(__name__)
 
 _CLOSED: Final = trio.ClosedResourceError("it was closed")
 
-T = TypeVar("T")
-
 
 class EmbeddedStore(ImageStore):
     """See the module's docstring. Made by `open`."""
@@ -80,8 +79,8 @@ class EmbeddedStore(ImageStore):
         self._files = files
         self._directory = directory
         self._log = opened.log
-        self._waiting: deque[AnyProposal] = deque()
-        self._group: list[AnyProposal] = []
+        self._waiting: deque[Proposal] = deque()
+        self._group: list[Proposal] = []
         self._room = trio.lowlevel.ParkingLot()
         self._company = trio.lowlevel.ParkingLot()
         """Change sets that wait to share the group of the next proposal."""
@@ -167,7 +166,8 @@ class EmbeddedStore(ImageStore):
             },
         )
 
-    async def _decide(self, decide: Callable[[Delta], Steps[T]], size: int) -> T:
+    async def _decide(self, proposed: Proposed) -> Committed:
+        size = proposed.size
         if size > BODY_BYTES_MAX and self._image.feature_level < TRANSACTIONS_LEVEL:
             raise ChangeSetTooLarge(
                 f"a change set of about {size} bytes is above the {BODY_BYTES_MAX} of a store at feature level "
@@ -177,7 +177,7 @@ class EmbeddedStore(ImageStore):
         while len(self._waiting) >= PROPOSALS_WAITING_MAX and self._failure is None:
             await self._room.park()
         self._raise_failure()
-        proposal = Proposal(decide, size)
+        proposal = Proposal(proposed)
         self._waiting.append(proposal)
         self._wake.set()
         if self._company:
@@ -250,7 +250,7 @@ class EmbeddedStore(ImageStore):
     def _needs_transaction(self, change_set: list[DataRecord]) -> bool:
         return self._image.feature_level >= TRANSACTIONS_LEVEL and not transactions.fits_one_batch(change_set)
 
-    async def _commit_transaction(self, proposal: "AnyProposal", change_set: list[DataRecord], revision: int) -> None:
+    async def _commit_transaction(self, proposal: Proposal, change_set: list[DataRecord], revision: int) -> None:
         name = f"revision {revision}: {len(change_set)} records"
         is_begun = False
         for bodies in transactions.pieces(name, change_set):

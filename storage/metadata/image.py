@@ -39,7 +39,7 @@ class Written(NamedTuple):
     """The record after it, None if it is gone."""
 
 
-class OpenSession(NamedTuple):
+class LiveSession(NamedTuple):
     """A session that has not ended."""
 
     timeout_ms: int
@@ -55,7 +55,7 @@ class Image:
     def __init__(self) -> None:
         self.records = RecordTable()
         """Every record by its key."""
-        self.sessions: dict[int, OpenSession] = {}
+        self.sessions: dict[int, LiveSession] = {}
         """Every session that has not ended, by its id."""
         self.revision = 0
         """The revision of the last applied change set. Every record's version is at most this."""
@@ -114,7 +114,7 @@ class Image:
                 assert record.last > self.sequence, "the sequence counter only rises"
                 self.sequence = record.last
             elif isinstance(record, SessionStart):
-                self.sessions[record.revision] = OpenSession(record.timeout_ms, {})
+                self.sessions[record.revision] = LiveSession(record.timeout_ms, {})
             elif isinstance(record, SessionEnd):
                 for key in list(self.sessions[record.session].keys):
                     yield self._delete(key)

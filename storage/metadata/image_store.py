@@ -9,16 +9,15 @@ While it is shown, readers wait.
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from itertools import islice
-from typing import TypeVar
 
 import trio
 
 from storage.metadata.collector import look_at_newest
-from storage.metadata.delta import Delta, measure_in_steps
+from storage.metadata.delta import measure_in_steps
 from storage.metadata.image import Image, Written
 from storage.metadata.pacing import paced
+from storage.metadata.proposed import Commit, EndSessions, OpenSession, Proposed
 from storage.metadata.records import DataRecord, SessionEnd
 from storage.metadata.steps import KEYS_AT_ONCE, Steps
 from storage.metadata.store import (
@@ -38,8 +37,6 @@ from storage.metadata.store import (
     StoreStatistics,
 )
 from storage.metadata.watches import ImageRangeWatch, Watches
-
-T = TypeVar("T")
 
 
 class ImageStore(MetadataStore):
@@ -99,7 +96,7 @@ class ImageStore(MetadataStore):
         ops = tuple(ops)
         size = await paced(measure_in_steps(ops))
         await paced(self._refuse_lost_sessions(ops))
-        return await self._decide(lambda delta: delta.commit_in_steps(ops), size)
+        return await self._decide(Commit(ops, size))
 
     def _refuse_lost_sessions(self, ops: Sequence[Op]) -> Steps[None]:
         # Sessions that end after this check are refused when the change set is decided.
@@ -129,25 +126,22 @@ class ImageStore(MetadataStore):
         await self._checkpoint()
         # Shielded, so that no session is opened without its opener learning of it. It takes one group commit.
         with trio.CancelScope(shield=True):
-            session_id = await self._decide(partial(_opened_session, timeout_ms), 0)
+            session_id = (await self._decide(OpenSession(timeout_ms))).revision
         self._raise_failure()
         session = self._sessions[session_id] = LocalSession(self, session_id)
         return session
 
     async def end_session(self, session_id: int) -> None:
         """End a session and delete its records; durable on return. What `Session.close` does."""
-        await self._decide(lambda delta: delta.end_sessions_in_steps([session_id]), 0)
+        await self._decide(EndSessions((session_id,)))
 
     def statistics(self) -> StoreStatistics:
         """See `MetadataStore.statistics`."""
         return StoreStatistics(self._image.revision, len(self._image.records), len(self._watches), 0)
 
     @abstractmethod
-    async def _decide(self, decide: Callable[[Delta], Steps[T]], size: int) -> T:
-        """Run `decide` on the pending delta. Return its result, or raise its refusal, once that is durable.
-
-        `size` is an upper bound of the bytes that it adds to the log.
-        """
+    async def _decide(self, proposed: Proposed) -> Committed:
+        """Decide it against the pending delta. Return the result, or raise the refusal, once that is durable."""
 
     async def _show(self, change_set: Sequence[DataRecord], note: Callable[[list[Written]], None]) -> None:
         """Make a durable change set visible: a small one in one step, a large one with pauses (E7).
@@ -207,11 +201,6 @@ class ImageStore(MetadataStore):
         await trio.lowlevel.checkpoint()
         await self._watches.readable()
         self._raise_failure()
-
-
-def _opened_session(timeout_ms: int, delta: Delta) -> Steps[int]:
-    yield from ()
-    return delta.open_session(timeout_ms)
 
 
 class LocalSession(Session):

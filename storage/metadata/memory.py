@@ -1,17 +1,13 @@
 """The metadata store without a log: the image alone, for tests and experiments. Nothing outlives the process."""
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import trio
 
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image, Written
 from storage.metadata.image_store import ImageStore
 from storage.metadata.pacing import paced
-from storage.metadata.steps import Steps
-
-T = TypeVar("T")
+from storage.metadata.proposed import Proposed, decide
+from storage.metadata.store import Committed
 
 
 class MemoryStore(ImageStore):
@@ -26,19 +22,19 @@ class MemoryStore(ImageStore):
         self._deciding: trio.Event | None = None
         """While a change set is decided and shown: set when it is done."""
 
-    async def _decide(self, decide: Callable[[Delta], Steps[T]], size: int) -> T:
+    async def _decide(self, proposed: Proposed) -> Committed:
         await trio.lowlevel.checkpoint()
         while self._deciding is not None:
             await self._deciding.wait()
         self._deciding = trio.Event()
         try:
             delta = Delta(self._image)
-            result = await paced(decide(delta))
+            committed = await paced(decide(proposed, delta))
             # Shielded, because a change set that is shown in part must be shown to its end.
             with trio.CancelScope(shield=True):
                 for change_set in delta.change_sets:
                     await self._show(change_set, _note_nothing)
-            return result
+            return committed
         finally:
             self._deciding.set()
             self._deciding = None

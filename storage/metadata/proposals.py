@@ -1,16 +1,12 @@
 """What waits for the embedded store's committer: proposals, and requests for a snapshot."""
 
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
-
 import trio
 
 from storage.errors import fresh
 from storage.metadata.delta import Delta
+from storage.metadata.proposed import Proposed, decide
 from storage.metadata.steps import Steps
-from storage.metadata.store import MetadataError, SnapshotTaken, StoreFull
-
-T = TypeVar("T")
+from storage.metadata.store import Committed, MetadataError, SnapshotTaken, StoreFull
 
 
 class WantedSnapshot:
@@ -24,26 +20,26 @@ class WantedSnapshot:
         self.taken: SnapshotTaken | None = None
 
 
-class Proposal(Generic[T]):
+class Proposal:
     """A request of a writer, and its answer once that is durable."""
 
-    __slots__ = ("_decide", "_error", "_result", "_task", "size")
+    __slots__ = ("_error", "_proposed", "_result", "_task", "size")
 
-    def __init__(self, decide: Callable[[Delta], Steps[T]], size: int) -> None:
-        self._decide = decide
-        self._result: T
+    def __init__(self, proposed: Proposed) -> None:
+        self._proposed = proposed
+        self._result: Committed
         self._error: MetadataError | None = None
         self._task: trio.lowlevel.Task | None = None
-        self.size = size
+        self.size = proposed.size
 
     def judge(self, delta: Delta) -> Steps[None]:
         """Decide it, without telling the caller yet."""
         try:
-            self._result = yield from self._decide(delta)
+            self._result = yield from decide(self._proposed, delta)
         except MetadataError as refusal:
             self._error = refusal
 
-    async def answered(self) -> T:
+    async def answered(self) -> Committed:
         """Wait for the answer, once. If the wait is cancelled, the proposal still stands and its outcome is unknown."""
         self._task = trio.lowlevel.current_task()
 
@@ -71,22 +67,3 @@ class Proposal(Generic[T]):
         """Tell the caller that the outcome is unknown."""
         self._error = error
         self.answer()
-
-
-class AnyProposal(Protocol):
-    """A proposal as the committer sees it, whatever the type of its answer."""
-
-    size: int
-
-    @property
-    def is_awaited(self) -> bool:
-        """See `Proposal`."""
-
-    def judge(self, delta: Delta) -> Steps[None]:
-        """See `Proposal`."""
-
-    def answer(self) -> None:
-        """See `Proposal`."""
-
-    def fail(self, error: MetadataError) -> None:
-        """See `Proposal`."""

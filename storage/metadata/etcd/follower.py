@@ -22,7 +22,7 @@ from storage.metadata.etcd.keys import COUNTER, RECORD, SESSION, Keys
 from storage.metadata.etcd.requests import Counter
 from storage.metadata.etcd.retry import ATTEMPT_SECONDS_MAX, RETRY_DELAYS, Retry
 from storage.metadata.etcd.rpc import RANGE, Rpc
-from storage.metadata.image import Image, OpenSession, Written
+from storage.metadata.image import Image, LiveSession, Written
 from storage.metadata.records import Deletion
 from storage.metadata.store import Record, StoreUnavailable
 from storage.metadata.watches import Watches
@@ -293,7 +293,7 @@ class Follower:
 
     def _begin_session(self, lease: int, revision: int) -> None:
         self._sessions[lease] = revision
-        self.image.sessions.setdefault(lease, OpenSession(0, {}))
+        self.image.sessions.setdefault(lease, LiveSession(0, {}))
 
     def _end_session(self, lease: int) -> None:
         self._sessions.pop(lease, None)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from storage.metadata.delta import Delta
 from storage.metadata.steps import Steps
-from storage.metadata.store import Committed, Op
+from storage.metadata.store import Check, Committed, Op
 
 
 class Commit(NamedTuple):
@@ -35,6 +35,8 @@ class EndSessions(NamedTuple):
     """The end of sessions, and of their records. Sessions that have ended already are skipped."""
 
     sessions: tuple[int, ...]
+    condition: Check | None = None
+    """They end only if this holds, for example while a dead broker's registration is still the same."""
 
     @property
     def size(self) -> int:
@@ -64,5 +66,7 @@ def _open(proposed: OpenSession, delta: Delta) -> Steps[Committed]:
 
 
 def _end(proposed: EndSessions, delta: Delta) -> Steps[Committed]:
+    if proposed.condition is not None:
+        yield from delta.commit_in_steps((proposed.condition,))
     revision = yield from delta.end_sessions_in_steps(proposed.sessions)
     return Committed(revision, ())

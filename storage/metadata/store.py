@@ -111,7 +111,7 @@ class Put:
     """The version that the key must have now: ABSENT, a version, or None for any."""
     indexes: tuple[IndexEntry, ...] = ()
     partition_key: str | None = None
-    session: "Session | None" = None
+    session: "NamesSession | None" = None
     """Makes the record ephemeral: the record goes when this session ends."""
 
 
@@ -230,6 +230,14 @@ class StoreFull(StoreUnavailable):
 
 class StoreEnded(StoreUnavailable):
     """The store of this process has ended, for the cause it names. Only opening it again may help."""
+
+
+class NamesSession(Protocol):
+    """A session, or in a process that decides for another one, only its id."""
+
+    @property
+    def id(self) -> int:
+        """See `Session.id`."""
 
 
 class Session(ABC):

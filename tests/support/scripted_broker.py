@@ -34,7 +34,7 @@ import anyio.abc
 from tests.support.memory_network import memory_stream_pair
 from tidewire.client.client import Client, open_client
 from tidewire.client.network import Network, Settings
-from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_message, message_metadata
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
@@ -317,14 +317,14 @@ class ScriptedBroker:
 
     def client(self, **settings: float) -> AbstractAsyncContextManager[Client]:
         """Connect a client to this broker. It does not wait between attempts to reconnect."""
-        return open_client(ADDRESS, Settings(**{"reconnect_seconds_max": 0.0, **settings}), dial=self.dial)
+        return open_client([ADDRESS], Settings(**{"reconnect_seconds_max": 0.0, **settings}), dial=self.dial)
 
     @asynccontextmanager
     async def network(self, **settings: float) -> AsyncIterator[Network]:
         """Return the client's lower half, without the client."""
         async with anyio.create_task_group() as tasks:
             known = Settings(**{"reconnect_seconds_max": 0.0, **settings})
-            network = Network(ADDRESS, tasks, settings=known, dial=self.dial)
+            network = Network(ServiceAddresses([ADDRESS]), tasks, settings=known, dial=self.dial)
             try:
                 yield network
             finally:

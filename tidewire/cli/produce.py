@@ -19,7 +19,10 @@ UNANSWERED_MAX: Final = 1000
 """Most messages in flight. At this number, the next line is read when the oldest message is acknowledged."""
 
 ServiceUrl = Annotated[
-    str, typer.Option("--service-url", envvar="TIDEWIRE_SERVICE_URL", help="pulsar://HOST:PORT of any broker.")
+    str,
+    typer.Option(
+        "--service-url", envvar="TIDEWIRE_SERVICE_URL", help="pulsar://HOST:PORT[,HOST:PORT] of some brokers."
+    ),
 ]
 
 

@@ -5,7 +5,7 @@ A client owns one task group. Its connections, producers and consumers do their 
 error of the program passes through unchanged, not inside an exception group.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -29,7 +29,7 @@ from tidewire.client.sending import Batching, Chunking
 from tidewire.client.stream_consumer import StreamConsumer
 from tidewire.client.subscribing import QUEUE_MESSAGES_MAX
 from tidewire.client.transactions import Transaction, TransactionState
-from tidewire.protocol.addresses import BrokerAddress, parse_address
+from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses, parse_addresses
 from tidewire.protocol.backoff import DELAY_SECONDS_MAX
 from tidewire.protocol.errors import is_retriable
 
@@ -363,31 +363,34 @@ async def connect(
     once. Connections that are lost later are made again when they are needed.
 
     Args:
-        url: `pulsar://HOST[:PORT]`.
+        url: `pulsar://HOST[:PORT]`, or `pulsar://HOST[:PORT],HOST[:PORT]` for several brokers of one cluster. The
+            client asks the first one, and goes on to the next when that one cannot be reached.
         connect_timeout_seconds: the time limit for one connection attempt.
         operation_timeout_seconds: the time limit for a request, including reconnects. Sends and `receive` have no
             limit of their own.
         reconnect_seconds_max: the longest pause between two attempts to reach an unreachable broker.
 
     Raises:
-        InvalidName: `url` is not a broker's address.
+        InvalidName: `url` holds something else than brokers' addresses.
         ConnectFailed: nothing answers there.
         Refused, ProtocolViolation: the peer refuses the handshake or does not speak the protocol.
     """
     settings = Settings(connect_timeout_seconds, operation_timeout_seconds, reconnect_seconds_max)
-    async with open_client(parse_address(url), settings) as client:
+    async with open_client(parse_addresses(url), settings) as client:
         yield client
 
 
 @asynccontextmanager
-async def open_client(address: BrokerAddress, settings: Settings, *, dial: Dial = dial_tcp) -> AsyncIterator[Client]:
+async def open_client(
+    addresses: Sequence[BrokerAddress], settings: Settings, *, dial: Dial = dial_tcp
+) -> AsyncIterator[Client]:
     """As `connect`, over streams that `dial` opens.
 
     Raises:
         As `connect`.
     """
     async with background_tasks() as tasks:
-        network = Network(address, tasks, settings=settings, dial=dial)
+        network = Network(ServiceAddresses(addresses), tasks, settings=settings, dial=dial)
         try:
             await network.service()
             yield Client(network)

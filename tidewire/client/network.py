@@ -18,7 +18,7 @@ from tidewire.client.background import Background, BackgroundTask, OnClose, nobo
 from tidewire.client.backoff import Backoff
 from tidewire.client.connection import Connection, ConnectionStatistics, Dial
 from tidewire.client.errors import Closed
-from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses
 from tidewire.protocol.backoff import DELAY_SECONDS_MAX
 from tidewire.protocol.errors import ConnectFailed, OperationTimedOut, TidewireError
 from tidewire.protocol.lookup import Lookup, named_address
@@ -63,7 +63,7 @@ class Network:
 
     def __init__(
         self,
-        service: BrokerAddress,
+        service: ServiceAddresses,
         tasks: anyio.abc.TaskGroup,
         *,
         settings: Settings,
@@ -73,13 +73,13 @@ class Network:
         """The brokers behind `service`.
 
         Args:
-            service: any of them; the client finds the others by lookups.
+            service: some of them; the client finds the others by lookups.
             tasks: runs the connections and whatever `start` is given.
             settings: the time limits.
             dial: opens streams.
             random: the source of the back-off's jitter.
         """
-        self.service_address = service
+        self._service = service
         self.settings = settings
         self._background = Background(tasks)
         self._dial = dial
@@ -109,12 +109,26 @@ class Network:
         return self._background.start(work, name, on_close=on_close or nobody)
 
     async def service(self) -> Connection:
-        """A connection to the broker whose address the client was given.
+        """A connection to one of the brokers whose addresses the client was given. It tries each once.
 
         Raises:
             ConnectFailed, Refused, ProtocolViolation: there is none, and none could be made now.
         """
-        return await self.connection(self.service_address)
+        for _ in range(len(self._service)):
+            address = self._service.current
+            try:
+                return await self.connection(address)
+            except ConnectFailed as error:
+                self._service.failed(address)
+                last = error
+        if len(self._service) == 1:
+            raise last
+        raise ConnectFailed(f"none of the brokers {self._service} can be reached; the last attempt: {last}") from last
+
+    @property
+    def service_address(self) -> BrokerAddress:
+        """The address that `service` tries next."""
+        return self._service.current
 
     async def connection(self, address: BrokerAddress, proxied_to: BrokerAddress | None = None) -> Connection:
         """The connection to a broker, made if there is none. Only one at a time is made to each address.
@@ -169,12 +183,12 @@ class Network:
             Refused: there is no such topic, or the lookup was refused.
             ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation: no broker could be asked.
         """
-        lookup = Lookup(topic, self.service_address)
-        while True:
-            connection = await self.connection(*lookup.route)
-            if lookup.is_done:
-                return connection
+        connection = await self.service()
+        lookup = Lookup(topic, connection.address)
+        while not lookup.is_done:
             lookup.hear(await connection.request(lookup.ask, pb.CommandLookupTopicResponse), connection.address)
+            connection = await self.connection(*lookup.route)
+        return connection
 
     async def connection_to(self, url: str, by: BrokerAddress, what: str) -> Connection:
         """The connection to the broker of `what`, at the address that the broker at `by` gave.

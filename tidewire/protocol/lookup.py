@@ -1,11 +1,10 @@
 """Finds the broker that serves a topic: which broker to ask first, and which one next. No IO.
 
+    connection = connect(service)
     lookup = Lookup(topic, service)
-    while True:
-        connection = connect(*lookup.route)
-        if lookup.is_done:
-            return connection
+    while not lookup.is_done:
         lookup.hear(connection.request(lookup.ask, pb.CommandLookupTopicResponse), connection.address)
+        connection = connect(*lookup.route)
 
 Any broker may own a topic or segment, and ownership moves. So each new session begins with a lookup.
 """

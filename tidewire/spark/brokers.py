@@ -1,7 +1,7 @@
 """The brokers as one planner or one task sees them: a connection by address, and the owner of a topic.
 
 Any broker may own a topic or segment, and ownership may move. So planner and tasks each find the owner by LOOKUP, from
-the broker that the user named. The planner sends no addresses to the tasks.
+a broker that the user named. The planner sends no addresses to the tasks.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses
 from tidewire.protocol.errors import ConnectFailed, ProtocolViolation
 from tidewire.protocol.lookup import Lookup, named_address
 from tidewire.spark.connection import BlockingConnection
@@ -24,8 +24,8 @@ class Contact(Protocol):
     """The options that concern brokers."""
 
     @property
-    def service(self) -> BrokerAddress:
-        """The broker that the user named."""
+    def service(self) -> tuple[BrokerAddress, ...]:
+        """The brokers that the user named."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class Brokers:
         """The brokers behind `options.service`; `connect` makes connections, over TCP unless it is given."""
         self.timeout_seconds: Final = options.operation_timeout_seconds
         """The time limit for a broker's answer."""
-        self._service = options.service
+        self._service = ServiceAddresses(options.service)
         self._connect = connect or partial(connect_by_tcp, options.operation_timeout_seconds)
         self._connections: dict[tuple[BrokerAddress, BrokerAddress | None], BlockingConnection] = {}
         self._open = ExitStack()
@@ -59,12 +59,21 @@ class Brokers:
         self._open.close()
 
     def service(self) -> BlockingConnection:
-        """A connection to the broker that the user named.
+        """A connection to one of the brokers that the user named. It tries each once.
 
         Raises:
-            TidewireError: it could not be made.
+            TidewireError: none could be made.
         """
-        return self._connection(self._service)
+        for _ in range(len(self._service)):
+            address = self._service.current
+            try:
+                return self._connection(address)
+            except ConnectFailed as error:
+                self._service.failed(address)
+                last = error
+        if len(self._service) == 1:
+            raise last
+        raise ConnectFailed(f"none of the brokers {self._service} can be reached; the last attempt: {last}") from last
 
     def at(self, url: str, what: str) -> BlockingConnection:
         """A connection to the broker of `what`, at the URL that the user's broker gave.
@@ -85,8 +94,8 @@ class Brokers:
         Raises:
             TidewireError: there is no such topic, or no broker could be asked.
         """
-        lookup = Lookup(topic, self._service)
-        connection = self._connection(*lookup.route)
+        connection = self.service()
+        lookup = Lookup(topic, connection.address)
         while not lookup.is_done:
             asked = connection
             lookup.hear(asked.request(lookup.ask, pb.CommandLookupTopicResponse), asked.address)
@@ -107,11 +116,11 @@ class Brokers:
         try:
             return self._connect(address, proxied_to)
         except ConnectFailed as error:
-            if address != self._service:
+            if address not in self._service:
                 raise
             raise ConnectFailed(f"{error}; check option service_url, and that a broker runs there") from error
         except ProtocolViolation as error:
-            if address != self._service:
+            if address not in self._service:
                 raise
             question = "does option service_url name the port for pulsar://, not that for HTTP or TLS?"
             raise ProtocolViolation(f"{error}; {question}") from error

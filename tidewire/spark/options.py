@@ -1,6 +1,6 @@
 """The options of format "tidewire" for reading, and their values (for writing: write_options.py).
 
-    service_url                  pulsar://HOST:PORT of any broker; required
+    service_url                  pulsar://HOST:PORT[,HOST:PORT] of some brokers, tried in turn; required
     topic                        topic://TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME, or several of them
                                  separated by commas
     topic_pattern                topic://TENANT/NAMESPACE/REGEX in place of `topic`: every scalable topic of that
@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
-from tidewire.protocol.addresses import BrokerAddress, parse_address
+from tidewire.protocol.addresses import BrokerAddress, parse_addresses
 from tidewire.protocol.errors import InvalidName
 from tidewire.protocol.topic_names import PERSISTENT, SCALABLE
 from tidewire.spark.errors import InvalidOption
@@ -92,7 +92,8 @@ class Pattern(NamedTuple):
 class ReadOptions:
     """Checked options."""
 
-    service: BrokerAddress
+    service: tuple[BrokerAddress, ...]
+    """The brokers that the user named, tried in turn."""
     topics: tuple[str, ...] = ()
     """Full names; empty when there is a pattern."""
     pattern: Pattern | None = None
@@ -170,17 +171,17 @@ def _bare(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-def service_of(options: Mapping[str, str]) -> BrokerAddress:
-    """The broker that the user named.
+def service_of(options: Mapping[str, str]) -> tuple[BrokerAddress, ...]:
+    """The brokers that the user named.
 
     Raises:
-        InvalidOption: the option is missing, or is not an address.
+        InvalidOption: the option is missing, or holds something else than addresses.
     """
     url = options.get("service_url")
     if not url:
         raise missing("service_url", "pulsar://127.0.0.1:6650")
     try:
-        return parse_address(url)
+        return parse_addresses(url)
     except InvalidName as error:
         raise InvalidOption(f"option service_url: {error}") from error
 

@@ -1,6 +1,6 @@
 """The options of format "tidewire" for writing, and their values.
 
-    service_url                  pulsar://HOST:PORT of any broker; required
+    service_url                  pulsar://HOST:PORT[,HOST:PORT] of some brokers, tried in turn; required
     topic                        topic://TENANT/NAMESPACE/NAME; without it, a column `topic` gives each row's topic
     schema                       the form of `value`: none: bytes or text; auto: by the column's type (primitives, text,
                                  and structs as JSON); json or avro: a struct. Except with none, the schema is
@@ -76,7 +76,8 @@ class Form(Enum):
 class WriteOptions:
     """Checked options."""
 
-    service: BrokerAddress
+    service: tuple[BrokerAddress, ...]
+    """The brokers that the user named, tried in turn."""
     topic: str | None = None
     """The full name; None when a column gives it."""
     form: Form = Form.NONE

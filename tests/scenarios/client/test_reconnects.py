@@ -19,7 +19,7 @@ from tests.support.backends import on_both_backends
 from tests.support.subjects import Subject
 from tidewire.client.client import Client, open_client
 from tidewire.client.network import Settings, dial_tcp
-from tidewire.protocol.addresses import BrokerAddress, parse_address
+from tidewire.protocol.addresses import BrokerAddress, parse_addresses
 
 
 class Line:
@@ -47,7 +47,7 @@ class Line:
 async def cuttable(broker: Subject) -> AsyncIterator[tuple[Client, Line]]:
     line = Line()
     settings = Settings(reconnect_seconds_max=0.5)
-    async with open_client(parse_address(broker.service_url), settings, dial=line.dial) as client:
+    async with open_client(parse_addresses(broker.service_url), settings, dial=line.dial) as client:
         yield client, line
 
 

@@ -8,7 +8,7 @@ from tests.support.backends import on_both_backends, on_trio
 from tests.support.scripted_broker import ADDRESS, Peer, T, scripted_broker
 from tidewire.client.errors import Closed
 from tidewire.client.network import Network, Settings, dial_tcp
-from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses
 from tidewire.protocol.errors import ConnectFailed, OperationTimedOut, ProtocolViolation
 from tidewire.protocol.lookup import LOOKUP_REDIRECTS_MAX
 from tidewire.protocol.refusals import BrokerBusy, Refused, TopicNotFound
@@ -89,8 +89,9 @@ async def test_a_dial_that_hangs_fails_at_the_deadline() -> None:
 
     async with anyio.create_task_group() as tasks:
         before = trio.current_time()
+        settings = Settings(connect_timeout_seconds=3)
         with pytest.raises(ConnectFailed, match="did not answer within 3"):
-            await Network(ADDRESS, tasks, settings=Settings(connect_timeout_seconds=3), dial=hang).service()
+            await Network(ServiceAddresses([ADDRESS]), tasks, settings=settings, dial=hang).service()
         assert 3 <= trio.current_time() - before < 3.1
 
 
@@ -197,3 +198,73 @@ async def test_a_refused_handshake_is_not_taken_for_an_absent_broker() -> None:
         )
         with pytest.raises(Refused, match="no entry"):
             await network.service()
+
+
+@on_both_backends
+async def test_the_next_of_several_brokers_is_asked_when_one_cannot_be_reached() -> None:
+    """C21: the client stays with a broker that answers, and comes back to the first when the others are gone."""
+    names = ["first", "second", "third"]
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        broker.add_topic(X)
+        gone = {"first"}
+        dialed: list[str] = []
+
+        async def dial(address: BrokerAddress) -> anyio.abc.ByteStream:
+            dialed.append(address.host)
+            if address.host in gone:
+                await anyio.lowlevel.checkpoint()
+                raise ConnectionRefusedError("nobody there")
+            return await broker.dial(address)
+
+        def here(peer: Peer, frame: Frame) -> None:
+            peer.send(commands.lookup_connect(frame.command.lookup_topic.request_id, f"pulsar://{dialed[-1]}:6650"))
+
+        broker.on(T.LOOKUP, here)
+        service = ServiceAddresses([BrokerAddress(name, 6650) for name in names])
+        network = Network(service, tasks, settings=Settings(), dial=dial)
+        assert (await network.owner_of(X)).address.host == "second"
+        assert (await network.service()).address.host == "second"
+        assert dialed == ["first", "second"], "one connection serves both"
+        gone.update(names[1:])
+        gone.discard("first")
+        connection = await network.service()
+        broker.drop_connections()
+        while connection.is_open:
+            await anyio.lowlevel.checkpoint()
+        assert (await network.owner_of(X)).address.host == "first"
+        assert dialed[2:] == ["second", "third", "first"]
+        await network.aclose()
+
+
+@on_both_backends
+async def test_that_none_of_several_brokers_is_there_is_said_with_all_addresses() -> None:
+    """C21: each is tried once."""
+    dialed: list[str] = []
+
+    async def dial(address: BrokerAddress) -> anyio.abc.ByteStream:
+        await anyio.lowlevel.checkpoint()
+        dialed.append(address.host)
+        raise ConnectionRefusedError("nobody there")
+
+    async with anyio.create_task_group() as tasks:
+        service = ServiceAddresses([BrokerAddress("a", 1), BrokerAddress("b", 2)])
+        network = Network(service, tasks, settings=Settings(), dial=dial)
+        with pytest.raises(
+            ConnectFailed, match=r"pulsar://a:1, pulsar://b:2 can be reached; .* connect to pulsar://b:2"
+        ):
+            await network.service()
+        assert dialed == ["a", "b"]
+
+
+@on_both_backends
+async def test_a_refusal_of_one_broker_is_not_cured_by_the_next() -> None:
+    """E20: it would hide a mistake, such as missing credentials."""
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        broker.on(
+            T.CONNECT, lambda peer, frame: peer.send(commands.error(0, pb.ServerError.AuthenticationError, "no entry"))
+        )
+        service = ServiceAddresses([BrokerAddress("a", 1), BrokerAddress("b", 2)])
+        network = Network(service, tasks, settings=Settings(), dial=broker.dial)
+        with pytest.raises(Refused, match="no entry"):
+            await network.service()
+        assert len(broker.of(T.CONNECT)) == 1

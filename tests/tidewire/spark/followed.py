@@ -18,7 +18,7 @@ from tidewire.spark.measuring import BacklogRange
 from tidewire.spark.options import ReadOptions
 
 X = "topic://public/default/x"
-OPTIONS = ReadOptions(BrokerAddress("b", 1), (X,))
+OPTIONS = ReadOptions((BrokerAddress("b", 1),), (X,))
 
 
 @dataclass

@@ -55,7 +55,7 @@ class Readable:
     """See the module's docstring."""
 
     def __init__(self, topic: str = TOPIC) -> None:
-        self.options = ReadOptions(SERVICE, (topic,))
+        self.options = ReadOptions((SERVICE,), (topic,))
         self.measures = True
         """whether the brokers measure backlog ranges; each entry is as large as its payload."""
         self.topics: dict[str, list[bytes]] = {}

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -141,3 +142,35 @@ def test_when_the_named_address_is_no_brokers_its_option_is_named(error: Tidewir
     with Brokers(Readable().options, connect) as brokers, pytest.raises(type(error)) as caught:
         brokers.owner_of(TOPIC)
     assert str(caught.value).startswith(advice)
+
+
+def test_the_next_of_several_brokers_is_asked_when_one_cannot_be_reached() -> None:
+    """C21: for lookups and for all else; when none is there, each was tried once and all are named."""
+    world = Readable()
+    dead = BrokerAddress("dead", 1)
+    options = replace(world.options, service=(dead, SERVICE))
+    reached = world.brokers()
+    tried: list[BrokerAddress] = []
+
+    def connect(address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
+        tried.append(address)
+        if address == dead:
+            raise ConnectFailed(f"no broker can be reached at {address}")
+        return reached._connect(address, proxied_to)
+
+    with Brokers(options, connect) as brokers:
+        assert brokers.owner_of(TOPIC).address == SERVICE
+        assert brokers.service().address == SERVICE
+    assert tried == [dead, SERVICE]
+
+    options = replace(options, service=(dead, BrokerAddress("gone", 2)))
+
+    def fail(address: BrokerAddress, _proxied_to: BrokerAddress | None) -> BlockingConnection:
+        raise ConnectFailed(f"no broker can be reached at {address}")
+
+    with Brokers(options, fail) as brokers, pytest.raises(ConnectFailed) as caught:
+        brokers.owner_of(TOPIC)
+    assert str(caught.value) == (
+        "none of the brokers pulsar://dead:1, pulsar://gone:2 can be reached; the last attempt: no broker can be "
+        "reached at pulsar://gone:2; check option service_url, and that a broker runs there"
+    )

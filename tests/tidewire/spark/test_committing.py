@@ -414,7 +414,7 @@ def scripted(answer: Callable[[pb.BaseCommand], pb.BaseCommand]) -> Brokers:
     address = BrokerAddress("scripted", 6650)
     connection = BlockingConnection(peer, address, timeout_seconds=30, clock=peer.clock)
     connection.handshake()
-    return Brokers(WriteOptions(address), lambda address, proxied_to: connection)
+    return Brokers(WriteOptions((address,)), lambda address, proxied_to: connection)
 
 
 def test_a_broker_that_knows_no_groups_is_told_apart() -> None:

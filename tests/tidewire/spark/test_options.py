@@ -11,12 +11,12 @@ GIVEN = {"service_url": "pulsar://127.0.0.1:6650", "topic": "topic://public/defa
 
 def test_the_two_required_options_are_enough() -> None:
     options = ReadOptions.parse(GIVEN)
-    assert options == ReadOptions(BrokerAddress("127.0.0.1", 6650), ("topic://public/default/x",))
+    assert options == ReadOptions((BrokerAddress("127.0.0.1", 6650),), ("topic://public/default/x",))
 
 
 def test_names_are_compared_as_spark_does() -> None:
     given = {"SERVICE_URL": "pulsar://b", "Topic": "persistent://a/b/c/d", "operation_Timeout_seconds": "0.5"}
-    assert ReadOptions.parse(given) == ReadOptions(BrokerAddress("b", 6650), ("persistent://a/b/c/d",), None, 0.5)
+    assert ReadOptions.parse(given) == ReadOptions((BrokerAddress("b", 6650),), ("persistent://a/b/c/d",), None, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,7 @@ def test_names_are_compared_as_spark_does() -> None:
         ({"service_url": "http://x"}, "give it as pulsar://HOST:PORT"),
         ({"service_url": "pulsar://x:y"}, "option service_url"),
         ({"service_url": "pulsar://x:70000"}, "option service_url"),
+        ({"service_url": "pulsar://x:1,y:z"}, "option service_url: 'pulsar://y:z' is not a broker address"),
         ({"service_url": "pulsar://x/y"}, "give it as pulsar://HOST:PORT"),
         ({"service_url": "pulsar+ssl://x"}, "does not support; use pulsar://"),
         ({"topic": "x"}, "option topic: 'x' is not the full name of a topic"),

@@ -11,7 +11,7 @@ TOPIC = {"topic": "topic://public/default/x"}
 
 def test_what_is_not_given_has_a_default() -> None:
     assert WriteOptions.parse({**URL, **TOPIC}, Use.BATCH) == WriteOptions(
-        BrokerAddress("broker", 6651), "topic://public/default/x", Form.NONE, None, None, 600.0, 30.0
+        (BrokerAddress("broker", 6651),), "topic://public/default/x", Form.NONE, None, None, 600.0, 30.0
     )
 
 
@@ -33,7 +33,7 @@ def test_transactions_of_others_may_be_committed_with_the_batch() -> None:
 
 def test_what_spark_adds_for_a_stream_is_no_option_of_ours() -> None:
     assert WriteOptions.parse({**URL, "checkpointLocation": "/tmp/x", "queryName": "x"}, Use.STREAM) == WriteOptions(
-        BrokerAddress("broker", 6651), checkpoint="/tmp/x"
+        (BrokerAddress("broker", 6651),), checkpoint="/tmp/x"
     )
 
 

@@ -128,6 +128,9 @@ class BrokerSettings(BaseSettings):
     """Where metadata is stored: `embedded` in `data_dir`, beside the ledgers; `etcd://HOST:PORT,HOST:PORT` in etcd."""
     metadata_connect_seconds_max: float = Field(60.0, gt=0, allow_inf_nan=False)
     """How long the broker tries to reach etcd at its start, in seconds."""
+    session_timeout_seconds: float = Field(10.0, ge=2, le=300)
+    """How long a broker that is silent keeps what it owns, in seconds. Then the other brokers of its cluster take over.
+    With metadata in etcd it is rounded up to whole seconds."""
     journal_file_bytes_max: ByteSize = Field(ByteSize(64 * _MIB), ge=_MIB, le=16 * _GIB)
     """A journal file that has grown to this size is followed by a new one."""
     ledger_bytes_max: ByteSize = Field(ByteSize(256 * _MIB), ge=_MIB, le=1024 * _GIB)

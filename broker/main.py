@@ -29,9 +29,6 @@ from storage.files import DiskFiles
 from storage.journal_records import JournalRecords
 from storage.metadata.store import Session
 
-SESSION_TIMEOUT_SECONDS: Final = 10.0
-"""How long a silent broker keeps its claims, if the metadata store outlives the broker."""
-
 CURSORS_SECONDS_MAX: Final = 2.5
 """How long cursors may take to be written when the broker stops. As after a kill, messages that a cursor does not cover
 by then are redelivered."""
@@ -69,7 +66,7 @@ async def serve(
         files = DiskFiles()
         metadata = await stack.enter_async_context(open_metadata(settings, files))
         registration = await register_broker(
-            settings, files, metadata, front_ends.service_url, timeout_seconds=SESSION_TIMEOUT_SECONDS
+            settings, files, metadata, front_ends.service_url, timeout_seconds=settings.session_timeout_seconds
         )
         stack.callback(registration.home.close)
         ledgers = await DirectoryLedgerStore.open(
@@ -98,7 +95,7 @@ async def serve(
                 # Close the ledgers of an earlier session. Then the topics' new owners need not fence this journal.
                 # On a full disk this waits for space. Meanwhile the broker serves reads.
                 await tasks.start(ledgers.close_all)
-                await registration.membership.register(session, timeout_seconds=SESSION_TIMEOUT_SECONDS)
+                await registration.membership.register(session, timeout_seconds=settings.session_timeout_seconds)
                 broker = Broker(foundation, session, tasks)
                 await broker.start()
                 async with trio.open_nursery() as clients:
@@ -121,6 +118,6 @@ async def serve(
             serve_session,
             front_ends.turn_away,
             stop,
-            timeout_seconds=SESSION_TIMEOUT_SECONDS,
+            timeout_seconds=settings.session_timeout_seconds,
         )
         nursery.cancel_scope.cancel()

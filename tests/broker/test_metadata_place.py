@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import trio
 
-import broker.main
 import tidewire
 from broker.config import BrokerSettings, load_settings
 from broker.front_ends import Ready
@@ -62,19 +61,17 @@ async def test_a_broker_goes_on_when_etcd_was_away_for_a_moment(etcd_server: Etc
             proxy.mend()
 
 
-async def test_a_broker_without_its_session_goes_on_with_a_new_one(
-    etcd_server: EtcdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broker_without_its_session_goes_on_with_a_new_one(etcd_server: EtcdProcess, tmp_path: Path) -> None:
     """E14, C12, M19, D4: without claims it serves nothing and says so; then it claims again in the same process.
 
     Clients see a closed connection and reconnect. The journal is the same, because nobody fenced it.
     """
-    monkeypatch.setattr(broker.main, "SESSION_TIMEOUT_SECONDS", 2.0)
     data_dir = tmp_path / "data"
     journal = data_dir / "brokers" / "broker-1" / "journal"
     async with open_proxy(etcd_server.endpoint) as proxy, trio.open_nursery() as nursery:
         stop = trio.Event()
-        ready: Ready = await nursery.start(serve, settings_with(data_dir, proxy.endpoint), "test", stop)
+        settings = settings_with(data_dir, proxy.endpoint, session_timeout_seconds="2")
+        ready: Ready = await nursery.start(serve, settings, "test", stop)
         fences = {path.name for path in journal.glob("fence-*")}
         created = await request(ready.http, "PUT", f"/admin/v2/scalable/{ORDERS}?numInitialSegments=2")
         assert created.status == 204
@@ -110,14 +107,12 @@ async def test_a_broker_without_its_session_goes_on_with_a_new_one(
         stop.set()
 
 
-async def test_a_broker_that_waits_for_a_session_can_be_stopped(
-    etcd_server: EtcdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broker_that_waits_for_a_session_can_be_stopped(etcd_server: EtcdProcess, tmp_path: Path) -> None:
     """E14: SIGTERM between two sessions ends it properly."""
-    monkeypatch.setattr(broker.main, "SESSION_TIMEOUT_SECONDS", 2.0)
     async with open_proxy(etcd_server.endpoint) as proxy, trio.open_nursery() as nursery:
         stop = trio.Event()
-        ready: Ready = await nursery.start(serve, settings_with(tmp_path / "data", proxy.endpoint), "test", stop)
+        settings = settings_with(tmp_path / "data", proxy.endpoint, session_timeout_seconds="2")
+        ready: Ready = await nursery.start(serve, settings, "test", stop)
         async with await trio.open_tcp_stream(*ready.pulsar) as watching:
             proxy.cut()
             assert await is_closed(watching)

@@ -16,7 +16,6 @@ from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.config import BrokerSettings, load_settings
 from broker.front_ends import ENTRY_CODECS
-from broker.main import SESSION_TIMEOUT_SECONDS
 from broker.pulsar.listener import PulsarServices, open_session
 from broker.pulsar.unsupported import Peer
 from storage.metadata.embedded import EmbeddedStore
@@ -189,7 +188,7 @@ class Machine:
                     trio.open_nursery() as nursery,
                 ):
                     self.metadata, self._nursery = metadata, nursery
-                    session = await metadata.open_session(SESSION_TIMEOUT_SECONDS)
+                    session = await metadata.open_session(self._settings.session_timeout_seconds)
                     foundation = Foundation(
                         settings=self._settings,
                         version="model",

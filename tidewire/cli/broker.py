@@ -53,6 +53,9 @@ def command(
     metadata_connect_seconds_max: Annotated[
         str | None, Option(help="How long to try to reach etcd at the start (default: 60).")
     ] = None,
+    session_timeout_seconds: Annotated[
+        str | None, Option(help="How long a silent broker keeps what it owns (default: 10).")
+    ] = None,
     allow_unauthenticated: Annotated[
         bool, Option("--allow-unauthenticated", help="Allow listeners that other machines can reach.")
     ] = False,

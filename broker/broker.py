@@ -17,8 +17,13 @@ import trio
 from broker.administration import Administration, Monitor
 from broker.background import keep_running
 from broker.budgets import Budgets
+from broker.cluster.assignments import Assignments
 from broker.cluster.elections import Elections
+from broker.cluster.locator import Locator
+from broker.cluster.members import Members
 from broker.cluster.ownership import Claims
+from broker.cluster.placement import Member
+from broker.cluster.segment_owners import SegmentOwners
 from broker.config import BrokerSettings
 from broker.entry_codecs import EntryCodecs
 from broker.layouts.autoscale_policy import AutoScalePolicy
@@ -60,6 +65,8 @@ class Foundation:
     version: str
     service_url: str
     """Where other brokers redirect clients that need this one."""
+    http_url: str | None = None
+    """Where other brokers reach this one's HTTP, if it serves any."""
     metadata: MetadataStore
     ledgers: LedgerStore
     """The ledger store; its writer is already running."""
@@ -83,6 +90,10 @@ class Broker:
         self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms)
         self.claims = Claims(metadata, session, broker_id=settings.broker_id, service_url=base.service_url)
         self.elections = Elections(self.claims, metadata)
+        self.members = Members(metadata, Member(settings.broker_id, base.service_url, base.http_url))
+        self.assignments = Assignments(metadata, session, broker_id=settings.broker_id)
+        self.locator = Locator(metadata, self.members, self.assignments, me=settings.broker_id)
+        self.segment_owners = SegmentOwners(metadata, nursery, me=settings.broker_id)
         self.layouts = Layouts(metadata)
         self.feeds = LayoutFeeds(metadata, nursery)
         self.namespaces = NamespaceFeeds(metadata, nursery)
@@ -155,6 +166,8 @@ class Broker:
         """Start the watches that the other parts need. On return they know the metadata store's records."""
         await self.transactions.start(self._nursery)
         await self._nursery.start(self.elections.run)
+        await self._nursery.start(self.members.run)
+        await self._nursery.start(self.assignments.run)
         await self._nursery.start(self.retention.run)
 
     async def recover(self) -> None:

@@ -49,6 +49,13 @@ class FrontEnds:
         """Where other brokers redirect this broker's clients."""
         return f"pulsar://{self._advertised(self._bound)}"
 
+    @property
+    def http_url(self) -> str:
+        """Where other brokers reach this broker's HTTP. A listener on all networks has the host of `service_url`."""
+        bound = Address(*self._http.socket.getsockname()[:2])
+        host = self._advertised(self._bound).host if bound.is_wildcard else bound.host
+        return f"http://{Address(host, bound.port)}"
+
     async def serve(self, broker: Broker, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled, then end every connection. It reports as started once it accepts connections."""
         application = build_application(

@@ -66,7 +66,13 @@ async def serve(
         files = DiskFiles()
         metadata = await stack.enter_async_context(open_metadata(settings, files))
         registration = await register_broker(
-            settings, files, metadata, front_ends.service_url, timeout_seconds=settings.session_timeout_seconds
+            settings,
+            files,
+            metadata,
+            service_url=front_ends.service_url,
+            http_url=front_ends.http_url,
+            release=version,
+            timeout_seconds=settings.session_timeout_seconds,
         )
         stack.callback(registration.home.close)
         ledgers = await DirectoryLedgerStore.open(
@@ -81,6 +87,7 @@ async def serve(
             settings=settings,
             version=version,
             service_url=front_ends.service_url,
+            http_url=front_ends.http_url,
             metadata=metadata,
             ledgers=ledgers,
             now_ms=SteadyClock(),

@@ -29,11 +29,25 @@ class BrokerRegistration(NamedTuple):
 
 
 async def register_broker(
-    settings: BrokerSettings, files: Files, metadata: MetadataStore, service_url: str, *, timeout_seconds: float
+    settings: BrokerSettings,
+    files: Files,
+    metadata: MetadataStore,
+    *,
+    service_url: str,
+    http_url: str,
+    release: str,
+    timeout_seconds: float,
 ) -> BrokerRegistration:
-    """Register the broker that the settings name. Other brokers redirect its clients to `service_url`.
+    """Register the broker that the settings name.
 
-    `timeout_seconds` is the timeout of the broker's metadata sessions.
+    Args:
+        settings: the broker's settings.
+        files: the disk with its data folder.
+        metadata: the store of the registrations.
+        service_url: where other brokers send clients of Pulsar's protocol.
+        http_url: where it serves HTTP.
+        release: the version of Tidewire that it runs.
+        timeout_seconds: the timeout of the broker's metadata sessions.
 
     Raises:
         IdentityMismatch: folder, journal and metadata do not belong together; nothing was changed.
@@ -57,6 +71,8 @@ async def register_broker(
             folder_id=identity.folder,
             lock_name=home.lock_name,
             service_url=service_url,
+            http_url=http_url,
+            release=release,
         )
         await membership.register(session, timeout_seconds=timeout_seconds)
     except BaseException:

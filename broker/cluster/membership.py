@@ -1,6 +1,6 @@
 """Which brokers run: each broker's registration is an ephemeral record under its id (E4).
 
-    /brokers/<broker id>    {folder, lock, service_url}
+    /brokers/<broker id>    {folder, lock, service_url, http_url, release}
 
 A broker registers before it touches its journal. While the record exists, no other process can register this id. So two
 brokers with one id never run on one metadata root, whatever their folders are.
@@ -40,14 +40,40 @@ class Membership:
     """This broker's registration, and lookups of other brokers' registrations."""
 
     def __init__(
-        self, metadata: MetadataStore, *, broker_id: str, folder_id: str, lock_name: str, service_url: str
+        self,
+        metadata: MetadataStore,
+        *,
+        broker_id: str,
+        folder_id: str,
+        lock_name: str,
+        service_url: str,
+        http_url: str,
+        release: str,
     ) -> None:
+        """Set up.
+
+        Args:
+            metadata: the store of the registrations.
+            broker_id: the id of this broker.
+            folder_id: the identity of its data folder.
+            lock_name: the name of the lock that this process holds (`BrokerHome.lock_name`).
+            service_url: where clients and other brokers send clients of Pulsar's protocol.
+            http_url: where it serves HTTP.
+            release: the version of Tidewire that it runs.
+        """
         self._metadata = metadata
         self._broker_id = broker_id
         self._lock_name = lock_name
-        self._service_url = service_url
         self._registered: tuple[Session, Check] | None = None
-        self._value = orjson.dumps({"folder": folder_id, "lock": lock_name, "service_url": service_url})
+        self._value = orjson.dumps(
+            {
+                "folder": folder_id,
+                "lock": lock_name,
+                "service_url": service_url,
+                "http_url": http_url,
+                "release": release,
+            }
+        )
 
     async def register(self, session: Session, *, timeout_seconds: float) -> Check:
         """Register under this session; durable on return. Return a condition that holds while registered.

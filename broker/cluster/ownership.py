@@ -2,7 +2,7 @@
 
 A claim is an ephemeral record, so the end of the session releases it. Its version identifies the owner: every change of
 an owner to a lasting record is conditioned on it. So a stale owner, which has not noticed that it was replaced, changes
-none (D4).
+none (D4). A claim also deletes the topic's assignment (`broker.cluster.assignments`), which has then done its work.
 """
 
 from typing import Final
@@ -10,8 +10,9 @@ from urllib.parse import quote, unquote
 
 import orjson
 
+from broker.cluster.assignments import assignment_key
 from broker.errors import BrokerError
-from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStore, Session
+from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStore, Put, Session
 
 KEY_PREFIX: Final = "/owners/"
 
@@ -69,16 +70,18 @@ class Claims:
         expected = ABSENT
         while True:
             try:
-                return Check(key, await self._metadata.put(key, self._value, expected=expected, session=self._session))
+                claim = Put(key, self._value, expected, session=self._session)
+                committed = await self._metadata.commit([claim, Delete(assignment_key(topic))])
+                return Check(key, committed.revision)
             except Conflict as conflict:
                 held = await self._metadata.get(key)
                 if held is None:
                     expected = ABSENT
                     continue
-                claim = orjson.loads(held.value)
-                owner = claim["broker"]
+                other = orjson.loads(held.value)
+                owner = other["broker"]
                 if owner != self.broker_id:
-                    where = claim.get("service_url", "an unknown address")
+                    where = other.get("service_url", "an unknown address")
                     raise OwnedElsewhere(
                         f"Broker {owner} at {where} owns {topic}. Look the topic up again."
                     ) from conflict

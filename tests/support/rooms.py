@@ -18,6 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
+from broker.cluster.membership import Membership
 from broker.config import BrokerSettings, load_settings
 from broker.entry_codecs import EntryCodecs
 from broker.front_ends import ENTRY_CODECS
@@ -31,7 +32,7 @@ from storage.metadata.store import Check, MetadataStore, Session
 from storage.other_journals import IsAlive
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import ledger_store
+from tests.support.ledgers import FOLDER, ledger_store
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 MESSAGE_BYTES_MAX = 100_000
@@ -66,6 +67,20 @@ class Rooms(Broker):
         """Make this broker the topic's controller, and wait until its parts know it."""
         await self.elections.elect(topic)
         await wait_all_tasks_blocked()
+
+    async def register(self) -> None:
+        """Be a member for the other brokers, as the daemon is before it serves."""
+        broker_id, service_url = self.foundation.settings.broker_id, self.foundation.service_url
+        membership = Membership(
+            self.metadata,
+            broker_id=broker_id,
+            folder_id=FOLDER,
+            lock_name=broker_id,
+            service_url=service_url,
+            http_url=service_url.replace("pulsar://", "http://"),
+            release="test",
+        )
+        await membership.register(self.session, timeout_seconds=10)
 
     async def segment(self, topic: TopicName, segment_id: int) -> TopicName:
         """Return the name of a segment."""

@@ -22,7 +22,13 @@ def store() -> MemoryStore:
 
 def member(store: MemoryStore, *, broker_id: str = "one", lock: str = "a", folder: str = "folder") -> Membership:
     return Membership(
-        store, broker_id=broker_id, folder_id=folder, lock_name=lock, service_url=f"pulsar://{folder}-{lock}:6650"
+        store,
+        broker_id=broker_id,
+        folder_id=folder,
+        lock_name=lock,
+        service_url=f"pulsar://{folder}-{lock}:6650",
+        http_url=f"http://{folder}-{lock}:8080",
+        release="1.2",
     )
 
 

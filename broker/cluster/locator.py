@@ -1,0 +1,52 @@
+"""Locates the broker that serves a topic, for clients and for other brokers."""
+
+import orjson
+
+from broker.cluster.assignments import Assignments
+from broker.cluster.locating import Answer, decide
+from broker.cluster.members import Members
+from broker.cluster.ownership import claim_key
+from broker.cluster.placement import choose
+from broker.names import TopicName
+from storage.metadata.store import MetadataStore, Record
+
+
+class Locator:
+    """Joins what one broker knows about the others for `decide`. It changes nothing."""
+
+    def __init__(self, metadata: MetadataStore, members: Members, assignments: Assignments, *, me: str) -> None:
+        """Set up; `me` is the id of this broker."""
+        self._metadata = metadata
+        self._members = members
+        self._assignments = assignments
+        self._me = me
+
+    async def locate(self, name: TopicName, *, authoritative: bool) -> Answer:
+        """Return what to answer to a client that looks for a topic, a segment, or a scalable topic's controller.
+
+        Args:
+            name: the topic; it need not exist.
+            authoritative: whether another broker sent the client here.
+
+        Raises:
+            StoreUnavailable: the store did not say who owns it.
+        """
+        text = str(name)
+        held = await self._metadata.get(claim_key(text))
+        members = self._members.live
+        return decide(
+            text,
+            owner=None if held is None else _owner(held),
+            members=members,
+            me=self._me,
+            candidate=choose(text, members, assigned=self._assignments.broker_for(text)),
+            authoritative=authoritative,
+        )
+
+
+def _owner(claim: Record) -> str:
+    """Return the id of the broker that has the claim; no broker's id if the claim is damaged."""
+    try:
+        return str(orjson.loads(claim.value)["broker"])
+    except (KeyError, TypeError, ValueError):
+        return "an unknown broker"

@@ -1,0 +1,93 @@
+"""Which brokers run now, as this broker knows it: a copy of their registrations, kept by watches.
+
+    /brokers/<broker id>     registration (`broker.cluster.membership`)
+    /draining/<broker id>    exists while the broker hands over what it owns and takes nothing new
+
+The copy may be some moments old. So it only advises (`broker.cluster.placement`); claims decide. This broker counts
+itself as a member at once, because it serves only while it is registered.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+import structlog
+import trio
+
+from broker.cluster.membership import BROKERS
+from broker.cluster.placement import Member
+from storage.metadata.store import Change, MetadataStore, Record, starting_with
+
+DRAINING: Final = "/draining/"
+
+log = structlog.get_logger(__name__)
+
+
+class Members:
+    """See the module's docstring."""
+
+    def __init__(self, metadata: MetadataStore, me: Member) -> None:
+        """Set up; `me` is this broker."""
+        self._metadata = metadata
+        self._me: Final = me
+        self._registered: dict[str, Member] = {}
+        self._draining: set[str] = set()
+        self._live: Mapping[str, Member] = {me.broker: me}
+
+    @property
+    def live(self) -> Mapping[str, Member]:
+        """The members by id, this broker among them. A change makes a new mapping."""
+        return self._live
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the registrations until cancelled. It reports as started once it knows all existing ones."""
+        async with (
+            self._metadata.watch_range(*starting_with(BROKERS)) as registrations,
+            self._metadata.watch_range(*starting_with(DRAINING)) as draining,
+            trio.open_nursery() as nursery,
+        ):
+            self._hear_registrations(await registrations.next())
+            self._hear_draining(await draining.next())
+            task_status.started()
+
+            async def follow_draining() -> None:
+                async for change in draining:
+                    self._hear_draining(change)
+
+            nursery.start_soon(follow_draining)
+            async for change in registrations:
+                self._hear_registrations(change)
+
+    def _hear_registrations(self, change: Change) -> None:
+        for key in change.deleted:
+            self._registered.pop(key.removeprefix(BROKERS), None)
+        for record in change.records:
+            member = _member(record)
+            if member is None:
+                self._registered.pop(record.key.removeprefix(BROKERS), None)
+            else:
+                self._registered[member.broker] = member
+        self._renew()
+
+    def _hear_draining(self, change: Change) -> None:
+        self._draining.difference_update(key.removeprefix(DRAINING) for key in change.deleted)
+        self._draining.update(record.key.removeprefix(DRAINING) for record in change.records)
+        self._renew()
+
+    def _renew(self) -> None:
+        known = {**self._registered, self._me.broker: self._me}
+        self._live = {broker: member._replace(is_draining=broker in self._draining) for broker, member in known.items()}
+
+
+def _member(record: Record) -> Member | None:
+    """Return the registered broker; None if the record is damaged, so that nothing is sent to that broker."""
+    try:
+        value = orjson.loads(record.value)
+        urls = value["service_url"], value.get("http_url")
+    except (AttributeError, KeyError, TypeError, ValueError):
+        urls = None, None
+    match urls:
+        case str(service_url), str() | None as http_url:
+            return Member(record.key.removeprefix(BROKERS), service_url, http_url)
+    log.error("the registration of a broker is damaged, so no client is sent to that broker", key=record.key)
+    return None

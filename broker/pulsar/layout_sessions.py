@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.cluster.elections import Elections
+from broker.cluster.segment_owners import Elsewhere, SegmentOwners
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import synthetic_layout
 from broker.layouts.parts import Segment
@@ -52,6 +53,7 @@ class LayoutSession:
         outbox: Outbox,
         service_url: str,
         elections: Elections,
+        owners: SegmentOwners,
         dags: "EncodedDags",
         on_refused: Callable[["LayoutSession"], None],
     ) -> None:
@@ -63,6 +65,7 @@ class LayoutSession:
         self._outbox = outbox
         self._service_url = service_url
         self._elections = elections
+        self._owners = owners
         self._dags = dags
         self._sent: Layout | None = None
         self._is_deleted = False
@@ -99,8 +102,8 @@ class LayoutSession:
         if self._updates and self._sent is not None:
             self._push(self._sent)
 
-    def controller_changed(self) -> None:
-        """Push the client's layout again, with the controller's new address, or without one."""
+    def addresses_changed(self) -> None:
+        """Push the client's layout again, because it has another controller, or segments have other owners."""
         if self._sent is not None and not self._is_deleted:
             self._push(self._sent)
 
@@ -114,7 +117,7 @@ class LayoutSession:
         else:
             # This broker may have several addresses. Use the one that this client connected to.
             controller_url = self._service_url
-        dag = self._dags.of(layout, self._service_url, controller_url)
+        dag = self._dags.of(layout, self._service_url, controller_url, self._owners.elsewhere(self.topic))
         self._outbox.put(encode_scalable_topic_update(self.session_id, dag, str(self.topic)))
 
 
@@ -130,27 +133,32 @@ class EncodedDags:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[int, str, str | None], tuple[Layout, bytes]] = OrderedDict()
-        """By the identity of the layout object, which is unique while the object is kept here."""
+        self._kept: OrderedDict[tuple[int, int, str, str | None], tuple[Layout, Elsewhere, bytes]] = OrderedDict()
+        """By the identities of the first two objects, which are unique while the objects are kept here."""
 
-    def of(self, layout: Layout, service_url: str, controller_url: str | None) -> bytes:
+    def of(self, layout: Layout, service_url: str, controller_url: str | None, elsewhere: Elsewhere) -> bytes:
         """See `dag_of`."""
-        key = id(layout), service_url, controller_url
+        key = id(layout), id(elsewhere), service_url, controller_url
         kept = self._kept.get(key)
         if kept is None:
-            kept = layout, dag_of(layout, service_url, controller_url=controller_url).SerializeToString()
-            self._kept[key] = kept
+            dag = dag_of(layout, service_url, controller_url=controller_url, elsewhere=elsewhere)
+            kept = self._kept[key] = layout, elsewhere, dag.SerializeToString()
             if len(self._kept) > DAGS_KEPT_MAX:
                 self._kept.popitem(last=False)
-        return kept[1]
+        return kept[2]
 
 
-def dag_of(layout: Layout, service_url: str, *, controller_url: str | None) -> pb.ScalableTopicDAG:
-    """Encode the layout for clients. All segments are at this broker; the controller may be at another one."""
+def dag_of(
+    layout: Layout, service_url: str, *, controller_url: str | None, elsewhere: Elsewhere
+) -> pb.ScalableTopicDAG:
+    """Encode the layout for clients, with the address of each active segment's owner.
+
+    A segment that nobody owns has this broker's address. Whoever looks it up here is sent to the right broker.
+    """
     dag = pb.ScalableTopicDAG(epoch=layout.epoch, controller_broker_url=controller_url)
     dag.segments.extend(_segment_info(segment) for segment in layout.segments.values())
     for segment in layout.active():
-        dag.segment_brokers.add(segment_id=segment.id, broker_url=service_url)
+        dag.segment_brokers.add(segment_id=segment.id, broker_url=elsewhere.get(segment.descriptor, service_url))
     return dag
 
 

@@ -11,6 +11,8 @@ from broker.addresses import Address
 from broker.broker import Broker
 from broker.budgets import Budgets
 from broker.cluster.elections import Elections
+from broker.cluster.locator import Locator
+from broker.cluster.segment_owners import SegmentOwners
 from broker.layouts.store import Layouts
 from broker.listening import Accepted, serve_clients
 from broker.pulsar.connection import Connection
@@ -56,6 +58,8 @@ class PulsarServices:
     namespaces: NamespaceFeeds
     groups: ConsumerGroups
     elections: Elections
+    locator: Locator
+    segment_owners: SegmentOwners
     schemas: Schemas
     coordinator: Coordinator
     traffic: Traffic
@@ -76,6 +80,8 @@ class PulsarServices:
             namespaces=broker.namespaces,
             groups=broker.groups,
             elections=broker.elections,
+            locator=broker.locator,
+            segment_owners=broker.segment_owners,
             schemas=broker.schemas,
             coordinator=broker.transactions.coordinator,
             traffic=base.traffic,
@@ -137,14 +143,21 @@ def open_session(
     session = PulsarSession(
         stream, connection, server_version=services.server_version, message_bytes_max=services.message_bytes_max
     )
-    session.use(LookupHandler(connection))
+    session.use(LookupHandler(connection, services.locator))
     schemas = SchemaGate(services.schemas, services.topics, services.layouts)
     session.use(SchemaHandler(connection, schemas))
     registry = Registry()
     session.use(ProducerHandler(connection, registry, services.topics, schemas, services.traffic))
     session.use(
         ScalableHandler(
-            connection, registry, services.layouts, services.feeds, services.groups, services.elections, services.dags
+            connection,
+            registry,
+            services.layouts,
+            services.feeds,
+            services.groups,
+            services.elections,
+            services.segment_owners,
+            services.dags,
         )
     )
     session.use(NamespaceHandler(connection, registry, services.namespaces))

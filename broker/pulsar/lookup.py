@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from broker.cluster.locating import Answer, At, Here, NotNow, Redirect
+from broker.cluster.locator import Locator
 from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.pulsar.connection import Connection
@@ -15,8 +17,9 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 class LookupHandler:
     """Serves the lookup commands of one connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, locator: Locator) -> None:
         self._connection = connection
+        self._locator = locator
 
     @property
     def inline(self) -> dict[int, Inline]:
@@ -59,6 +62,17 @@ class LookupHandler:
             raise NotSupported(
                 f"This broker has no listener named {request.advertised_listener_name}. Leave the listener name out."
             )
-        TopicName.parse(request.topic)
-        answer = commands.lookup_connect(request.request_id, self._connection.service_url)
-        self._connection.outbox.put(encode_command(answer))
+        located = await self._locator.locate(TopicName.parse(request.topic), authoritative=request.authoritative)
+        self._connection.outbox.put(encode_command(self._answer(request.request_id, located)))
+
+    def _answer(self, request_id: int, located: Answer) -> pb.BaseCommand:
+        match located:
+            case Here():
+                # This broker may have several addresses. Use the one that this client connected to.
+                return commands.lookup_connect(request_id, self._connection.service_url)
+            case At(url):
+                return commands.lookup_connect(request_id, url)
+            case Redirect(url):
+                return commands.lookup_redirect(request_id, url)
+            case NotNow(reason):
+                return commands.lookup_failed(request_id, pb.ServiceNotReady, reason)

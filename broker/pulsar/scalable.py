@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-import trio
-
 from broker.cluster.elections import Elections
+from broker.cluster.segment_owners import SegmentOwners
 from broker.errors import NotSupported, TopicNotFound
 from broker.layouts.registrations import GroupId, GroupKind
 from broker.layouts.store import Layouts
@@ -37,6 +36,7 @@ class ScalableHandler:
         feeds: LayoutFeeds,
         groups: ConsumerGroups,
         elections: Elections,
+        owners: SegmentOwners,
         dags: EncodedDags,
     ) -> None:
         self._outbox = connection.outbox
@@ -45,6 +45,7 @@ class ScalableHandler:
         self._groups = groups
         self._elections = elections
         self._elections.attach(self._controller_changed)
+        self._owners = owners
         self._dags = dags
         self._service_url = connection.service_url
         self._registry = registry
@@ -82,7 +83,7 @@ class ScalableHandler:
         self._elections.detach(self._controller_changed)
         for number, session in tuple(self._sessions.items()):
             if self._sessions.pop(number, None) is not None:
-                self._feeds.unfollow(session.topic, session.layout_changed)
+                self._unfollow(session)
                 yield
         while self._registry.registrations:
             self._registry.registrations.pop().lose()
@@ -91,7 +92,7 @@ class ScalableHandler:
     def _controller_changed(self, topic: TopicName) -> Iterator[None]:
         for number, session in tuple(self._sessions.items()):
             if session.topic == topic and self._sessions.get(number) is session:
-                session.controller_changed()
+                session.addresses_changed()
                 yield
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
@@ -103,17 +104,18 @@ class ScalableHandler:
                 )
             asked = asked_for(request.topic)
             await self._require(asked)
-            # No await follows: either the session opens, or it was cancelled before.
-            await trio.lowlevel.checkpoint_if_cancelled()
             session = LayoutSession(
                 request.session_id,
                 asked,
                 self._outbox,
                 self._service_url,
                 self._elections,
+                self._owners,
                 self._dags,
                 self._end_session,
             )
+            # No await follows this one: either the session opens, or it was cancelled before.
+            await self._owners.follow(asked.topic, session.addresses_changed)
             self._sessions[request.session_id] = session
             self._feeds.follow(asked.topic, session.layout_changed)
 
@@ -135,7 +137,11 @@ class ScalableHandler:
 
     def _end_session(self, session: LayoutSession) -> None:
         del self._sessions[session.session_id]
+        self._unfollow(session)
+
+    def _unfollow(self, session: LayoutSession) -> None:
         self._feeds.unfollow(session.topic, session.layout_changed)
+        self._owners.unfollow(session.topic, session.addresses_changed)
 
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_subscribe

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.cluster.segment_owners import Elsewhere
 from broker.layouts.layout import Layout
 from broker.names import NAME_BYTES_MAX, TopicName
 from broker.pulsar import acknowledging, layout_sessions, producer_sessions, sends, session, sizes
@@ -259,9 +260,11 @@ async def test_a_layout_is_encoded_once_for_all_sessions(
     encoded: list[tuple[int, str | None]] = []
     encode = layout_sessions.dag_of
 
-    def noted(layout: Layout, service_url: str, *, controller_url: str | None) -> pb.ScalableTopicDAG:
+    def noted(
+        layout: Layout, service_url: str, *, controller_url: str | None, elsewhere: Elsewhere
+    ) -> pb.ScalableTopicDAG:
         encoded.append((layout.epoch, controller_url))
-        return encode(layout, service_url, controller_url=controller_url)
+        return encode(layout, service_url, controller_url=controller_url, elsewhere=elsewhere)
 
     monkeypatch.setattr(layout_sessions, "dag_of", noted)
     await broker.controller.create_topic(TOPIC, 2, {})

@@ -1,0 +1,209 @@
+"""LOOKUP with one broker and with two: who is named, and that a lookup asks two brokers at most and changes nothing."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from broker.cluster.assignments import Why
+from broker.cluster.members import DRAINING
+from broker.cluster.ownership import claim_key
+from broker.cluster.placement import preferred
+from broker.names import TopicName
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import ABSENT, Check
+from storage.writer import Writer
+from tests.support.disk import SimulatedFiles
+from tests.support.rooms import TOPIC, Rooms, rooms
+from tests.support.wire import WireClient, connected, listening
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Type = pb.BaseCommand.Type
+Response = pb.CommandLookupTopicResponse
+ONE, TWO = "pulsar://one:6650", "pulsar://two:6650"
+
+
+async def alive(_writer: Writer) -> bool:
+    return True
+
+
+class Cluster:
+    """Two registered brokers on one store and one disk, and a client at each."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.brokers: dict[str, Rooms] = {}
+        self.clients: dict[str, WireClient] = {}
+        self.own_urls: dict[str, str] = {}
+        """Where the clients have reached the brokers."""
+
+    async def start(self, broker_id: str, files: SimulatedFiles, stack: AsyncExitStack) -> None:
+        broker = await stack.enter_async_context(rooms(self.store, files, broker_id=broker_id, is_alive=alive))
+        await broker.register()
+        listener = await stack.enter_async_context(listening(broker))
+        self.brokers[broker_id] = broker
+        self.clients[broker_id] = await stack.enter_async_context(connected(listener))
+        self.own_urls[broker_id] = f"pulsar://127.0.0.1:{listener.socket.getsockname()[1]}"
+
+    async def look(self, at: str, name: TopicName, *, authoritative: bool = False) -> pb.CommandLookupTopicResponse:
+        answer = await self.clients[at].ask(commands.lookup(str(name), 7, authoritative=authoritative))
+        assert answer.type == Type.LOOKUP_RESPONSE
+        assert answer.lookup_topic_response.request_id == 7
+        return answer.lookup_topic_response
+
+    async def found(self, at: str, name: TopicName) -> str:
+        """The broker that a client finds that begins at `at`, in two hops at most."""
+        answer = await self.look(at, name)
+        if answer.response == Response.Redirect:
+            assert answer.authoritative
+            at = answer.broker_service_url.removeprefix("pulsar://").removesuffix(":6650")
+            answer = await self.look(at, name, authoritative=True)
+        assert answer.response == Response.Connect, answer
+        here = answer.broker_service_url == self.own_urls[at]
+        return at if here else answer.broker_service_url.removeprefix("pulsar://").removesuffix(":6650")
+
+    async def produce(self, at: str, name: TopicName, producer_id: int = 1) -> pb.BaseCommand:
+        return await self.clients[at].produce(producer_id, str(name))
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    files = SimulatedFiles(seed=5)
+    async with AsyncExitStack() as stack:
+        made = Cluster()
+        await made.start("one", files, stack)
+        await made.start("two", files.process(), stack)
+        await wait_all_tasks_blocked()
+        yield made
+
+
+def placed(at: str) -> TopicName:
+    """A regular topic whose hash prefers that broker."""
+    names = (TopicName.parse(f"persistent://public/default/{number}") for number in range(100))
+    return next(name for name in names if preferred(str(name), ["one", "two"]) == at)
+
+
+async def test_one_broker_names_itself(client: WireClient, broker: Rooms) -> None:
+    """C21: as the client has reached it, for every name, and nothing is loaded or claimed by asking."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await wait_all_tasks_blocked()
+    before = broker.metadata.statistics().revision
+    own = f"pulsar://127.0.0.1:{client.socket.socket.getpeername()[1]}"
+    for name in (
+        str(TOPIC),
+        str(await broker.segment(TOPIC, 0)),
+        "segment://public/default/missing/0000-ffff-0",
+        "persistent://public/default/new",
+        "short",
+    ):
+        for authoritative in (False, True):
+            answer = (await client.ask(commands.lookup(name, 1, authoritative=authoritative))).lookup_topic_response
+            assert (answer.response, answer.broker_service_url) == (Response.Connect, own)
+            assert answer.authoritative
+    assert broker.opened == []
+    assert broker.metadata.statistics().revision == before
+
+
+async def test_a_topic_without_owner_is_placed(cluster: Cluster) -> None:
+    """C21: whichever broker is asked; asking claims nothing, and the producer makes one claim."""
+    for at, other in (("one", "two"), ("two", "one")):
+        name = placed(at)
+        redirect = await cluster.look(other, name)
+        assert (redirect.response, redirect.broker_service_url) == (Response.Redirect, f"pulsar://{at}:6650")
+        assert await cluster.found("one", name) == await cluster.found("two", name) == at
+        assert await cluster.store.get(claim_key(str(name))) is None
+        assert (await cluster.produce(at, name)).type == Type.PRODUCER_SUCCESS
+        assert await cluster.found("one", name) == await cluster.found("two", name) == at
+
+
+async def test_the_owner_is_named_by_both(cluster: Cluster) -> None:
+    """C21: also where the hash prefers the other broker, and with no second hop."""
+    name = placed("one")
+    assert (await cluster.produce("two", name)).type == Type.PRODUCER_SUCCESS
+    for authoritative in (False, True):
+        answer = await cluster.look("one", name, authoritative=authoritative)
+        assert (answer.response, answer.broker_service_url) == (Response.Connect, TWO)
+        answer = await cluster.look("two", name, authoritative=authoritative)
+        assert (answer.response, answer.broker_service_url) == (Response.Connect, cluster.own_urls["two"])
+
+
+async def test_of_two_brokers_that_both_take_a_topic_one_wins(cluster: Cluster) -> None:
+    """C21: the loser's client is told to look again, and then finds the winner."""
+    name = placed("one")
+    for at in ("one", "two"):
+        answer = await cluster.look(at, name, authoritative=True)
+        assert answer.broker_service_url == cluster.own_urls[at]
+    assert (await cluster.produce("two", name)).type == Type.PRODUCER_SUCCESS
+    lost = await cluster.produce("one", name)
+    assert (lost.type, lost.error.error) == (Type.ERROR, pb.ServiceNotReady)
+    assert TWO in lost.error.message
+    assert await cluster.found("one", name) == "two"
+
+
+async def test_the_controller_of_a_scalable_topic_is_named(cluster: Cluster) -> None:
+    """C21: and before there is one, the broker that the hash prefers."""
+    expected = preferred(str(TOPIC), ["one", "two"])
+    assert await cluster.found("one", TOPIC) == await cluster.found("two", TOPIC) == expected
+    other = "two" if expected == "one" else "one"
+    await cluster.brokers[other].elections.elect(TOPIC)
+    assert await cluster.found("one", TOPIC) == await cluster.found("two", TOPIC) == other
+
+
+async def test_an_assignment_counts_until_the_topic_is_claimed(cluster: Cluster) -> None:
+    """C21: the owner releases the topic to another broker than the hash prefers."""
+    name = placed("one")
+    await cluster.produce("one", name)
+    claim = await cluster.store.get(claim_key(str(name)))
+    assert claim is not None
+    assignments = cluster.brokers["one"].assignments
+    await assignments.assign(str(name), "two", Why.MOVE, condition=Check(claim.key, claim.version))
+    await wait_all_tasks_blocked()
+    assert await cluster.found("two", name) == "one", "it still owns the topic"
+    cluster.clients["one"].ignored.add(Type.CLOSE_PRODUCER)
+    await cluster.brokers["one"].topics.unload(name)
+    assert await cluster.found("one", name) == await cluster.found("two", name) == "two"
+    assert (await cluster.produce("two", name)).type == Type.PRODUCER_SUCCESS
+    await wait_all_tasks_blocked()
+    assert assignments.broker_for(str(name)) is None
+
+
+async def test_an_assignment_to_a_broker_that_is_gone_is_ignored(cluster: Cluster) -> None:
+    """C21: the topic is placed like any other."""
+    name = placed("one")
+    free = Check(claim_key(str(name)), ABSENT)
+    await cluster.brokers["two"].assignments.assign(str(name), "three", Why.MOVE, condition=free)
+    await wait_all_tasks_blocked()
+    assert await cluster.found("two", name) == "one"
+
+
+async def test_a_draining_broker_gets_nothing_new(cluster: Cluster) -> None:
+    """C21: it keeps naming itself for what it owns; when all drain, clients are asked to try again."""
+    owned, free = placed("one"), TOPIC.as_regular
+    await cluster.produce("one", owned)
+    await cluster.store.put(DRAINING + "one", b"{}")
+    await wait_all_tasks_blocked()
+    assert await cluster.found("two", owned) == await cluster.found("one", owned) == "one"
+    assert await cluster.found("one", free) == await cluster.found("two", free) == "two"
+    await cluster.store.put(DRAINING + "two", b"{}")
+    await wait_all_tasks_blocked()
+    for authoritative in (False, True):
+        answer = await cluster.look("two", free, authoritative=authoritative)
+        assert (answer.response, answer.error) == (Response.Failed, pb.ServiceNotReady)
+        assert "draining" in answer.message
+
+
+async def test_a_claim_of_a_broker_that_is_gone(cluster: Cluster) -> None:
+    """C21: until its session ends, clients are asked to try again; then the topic is placed again."""
+    name = placed("two")
+    await cluster.produce("two", name)
+    await cluster.store.delete("/brokers/two")
+    await wait_all_tasks_blocked()
+    answer = await cluster.look("one", name)
+    assert (answer.response, answer.error) == (Response.Failed, pb.ServiceNotReady)
+    assert "two" in answer.message
+    await cluster.brokers["two"].session.close()
+    assert await cluster.found("one", name) == "one"
+    await cluster.store.put(claim_key(str(name)), b"\xff")
+    assert (await cluster.look("one", name)).error == pb.ServiceNotReady, "E11: a damaged claim is somebody's"

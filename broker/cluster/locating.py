@@ -44,6 +44,7 @@ class NotNow(NamedTuple):
     """No broker serves the topic at the moment. The client should look it up again later."""
 
     reason: str
+    """Whole sentences for the client's user."""
 
 
 Answer = Here | At | Redirect | NotNow
@@ -73,13 +74,13 @@ def decide(
             return Here()
         if owner in members:
             return At(members[owner].service_url)
-        return NotNow(f"{name} is owned by {owner}, which has ended; its claim ends with its session")
+        return NotNow(f"{name} is owned by {owner}, which has ended. Look it up again when its session has ended.")
     if candidate is None:
-        return NotNow(f"no broker takes {name}, because all brokers are draining")
+        return NotNow(f"No broker takes {name}, because all brokers are draining. Look it up again later.")
     if candidate == me:
         return Here()
     if not authoritative:
         return Redirect(members[candidate].service_url)
     if members[me].is_draining:
-        return NotNow(f"{me} is draining and does not take {name}")
+        return NotNow(f"{me} is draining and does not take {name}. Look it up again.")
     return Here()

@@ -5,8 +5,8 @@ together (write, sync, check the fence) into one function, because a change of t
 `Files` is a `Protocol`, because there is a second disk: `tests/support/disk.py` forgets, tears and reorders unsynced
 writes. So recovery is tested against everything that disks may do.
 
-What is durable when: bytes of a file after `File.sync`; names (creation, rename, removal) after `Files.sync_dir` of
-their directory; nothing else.
+What is durable when: bytes of a file after `File.sync`; names (creation, link, rename, removal) after `Files.sync_dir`
+of their directory; nothing else.
 
 Left out on purpose: memory mapping (its faults arrive as signals), and appending at "the end" (every write names its
 offset, so repeating it is harmless).
@@ -55,7 +55,7 @@ class AlreadyLocked(OSError):
 
 
 class Lock(Protocol):
-    """A held lock."""
+    """A held lock. It belongs to the file, not to its path: it stays held when the file gets another name or none."""
 
     @property
     def name(self) -> str:
@@ -136,17 +136,31 @@ class Files(Protocol):
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file, replacing an existing one, in one step."""
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name, in one step. The file keeps its first name.
+
+        A file that is written and synced before it is linked appears under `target` whole or not at all.
+
+        Raises:
+            FileExistsError: `target` exists, which decides between two concurrent callers.
+            FileNotFoundError: `source` is absent.
+            DiskFull: the directory cannot take the name.
+        """
+
     def remove(self, path: Path) -> None:
         """Remove a file's name. Open descriptors can still read it."""
 
     def sync_dir(self, path: Path) -> None:
-        """Return once every creation, rename and removal in this directory is durable."""
+        """Return once every creation, link, rename and removal in this directory is durable."""
 
-    def lock(self, path: Path) -> Lock:
+    def lock(self, path: Path, *, shared: bool = False) -> Lock:
         """Lock this file, and make it if it is absent. The operating system releases the lock when the process ends.
 
+        Any number of callers may hold a `shared` lock at once. Otherwise the lock has one holder.
+
         Raises:
-            AlreadyLocked: another holder has it.
+            AlreadyLocked: another holder has it, and one of the two locks is not shared.
+            DiskFull: the file cannot be made.
         """
 
     async def run(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
@@ -259,13 +273,14 @@ class DiskFile:
 
 
 class DiskLock:
-    """A lock by `flock`, on a file that stays. A shared lock needs an existing file, and excludes exclusive ones."""
+    """A lock by `flock`."""
 
     __slots__ = ("_fd", "name")
 
-    def __init__(self, path: Path, *, shared: bool = False) -> None:
-        flags = os.O_RDONLY if shared else os.O_RDWR | os.O_CREAT
-        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    def __init__(self, path: Path, *, shared: bool, create: bool) -> None:
+        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
+        with _telling_full(path):
+            self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as held:
@@ -333,6 +348,11 @@ class DiskFiles:
         with _telling_full(target):
             source.replace(target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """See `Files`."""
+        with _telling_full(target):
+            target.hardlink_to(source)
+
     def remove(self, path: Path) -> None:
         """See `Files`."""
         path.unlink()
@@ -345,9 +365,9 @@ class DiskFiles:
         finally:
             os.close(fd)
 
-    def lock(self, path: Path) -> DiskLock:
+    def lock(self, path: Path, *, shared: bool = False) -> DiskLock:
         """See `Files`."""
-        return DiskLock(path)
+        return DiskLock(path, shared=shared, create=True)
 
     async def run(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
         """See `Files`."""
@@ -370,10 +390,7 @@ class DiskFiles:
 
 
 class ReadOnlyFiles(DiskFiles):
-    """The same files for readers. Every call that would change a file or directory raises.
-
-    Its locks are shared: several readers may hold one, and no writer gets it before the last reader has released it.
-    """
+    """The same files for readers. Every call that would change a file or directory raises."""
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> DiskFile:
         """See `Files`. The opened file refuses writes."""
@@ -389,18 +406,22 @@ class ReadOnlyFiles(DiskFiles):
         """Refused."""
         raise _read_only(source)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Refused."""
+        raise _read_only(source)
+
     def remove(self, path: Path) -> None:
         """Refused."""
         raise _read_only(path)
 
-    def lock(self, path: Path) -> DiskLock:
-        """Take a shared lock.
+    def lock(self, path: Path, *, shared: bool = False) -> DiskLock:
+        """See `Files`. The file must exist.
 
         Raises:
-            AlreadyLocked: another holder has an exclusive one.
+            AlreadyLocked: another holder has it, and one of the two locks is not shared.
             FileNotFoundError: there is no such file.
         """
-        return DiskLock(path, shared=True)
+        return DiskLock(path, shared=shared, create=False)
 
 
 @contextmanager

@@ -303,7 +303,7 @@ def inspect(files: Files, data_dir: Path) -> Iterator[Inspection]:
     lock: Lock | None = None
     # There is no lock file. The folder is a copy, and nobody has it open.
     with suppress(FileNotFoundError):
-        lock = files.lock(directory / "lock")
+        lock = files.lock(directory / "lock", shared=True)
     try:
         yield Inspection(files, directory)
     finally:

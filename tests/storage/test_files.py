@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from storage.files import AlreadyLocked, DiskFiles, Files, ReadOnlyFiles
+from storage.files import AlreadyLocked, DiskFiles, DiskFull, Files, ReadOnlyFiles
 from tests.support.disk import PowerLost, SimulatedFiles
 
 
@@ -99,6 +99,26 @@ def test_a_removed_file_stays_readable_for_who_has_it_open(place: tuple[Files, P
     file.close()
 
 
+def test_a_second_name_is_the_same_file(place: tuple[Files, Path]) -> None:
+    """C1: of two callers that make one name, one succeeds, and neither changes what the other made."""
+    files, folder = place
+    file = files.open(folder / "mine", create=True)
+    file.write_at(0, b"whole")
+    file.close()
+    files.open(folder / "other", create=True).close()
+    files.link(folder / "mine", folder / "target")
+    for late in ("other", "mine"):
+        with pytest.raises(FileExistsError):
+            files.link(folder / late, folder / "target")
+    with pytest.raises(FileNotFoundError):
+        files.link(folder / "absent", folder / "second")
+    assert files.names(folder) == ["mine", "other", "target"]
+    files.remove(folder / "mine")
+    linked = files.open(folder / "target")
+    assert linked.read_at(0, 9) == b"whole"
+    linked.close()
+
+
 def test_a_lock_has_one_holder(place: tuple[Files, Path]) -> None:
     files, folder = place
     lock = files.lock(folder / "lock")
@@ -107,6 +127,38 @@ def test_a_lock_has_one_holder(place: tuple[Files, Path]) -> None:
     lock.close()
     lock.close()
     files.lock(folder / "lock").close()
+    assert files.names(folder) == ["lock"]
+
+
+def test_a_shared_lock_has_many_holders(place: tuple[Files, Path]) -> None:
+    """C22: a release that shares the lock and one that wants it alone keep each other out."""
+    files, folder = place
+    first, second = files.lock(folder / "lock", shared=True), files.lock(folder / "lock", shared=True)
+    for each in (first, second):
+        with pytest.raises(AlreadyLocked):
+            files.lock(folder / "lock")
+        each.close()
+    alone = files.lock(folder / "lock")
+    with pytest.raises(AlreadyLocked):
+        files.lock(folder / "lock", shared=True)
+    alone.close()
+    files.lock(folder / "lock", shared=True).close()
+
+
+def test_a_lock_belongs_to_the_file(place: tuple[Files, Path]) -> None:
+    """Whoever removes a lock's file lets another process take a lock of the same path, but of another name."""
+    files, folder = place
+    held = files.lock(folder / "lock")
+    files.remove(folder / "lock")
+    another = files.lock(folder / "lock")
+    assert another.name != held.name
+    held.close()
+    with pytest.raises(AlreadyLocked):
+        files.lock(folder / "lock")
+    another.close()
+    again = files.lock(folder / "lock")
+    assert again.name == another.name
+    again.close()
 
 
 def test_who_only_looks_changes_nothing(tmp_path: Path) -> None:
@@ -124,6 +176,7 @@ def test_who_only_looks_changes_nothing(tmp_path: Path) -> None:
         lambda: looked_at.preallocate(4096),
         lambda: looking.open(tmp_path / "g", create=True),
         lambda: looking.rename(tmp_path / "f", tmp_path / "g"),
+        lambda: looking.link(tmp_path / "f", tmp_path / "g"),
         lambda: looking.remove(tmp_path / "f"),
         lambda: looking.make_dir(tmp_path / "d"),
     ):
@@ -137,12 +190,12 @@ def test_many_may_look_while_nobody_writes(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     looking = ReadOnlyFiles()
     with pytest.raises(FileNotFoundError):
-        looking.lock(lock)
+        looking.lock(lock, shared=True)
     writer = DiskFiles().lock(lock)
     with pytest.raises(AlreadyLocked):
-        looking.lock(lock)
+        looking.lock(lock, shared=True)
     writer.close()
-    first, second = looking.lock(lock), looking.lock(lock)
+    first, second = looking.lock(lock, shared=True), looking.lock(lock, shared=True)
     first.close()
     with pytest.raises(AlreadyLocked):
         DiskFiles().lock(lock)
@@ -237,6 +290,41 @@ def test_a_failed_sync_may_lose_what_a_later_one_claims_to_keep(disk: SimulatedF
     assert len(file.read_at(0, 9_999)) == 5_120
     assert found.count(b"x") % 512 == 0
     assert 0 < found.count(b"x") < 5_120
+
+
+def test_a_link_survives_with_what_was_synced(disk: SimulatedFiles) -> None:
+    file = disk.open(FILE, create=True)
+    file.write_at(0, b"whole")
+    file.sync()
+    disk.link(FILE, Path("/d/second"))
+    disk.remove(FILE)
+    found = {tuple(disk.crash(keep=0.7).names(Path("/d"))) for _ in range(200)}
+    assert found == {(), ("f",), ("f", "second"), ("second",)}
+    disk.sync_dir(Path("/d"))
+    file.write_at(0, b"WHOLE")
+    survivor = disk.crash(keep=0.0)
+    assert survivor.names(Path("/d")) == ["second"]
+    assert survivor.content(Path("/d/second")) == b"whole"
+
+
+def test_a_full_disk_takes_no_further_name(disk: SimulatedFiles) -> None:
+    disk.open(FILE, create=True).write_at(0, b"12345")
+    disk.set_capacity(5)
+    for change in (lambda: disk.link(FILE, Path("/d/second")), lambda: disk.lock(Path("/d/lock"))):
+        with pytest.raises(DiskFull):
+            change()
+    assert disk.names(Path("/d")) == ["f"]
+
+
+def test_locks_end_with_their_process(disk: SimulatedFiles) -> None:
+    """The lock's name stays the same until the machine restarts."""
+    path = Path("/d/lock")
+    held = disk.lock(path)
+    disk.sync_dir(path.parent)
+    with pytest.raises(AlreadyLocked):
+        disk.process().lock(path)
+    assert disk.kill().lock(path).name == held.name
+    assert disk.crash().lock(path).name != held.name
 
 
 def test_power_is_lost_for_good(disk: SimulatedFiles) -> None:

@@ -20,6 +20,9 @@ Faults, all decided by the seed:
   `run`, as SIGSTOP would, until `resume()`. `before` is called with every operation, so that another process can act
   between two operations.
 
+A lock belongs to the file, not to its path, as with `flock`. Locks end with `kill()` and `crash()`; `forget_locks()`
+releases all of them.
+
 Synced data is kept. The disk does not invent or move sectors, and reads do not fail by themselves.
 """
 
@@ -27,6 +30,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from errno import EIO, ENOSPC
+from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
 
@@ -51,11 +55,15 @@ class PowerLost(OSError):
     """The simulated machine is off, so nothing that this process does reaches the disk."""
 
 
+_inode_numbers = count()
+
+
 @dataclass(eq=False)
 class _Inode:
     content: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
+    number: int = field(default_factory=_inode_numbers.__next__)
 
 
 @dataclass(eq=False)
@@ -83,7 +91,7 @@ class _Disk:
         self.capacity_bytes: int | None = None
         self.random = random.Random(seed)
         self.directories: dict[Path, _Directory] = {Path("/"): _Directory()}
-        self.locked: set[Path] = set()
+        self.locks: list[_SimulatedLock] = []
         self.faults: list[_Fault] = []
         self.operations = 0
         self.power_lost_at: int | None = None
@@ -195,19 +203,18 @@ class SimulatedFile:
 
 
 class _SimulatedLock:
-    def __init__(self, disk: _Disk, path: Path) -> None:
+    def __init__(self, disk: _Disk, inode: _Inode, *, shared: bool) -> None:
         self._disk = disk
-        self._path = path
-        self._held = True
+        self.inode = inode
+        self.shared = shared
 
     @property
     def name(self) -> str:
-        return f"simulated:{id(self._disk)}:{self._path}"
+        return f"simulated:{self.inode.number}"
 
     def close(self) -> None:
-        if self._held:
-            self._disk.locked.discard(self._path)
-        self._held = False
+        if self in self._disk.locks:
+            self._disk.locks.remove(self)
 
 
 class SimulatedFiles:
@@ -240,14 +247,8 @@ class SimulatedFiles:
         if inode is None:
             if not create:
                 raise FileNotFoundError(2, "no such file", str(path))
-            if not self.fitting(1):
-                raise DiskFull(ENOSPC, "simulated full disk", str(path))
-            inode = made = _Inode()
-
-            def link(entries: dict[str, _Inode]) -> None:
-                entries[path.name] = made
-
-            directory.change(link)
+            inode = _Inode()
+            self._add_name(path, inode)
         return SimulatedFile(self, path, inode)
 
     def names(self, directory: Path) -> list[str]:
@@ -277,6 +278,13 @@ class SimulatedFiles:
 
         self._disk.directory(source.parent).change(move)
 
+    def link(self, source: Path, target: Path) -> None:
+        self.step("link", source)
+        inode = self._disk.inode(source)
+        if target.name in self._disk.directory(target.parent).entries:
+            raise FileExistsError(17, "exists", str(target))
+        self._add_name(target, inode)
+
     def remove(self, path: Path) -> None:
         self.step("remove", path)
         self._disk.inode(path)
@@ -292,12 +300,26 @@ class SimulatedFiles:
         directory.durable = dict(directory.entries)
         directory.unsynced.clear()
 
-    def lock(self, path: Path) -> _SimulatedLock:
+    def lock(self, path: Path, *, shared: bool = False) -> _SimulatedLock:
         self.step("lock", path)
-        if path in self._disk.locked:
+        inode = self._disk.directory(path.parent).entries.get(path.name)
+        if inode is None:
+            inode = _Inode()
+            self._add_name(path, inode)
+        if any(held.inode is inode and not (held.shared and shared) for held in self._disk.locks):
             raise AlreadyLocked(11, "the lock is held elsewhere", str(path))
-        self._disk.locked.add(path)
-        return _SimulatedLock(self._disk, path)
+        lock = _SimulatedLock(self._disk, inode, shared=shared)
+        self._disk.locks.append(lock)
+        return lock
+
+    def _add_name(self, path: Path, inode: _Inode) -> None:
+        if not self.fitting(1):
+            raise DiskFull(ENOSPC, "simulated full disk", str(path))
+
+        def add(entries: dict[str, _Inode]) -> None:
+            entries[path.name] = inode
+
+        self._disk.directory(path.parent).change(add)
 
     async def run(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
         await trio.lowlevel.checkpoint()
@@ -327,7 +349,7 @@ class SimulatedFiles:
 
     def forget_locks(self) -> None:
         """Forget every lock, as when the locks lived on another machine."""
-        self._disk.locked.clear()
+        self._disk.locks.clear()
 
     def fail(
         self,

@@ -210,7 +210,7 @@ async def test_a_snapshot_is_taken_when_asked_for(disk: SimulatedFiles) -> None:
         assert [(each.revision, each.sequence) for each in taken] == [(1, 2), (2, 3)]
         assert taken[1].size_bytes == store.statistics().extra["snapshot_bytes"]
         names = disk.names(DIRECTORY)
-        assert names == [f"{3:020}.snapshot", f"{4:020}.log"]
+        assert names == [f"{3:020}.snapshot", f"{4:020}.log", "lock"]
         # Taking another of the same state is no error.
         assert await store.take_snapshot() == taken[1]
     assert len(await content(disk.crash(keep=0.0))) == 2

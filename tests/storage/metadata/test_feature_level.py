@@ -140,7 +140,7 @@ async def test_a_downgrade_snapshot_is_for_the_release_before(
     assert isinstance(info, SnapshotInfo)
     assert (info.feature_level, info.revision, info.records) == (1, 4, 104)
     assert info.size_bytes == len(disk.content(info.path))
-    assert disk.names(DIRECTORY) == [info.path.name, f"{info.sequence + 1:020}.log"]
+    assert disk.names(DIRECTORY) == [info.path.name, f"{info.sequence + 1:020}.log", "lock"]
     assert markers(disk, info.path) == []
     disk = disk.crash(keep=0.0)
     with monkeypatch.context() as older:

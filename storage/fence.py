@@ -1,9 +1,8 @@
 """The fence of a journal: it makes sure that the old writer confirms nothing after a new writer has begun.
 
-Fences are files `fence-<epoch>` in the journal's folder. A writer takes the next free epoch by creating its file,
-durably. Only then does it read what the writer before it left. After every sync, before it confirms, a writer checks
-whether the next epoch's file exists. If so, a new writer has begun to read and may have missed what was just written,
-so the old writer does not confirm it.
+A writer takes the next free epoch by making its fence, durably (`storage.epoch_files`). Only then does it read what
+the writer before it left. After every sync, before it confirms, a writer checks whether a later fence exists. If so, a
+new writer has begun to read and may have missed what was just written, so the old writer does not confirm it.
 
 Why files and not the operating system's lock: a lock ends with its process, but a stopped process keeps it. A stopped
 writer that wakes up later must learn that it was replaced (D2).
@@ -14,19 +13,17 @@ whole or not at all. The writer notes a journal file after making it and before 
 file before removing it.
 """
 
-import re
 import threading
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
+from storage.epoch_files import EpochFiles, EpochTaken, TakenEpoch
 from storage.errors import Fenced, FenceDamaged
 from storage.files import Files
-from storage.sector import SECTOR, decode_sector, encode_sector
+from storage.sector import decode_sector, encode_sector
 from storage.writer import Epoch
-
-_NAME: Final = re.compile(r"fence-(\d{10})")
 
 
 class Owner(NamedTuple):
@@ -93,15 +90,17 @@ class EpochRecord(NamedTuple):
 class Fence:
     """One writer's epoch."""
 
-    __slots__ = ("_files", "_guard", "_mine", "_next", "_record", "epoch")
+    __slots__ = ("_guard", "_record", "_taken")
 
-    def __init__(self, files: Files, directory: Path, epoch: int, record: EpochRecord) -> None:
-        self._files = files
-        self.epoch = epoch
-        self._mine = _path(directory, epoch)
-        self._next = _path(directory, epoch + 1)
+    def __init__(self, taken: TakenEpoch, record: EpochRecord) -> None:
+        self._taken = taken
         self._record = record
         self._guard = threading.Lock()
+
+    @property
+    def epoch(self) -> int:
+        """Its number."""
+        return self._taken.epoch
 
     @property
     def stream(self) -> int:
@@ -114,9 +113,9 @@ class Fence:
         Raises:
             Fenced: a later writer has.
         """
-        # Old fences are removed in rising order, so checking in this order cannot miss one between two removals.
-        if self._files.exists(self._next) or not self._files.exists(self._mine):
-            raise Fenced(f"another process took over the journal in {self._mine.parent}, which was epoch {self.epoch}")
+        if not self._taken.is_newest():
+            where = self._taken.path.parent
+            raise Fenced(f"another process took over the journal in {where}, which was epoch {self.epoch}")
 
     def note_made(self, number: int, file_bytes: int) -> None:
         """Note that this journal file exists, with this size, and may be written to. Durable on return. Blocks.
@@ -149,68 +148,47 @@ class Fence:
 
     def _write(self, record: EpochRecord) -> None:
         try:
-            file = self._files.open(self._mine)
+            self._taken.rewrite(record.encode())
         except FileNotFoundError:
             self.check()
             raise
-        try:
-            file.write_at(0, record.encode())
-            file.sync()
-        finally:
-            file.close()
         self._record = record
 
 
 def claim(files: Files, directory: Path, owner: Owner) -> Fence:
     """Take the next epoch. Durable on return. From then on, the writer before confirms nothing. Blocks."""
-    epoch = max(_epochs(files, directory), default=0)
+    fences = EpochFiles(files, directory)
     record = EpochRecord(owner)
     while True:
-        epoch += 1
         try:
-            file = files.open(_path(directory, epoch), create=True, exclusive=True)
-        except FileExistsError:
+            taken = fences.make(fences.highest() + 1, record.encode(), owner.stream)
+        except EpochTaken:
             continue
-        try:
-            file.write_at(0, record.encode())
-            file.sync()
-        finally:
-            file.close()
-        files.sync_dir(directory)
-        return Fence(files, directory, epoch, record)
+        return Fence(taken, record)
 
 
 def remove_older(files: Files, directory: Path, fence: Fence) -> None:
     """Remove the fences below this one, the oldest first. Blocks."""
-    for epoch in sorted(_epochs(files, directory)):
-        if epoch < fence.epoch:
-            files.remove(_path(directory, epoch))
+    EpochFiles(files, directory).remove_below(fence.epoch)
 
 
 def read_epochs(files: Files, directory: Path) -> dict[int, EpochRecord]:
     """The contents of the fences, by epoch, rising. Blocks.
 
-    An empty fence file is left out, because its writer died while making it.
+    An empty fence is left out, because nobody ever held it.
 
     Raises:
         FenceDamaged: a fence file is damaged.
     """
+    fences = EpochFiles(files, directory)
     found = {}
-    for epoch in sorted(_epochs(files, directory)):
-        path = _path(directory, epoch)
+    for epoch in fences.epochs():
         try:
-            file = files.open(path)
-        except FileNotFoundError:
-            continue  # A later writer has removed it meanwhile.
-        try:
-            data = file.read_at(0, SECTOR)
-        finally:
-            file.close()
-        if data.strip(b"\0"):
-            try:
-                found[epoch] = EpochRecord.decode(data)
-            except ValueError as damaged:
-                raise FenceDamaged(path, str(damaged)) from damaged
+            record = fences.read(epoch, EpochRecord.decode)
+        except ValueError as damaged:
+            raise FenceDamaged(fences.path(epoch), str(damaged)) from damaged
+        if record is not None:
+            found[epoch] = record
     return found
 
 
@@ -224,11 +202,3 @@ def newest_begun(files: Files, directory: Path, *, below: int) -> tuple[int, Epo
     """
     begun = [(epoch, record) for epoch, record in read_epochs(files, directory).items() if record.has_begun]
     return next((each for each in reversed(begun) if each[0] < below), None)
-
-
-def _path(directory: Path, epoch: int) -> Path:
-    return directory / f"fence-{epoch:010d}"
-
-
-def _epochs(files: Files, directory: Path) -> list[int]:
-    return [int(match[1]) for name in files.names(directory) if (match := _NAME.fullmatch(name))]

@@ -122,6 +122,23 @@ def test_two_who_claim_at_once_get_different_epochs(files: SimulatedFiles, folde
         rivals[0].check()
 
 
+def test_d2_a_claimer_that_slept_finds_a_later_claim(files: SimulatedFiles, folder: Path) -> None:
+    """D2: others claim after it chose its number, and remove the fences that would have told it."""
+    rival = files.process()
+    rivals: list[Fence] = []
+
+    def overtake(operation: str, _path: Path) -> None:
+        if operation == "open" and not rivals:
+            rivals.extend(claim(rival, folder, OWNER) for _ in range(3))
+            remove_older(rival, folder, rivals[-1])
+
+    files.before = overtake
+    sleeper = claim(files, folder, OWNER)
+    assert sleeper.epoch > rivals[-1].epoch
+    with pytest.raises(Fenced):
+        rivals[-1].check()
+
+
 def test_a_claim_survives_a_power_loss(files: SimulatedFiles, folder: Path) -> None:
     claim(files, folder, OWNER)
     survivor = files.crash(keep=0.0)

@@ -205,7 +205,17 @@ STORIES: dict[str, list[Callable[[MemoryStore], Story]]] = {
     "/producers/": [producers],
 }
 
-WRITTEN_WHOLE = ("/owners/", "/brokers/", "/segment-load/", "/retention/", "/txn/op/", "/cluster", "/ids/")
+WRITTEN_WHOLE = (
+    "/assignments/",
+    "/brokers/",
+    "/cluster",
+    "/draining/",
+    "/ids/",
+    "/owners/",
+    "/retention/",
+    "/segment-load/",
+    "/txn/op/",
+)
 """Records that nobody changes, that hold a number alone, or that their writer replaces by its own: claims, samples."""
 
 

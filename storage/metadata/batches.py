@@ -167,18 +167,27 @@ def read_batches(data: bytes, after: Point, *, begin: int = 0) -> Iterator[Batch
     yield batch
 
 
-def place_before(data: bytes) -> Point | None:
-    """The place in the log that a file's first batch says it follows.
+class Link(NamedTuple):
+    """What the header of one batch says, whether or not the batch is whole."""
 
-    None if the file does not begin with a whole header.
+    before: Point
+    """The place in the log that the batch follows."""
+    after: Point
+    """The place in the log behind it."""
+    size: int
+    """The bytes from this header to the next one."""
 
-    For tools that read one file alone. Recovery knows the place from what it has read before.
+
+def link_at(data: bytes, place: int = 0) -> Link | None:
+    """What the batch header at `place` says; None if there is no whole one.
+
+    For reading a file without what comes before it. Recovery knows the place from what it has read.
     """
-    header = _header_at(data, 0)
+    header = _header_at(data, place)
     if header is None:
         return None
-    _crc, previous_crc, sequence, *_rest = header
-    return Point(sequence - 1, previous_crc)
+    crc, previous_crc, sequence, _confirmed, size, _empty, _records = header
+    return Link(Point(sequence - 1, previous_crc), Point(sequence, crc), HEADER_BYTES + size)
 
 
 def _batch_at(data: bytes, place: int, begin: int, after: Point) -> Batch | Damage:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from storage.files import Files, Lock
 from storage.metadata import snapshots
-from storage.metadata.batches import BEGINNING, HEADER_BYTES, Point, place_before
+from storage.metadata.batches import BEGINNING, HEADER_BYTES, Point, link_at
 from storage.metadata.image import Image
 from storage.metadata.log import CorruptMetadata, FileRead, Reader, is_closed, log_paths, missing_after, read_file
 from storage.metadata.opening import metadata_directory
@@ -132,7 +132,8 @@ class Inspection:
         """The place at which a log file says it begins; None if it does not begin with a whole header."""
         file = self._files.open(path)
         try:
-            return place_before(file.read_at(0, HEADER_BYTES))
+            link = link_at(file.read_at(0, HEADER_BYTES))
+            return None if link is None else link.before
         finally:
             file.close()
 

@@ -11,10 +11,11 @@ from storage.metadata.batches import (
     Batch,
     Body,
     Damage,
+    Link,
     Point,
     encode_batches,
+    link_at,
     pack,
-    place_before,
     read_batches,
 )
 from storage.sector import SECTOR
@@ -239,11 +240,18 @@ def test_change_sets_share_batches_and_are_never_divided() -> None:
     assert all(len(body.data) <= BATCH_BYTES_MAX for body in bodies if body.data[:1] == b"s")
 
 
-def test_a_files_first_batch_says_what_it_follows() -> None:
+def test_a_header_says_what_its_batch_follows() -> None:
     """Tools that read one file alone need it."""
     _, before = encode_batches(BEGINNING, [Body(b"a", 1)], confirmed=0, offset=0)
-    data, _ = encode_batches(before, [Body(b"b", 1), Body(b"c", 1)], confirmed=1, offset=0)
-    assert place_before(data + bytes(100)) == before
-    assert place_before(encode_batches(BEGINNING, [Body(b"a", 1)], confirmed=0, offset=0)[0]) == BEGINNING
+    data, after = encode_batches(before, [Body(b"b" * 9000, 1), Body(b"c", 1)], confirmed=1, offset=0)
+    first = link_at(data + bytes(100))
+    assert first is not None
+    assert first.before == before
+    second = link_at(data, first.size)
+    assert second is not None
+    assert second == Link(first.after, after, len(data) - first.size)
+    alone = link_at(encode_batches(BEGINNING, [Body(b"a", 1)], confirmed=0, offset=0)[0])
+    assert alone is not None
+    assert alone.before == BEGINNING
     for nothing in (b"", bytes(1000), data[1:], data[:10]):
-        assert place_before(nothing) is None
+        assert link_at(nothing) is None

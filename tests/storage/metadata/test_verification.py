@@ -8,7 +8,7 @@ import pytest
 from storage.files import DiskFiles, Files, ReadOnlyFiles
 from storage.metadata import log as log_module
 from storage.metadata import snapshots
-from storage.metadata.batches import BEGINNING, Body, Point, encode_batches, place_before
+from storage.metadata.batches import BEGINNING, Body, Point, encode_batches, link_at
 from storage.metadata.inspection import FoundBatch, inspect
 from storage.metadata.log import CorruptMetadata
 from storage.metadata.offline import write_snapshot
@@ -122,9 +122,9 @@ async def test_a_snapshot_is_held_against_the_log_that_led_to_it(data: Path) -> 
 
 def point_before(path: Path, batch: FoundBatch) -> Point:
     """Return where a batch of the file begins, in the log."""
-    said = place_before(path.read_bytes()[batch.offset :])
-    assert said is not None
-    return said
+    link = link_at(path.read_bytes(), batch.offset)
+    assert link is not None
+    return link.before
 
 
 def point_after(data: Path) -> Point:

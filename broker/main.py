@@ -22,7 +22,7 @@ from broker.front_ends import ENTRY_CODECS, Ready, open_front_ends
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import open_metadata
 from broker.metadata_sessions import serve_sessions
-from broker.registration import register_broker
+from broker.registration import register_broker, require_local_folders
 from storage.clock import SteadyClock
 from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.files import DiskFiles
@@ -55,6 +55,7 @@ async def serve(
     Raises:
         TooFewDescriptors: the process may not open enough files.
         ListenerError: the broker cannot listen on an address.
+        NetworkFileSystem: a folder is on a network file system; nothing was changed.
         AlreadyLocked, DataFolderInUse, BrokerRuns: another process uses the same data, or has the same broker id.
         IdentityMismatch: data folder and metadata do not belong together; nothing was changed.
         CorruptMetadata, JournalDamaged: a file is damaged; the message names it.
@@ -64,6 +65,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         front_ends = await stack.enter_async_context(open_front_ends(settings))
         files = DiskFiles()
+        await files.run(require_local_folders, settings)
         metadata = await stack.enter_async_context(open_metadata(settings, files))
         registration = await register_broker(
             settings,

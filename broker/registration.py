@@ -1,9 +1,10 @@
 """Registers a broker at its start: in one cluster, with one data folder, as the only process with its id.
 
 The steps have this order, and each is done before anything that it protects is changed:
-1. Check that folder, journal and metadata root belong together (`storage.identity`).
-2. Lock the broker's folder. This fails at once if a broker with this id runs there.
-3. Open a session, and register the broker's id (`cluster.membership`).
+1. Check that the data folder is on no network file system (`storage.file_systems`). The metadata store opens behind it.
+2. Check that folder, journal and metadata root belong together (`storage.identity`).
+3. Lock the broker's folder. This fails at once if a broker with this id runs there.
+4. Open a session, and register the broker's id (`cluster.membership`).
 
 Only then is the journal fenced and replayed.
 """
@@ -14,9 +15,11 @@ from typing import NamedTuple
 from broker.cluster.membership import Membership
 from broker.config import BrokerSettings
 from broker.metadata_place import place_of
-from storage.broker_home import BrokerHome
+from storage.broker_home import BrokerHome, journal_dir
+from storage.file_systems import mount_table, require_local
 from storage.files import Files
 from storage.identity import join_cluster
+from storage.metadata.opening import metadata_directory
 from storage.metadata.store import MetadataStore, Session
 
 
@@ -26,6 +29,17 @@ class BrokerRegistration(NamedTuple):
     home: BrokerHome
     session: Session
     membership: Membership
+
+
+def require_local_folders(settings: BrokerSettings) -> None:
+    """Check the file systems of the broker's folders. Changes nothing. Blocks.
+
+    Raises:
+        NetworkFileSystem: a folder is on one that cannot be used.
+    """
+    data = settings.data_dir
+    folders = (data, metadata_directory(data), data / "ledgers", journal_dir(data, settings.broker_id))
+    require_local(folders, mount_table())
 
 
 async def register_broker(

@@ -4,6 +4,7 @@ from broker.config import BrokerSettings
 from broker.errors import StartError
 from broker.metadata_setting import EMBEDDED
 from storage.errors import DataFolderInUse, IdentityMismatch, JournalContended, JournalDamaged, LedgerFailed
+from storage.file_systems import NetworkFileSystem
 from storage.files import AlreadyLocked, DiskFull
 from storage.metadata.log import CorruptMetadata
 from storage.metadata.store import MetadataError, StoreUnavailable
@@ -17,6 +18,8 @@ def operator_message(error: BaseException, settings: BrokerSettings) -> str | No
     match error:
         case StartError() | JournalDamaged() | IdentityMismatch() | JournalContended():
             return str(error)
+        case NetworkFileSystem():
+            return f"{error}."
         case CorruptMetadata():
             return f"{error}. Nothing was changed. Restore the folder {error.path.parent} from a backup."
         case DataFolderInUse():

@@ -8,11 +8,13 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import broker.main
+import broker.registration
 from broker.addresses import Address
 from broker.config import BrokerSettings, load_settings
 from broker.front_ends import Ready
 from broker.main import serve
 from broker.startup_errors import operator_message
+from storage.file_systems import NetworkFileSystem
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
 from tests.support.wire import WireClient
@@ -64,6 +66,22 @@ async def open_topic(client: WireClient) -> None:
     assert (await client.ask(commands.producer(PLAIN, 1, 5))).type == Type.PRODUCER_SUCCESS
     assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 6))).type == Type.SUCCESS
     await client.send(commands.flow(1, 1000))
+
+
+async def test_a_data_folder_on_a_network_file_system_is_refused(
+    files: SimulatedFiles, settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E20: in one sentence, before anything is made there; also if only the journals are there."""
+    for folder in ("/data", "/data/brokers"):
+        table = f"21 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 21 0:50 / {folder} rw - nfs4 host:/a rw\n"
+        monkeypatch.setattr(broker.registration, "mount_table", lambda table=table: table)
+        with pytest.raises(NetworkFileSystem) as refused:
+            await serve(settings, "test", trio.Event())
+        sentence = operator_message(refused.value, settings)
+        assert sentence is not None
+        assert f"host:/a of kind nfs4, mounted at {folder}. There" in sentence
+        assert sentence.endswith(" a disk of this machine.")
+        assert not files.exists(settings.data_dir)
 
 
 @pytest.mark.parametrize("kind", ["metadata", "journal"])

@@ -32,20 +32,26 @@ class Locator:
             StoreUnavailable: the store did not say who owns it.
         """
         text = str(name)
-        held = await self._metadata.get(claim_key(text))
+        seat = text if name.segment is None else str(name.scalable_topic)
+        claims = (await self._metadata.fresh({claim_key(text), claim_key(seat)})).records
+        owner, together = (_owner(claims[claim_key(claimed)]) for claimed in (text, seat))
         members = self._members.live
+        # A topic's controller opens its segments itself, so those without an owner are placed where it is.
+        assigned = self._assignments.broker_for(text) or together
         return decide(
             text,
-            owner=None if held is None else _owner(held),
+            owner=owner,
             members=members,
             me=self._me,
-            candidate=choose(text, members, assigned=self._assignments.broker_for(text)),
+            candidate=choose(seat, members, assigned=assigned),
             authoritative=authoritative,
         )
 
 
-def _owner(claim: Record) -> str:
+def _owner(claim: Record | None) -> str | None:
     """Return the id of the broker that has the claim; no broker's id if the claim is damaged."""
+    if claim is None:
+        return None
     try:
         return str(orjson.loads(claim.value)["broker"])
     except (KeyError, TypeError, ValueError):

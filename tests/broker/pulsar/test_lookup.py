@@ -10,7 +10,7 @@ from broker.cluster.assignments import Why
 from broker.cluster.members import DRAINING
 from broker.cluster.ownership import claim_key
 from broker.cluster.placement import preferred
-from broker.names import TopicName
+from broker.names import SegmentDescriptor, TopicName
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT, Check
 from storage.writer import Writer
@@ -149,6 +149,30 @@ async def test_the_controller_of_a_scalable_topic_is_named(cluster: Cluster) -> 
     other = "two" if expected == "one" else "one"
     await cluster.brokers[other].elections.elect(TOPIC)
     assert await cluster.found("one", TOPIC) == await cluster.found("two", TOPIC) == other
+
+
+async def test_the_segments_of_a_topic_are_placed_together(cluster: Cluster) -> None:
+    """C21: where the controller is, which opens them; before there is one, where it would be."""
+    names = [TOPIC.segment_name(SegmentDescriptor(lo, lo, lo)) for lo in range(8)]
+    expected = preferred(str(TOPIC), ["one", "two"])
+    assert expected is not None
+    for at in ("one", "two"):
+        assert {await cluster.found(at, name) for name in names} == {expected}
+    other = "two" if expected == "one" else "one"
+    await cluster.brokers[other].elections.elect(TOPIC)
+    for at in ("one", "two"):
+        assert {await cluster.found(at, name) for name in names} == {other}
+
+
+async def test_a_scalable_topic_is_used_beside_another_broker(cluster: Cluster) -> None:
+    """C14, C21: created, split and subscribed at one of two brokers, and every segment is found there by both."""
+    other = "two" if preferred(str(TOPIC), ["one", "two"]) == "one" else "one"
+    broker = cluster.brokers[other]
+    await broker.controller.create_topic(TOPIC, 2, {})
+    await broker.controller.split(TOPIC, 0)
+    for at in ("one", "two"):
+        for segment in range(4):
+            assert await cluster.found(at, await broker.segment(TOPIC, segment)) == other
 
 
 async def test_an_assignment_counts_until_the_topic_is_claimed(cluster: Cluster) -> None:

@@ -332,7 +332,7 @@ class DirectoryLedgerStore:
         if mine is not None:
             self._journal.unregister(mine)
         try:
-            await self._files.run(self._folder.remove, ledger)
+            await self._files.run(self._folder.remove_empty, ledger)
         except OSError as error:
             log.warning("the file of an empty ledger stays", ledger=ledger, reason=str(error))
 
@@ -340,16 +340,16 @@ class DirectoryLedgerStore:
         """See `LedgerStore`."""
         return await self._files.run(self._folder.missing, tuple(ledgers))
 
-    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
+    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan], *, owner: int) -> None:
         """See `LedgerStore`."""
         try:
-            await self._files.run(self._folder.store_aborted, ledger, tuple(spans))
+            await self._files.run(self._folder.store_aborted, ledger, tuple(spans), owner)
         except DiskFull as full:
             raise NoSpace(f"the disk is full: {full.filename} cannot be made") from full
 
-    async def load_aborted(self, ledger: int, *, spans_min: int) -> tuple[AbortedSpan, ...]:
+    async def load_aborted(self, ledger: int, *, owner: int, spans_min: int) -> tuple[AbortedSpan, ...]:
         """See `LedgerStore`."""
-        return await self._files.run(self._folder.load_aborted, ledger, spans_min)
+        return await self._files.run(self._folder.load_aborted, ledger, owner, spans_min)
 
     def statistics(self) -> LedgerStoreStatistics:
         """Counters at this moment."""

@@ -63,8 +63,8 @@ ever written there, and the journal still has every batch that was not synced. S
 
 **The aborted-transaction index of a ledger**, written and synced before the ledger's record counts its transactions:
 
-    missing; the record counts none                     | NONE     its aborted transactions have metadata records
-    damaged; the record counts none                     | REBUILD  from the metadata records
+    the record names none                               | NONE     its aborted transactions have metadata records
+    of an owner that the record does not name           | LEFTOVER its owner died, or was replaced, before the record
     missing, damaged or with fewer than the record has  | CORRUPT  entries of its transactions are not shown
 
 **Names**: files with foreign names in these folders are left alone and counted. An epoch has begun when its fence notes

@@ -5,11 +5,12 @@ files are removed only after the ledger files are synced and the new epoch's fen
 Decisions follow the tables in `recovery`. Everything here blocks.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage.errors import FenceDamaged, JournalFileDamaged
+from storage.errors import FenceDamaged, JournalFileDamaged, LedgerAbsent
 from storage.fence import EpochRecord, Fence, Owner, newest_begun, read_epochs, remove_older
 from storage.files import Files
 from storage.journal_block import LABEL_SIZE
@@ -167,6 +168,7 @@ class _Replay:
         self._gathered: dict[int, _Run] = {}
         self._gathered_bytes = 0
         self._touched: set[int] = set()
+        self._deleted: set[int] = set()
         self._damaged: list[DamagedPart] = []
         self.blocks = 0
 
@@ -201,18 +203,22 @@ class _Replay:
             self._gathered.pop(ledger, None)
             self._touched.discard(ledger)
             self._damaged = [part for part in self._damaged if part.ledger != ledger]
-            self._folder.remove(ledger)
+        self._deleted.update(block.deleted)
         if self._gathered_bytes >= _GATHER_BYTES:
             self._write()
 
     def settle(self) -> tuple[DamagedPart, ...]:
         self._write()
+        # At once, because a removal lists the whole folder.
+        self._folder.remove(self._deleted)
         for ledger in sorted(self._touched):
             self._folder.open_files.sync(self._folder.ledger_path(ledger))
         self._files.sync_dir(self._folder.path)
         lost = []
         for part in self._damaged:
             loaded = self._folder.load(part.ledger)
+            if isinstance(loaded.damage, LedgerAbsent):
+                continue
             # The batch may be whole in the ledger file, if it was written there before the journal was damaged.
             if loaded.index.end_offset <= part.ledger_offset:
                 reason = f"{part.path} is damaged at byte {part.offset}: {part.reason}"
@@ -233,7 +239,10 @@ class _Replay:
 
     def _write(self) -> None:
         for ledger, run in self._gathered.items():
-            self._folder.open_files.write(self._folder.ledger_path(ledger), run.begin, run.batches)
-            self._touched.add(ledger)
+            # A ledger without a file was removed by a later owner, which notes that in its own journal only. If its
+            # file was lost instead, its record still lists it, and its readers are told.
+            with suppress(FileNotFoundError):
+                self._folder.open_files.write(self._folder.ledger_path(ledger), run.begin, run.batches)
+                self._touched.add(ledger)
         self._gathered = {}
         self._gathered_bytes = 0

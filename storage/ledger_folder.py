@@ -2,7 +2,6 @@
 
     <20-digit id>.ledger     the batches, chained
     <20-digit id>.index      the sparse index, rebuilt when it is lost
-    <20-digit id>.damaged    a quarantine mark: the journal lost a batch of this ledger
     <20-digit id>.aborted-<owner>    its aborted-transaction index, once everything in it is decided
 
 The owner is the version of the claim under which the index was written. The ledger's record names it. A stale owner
@@ -18,8 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-import orjson
 
 from storage import aborted_index
 from storage.aborted_index import AbortedSpan
@@ -43,7 +40,7 @@ CHUNK_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of decoded chunks kept for the next read, over all ledgers."""
 _MAGIC: Final = BATCH_MAGIC.to_bytes(4)
 _SCAN_BYTES: Final = 1024 * 1024
-_NAME: Final = re.compile(r"(\d{20})\.(ledger|index|damaged|index-new|aborted-\d+(-new)?)")
+_NAME: Final = re.compile(r"(\d{20})\.(ledger|index|index-new|aborted-\d+(-new)?)")
 _ID_DIGITS: Final = 20
 
 
@@ -73,10 +70,6 @@ class LedgerFolder:
     def index_path(self, ledger: int) -> Path:
         """The path of its index."""
         return self.path / f"{ledger:020d}.index"
-
-    def mark_path(self, ledger: int) -> Path:
-        """The path of its quarantine mark."""
-        return self.path / f"{ledger:020d}.damaged"
 
     def aborted_path(self, ledger: int, owner: int) -> Path:
         """The path of its aborted-transaction index, as this owner wrote it."""
@@ -120,9 +113,6 @@ class LedgerFolder:
                     damage, begin = None, index.end_offset
         except FileNotFoundError:
             return LoadedLedger(SparseIndex(ledger), LedgerAbsent(path, 0, "the file is missing"))
-        mark = self._mark(ledger)
-        if mark is not None and damage is None and mark[0] >= index.end_offset:
-            damage = LedgerCorrupt(path, mark[0], mark[1])
         if damage is None and index.end_offset > begin:
             # It saves the next opening this scan. On a full disk, the next opening scans again.
             with suppress(DiskFull):
@@ -173,21 +163,6 @@ class LedgerFolder:
             raise LedgerCorrupt(path, 0, reason)
         return spans
 
-    def mark_damaged(self, ledger: int, ledger_offset: int, reason: str) -> None:
-        """Quarantine the ledger from an offset on, because a batch that belongs there is lost.
-
-        Durable on return. Blocks.
-        """
-        file = self.files.open(self.mark_path(ledger), create=True)
-        try:
-            data = orjson.dumps({"offset": ledger_offset, "reason": reason})
-            file.truncate(len(data))
-            file.write_at(0, data)
-            file.sync()
-        finally:
-            file.close()
-        self.files.sync_dir(self.path)
-
     def remove(self, ledgers: Collection[int]) -> None:
         """Remove all files of these ledgers. Durable after `Files.sync_dir`. Blocks.
 
@@ -201,7 +176,7 @@ class LedgerFolder:
                 self._remove(self.path / name)
 
     def remove_empty(self, ledger: int) -> None:
-        """Remove the files of a ledger that never had an entry, and so no mark and no index of aborts. Blocks."""
+        """Remove the files of a ledger that never had an entry, and so no index of aborted transactions. Blocks."""
         for path in (self.ledger_path(ledger), self.index_path(ledger)):
             self._remove(path)
 
@@ -259,17 +234,6 @@ class LedgerFolder:
             return None
         finally:
             file.close()
-
-    def _mark(self, ledger: int) -> tuple[int, str] | None:
-        try:
-            file = self.files.open(self.mark_path(ledger))
-        except FileNotFoundError:
-            return None
-        try:
-            mark = orjson.loads(file.read_at(0, file.size()))
-        finally:
-            file.close()
-        return mark["offset"], mark["reason"]
 
 
 def scan(file: File, index: SparseIndex) -> LedgerCorrupt | None:

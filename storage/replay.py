@@ -7,9 +7,11 @@ Decisions follow the tables in `recovery`. Everything here blocks.
 
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from storage.damages import LedgerDamage
 from storage.errors import FenceDamaged, JournalFileDamaged, LedgerAbsent
 from storage.fence import EpochRecord, Fence, Owner, newest_begun, read_epochs, remove_older
 from storage.files import Files
@@ -33,11 +35,20 @@ class Takeover:
     fence: Fence
     replayed_blocks: int
     quarantined: tuple[DamagedPart, ...]
-    """Lost batches. Their ledgers have quarantine marks."""
+    """Lost batches. `finish` requires that they are on record."""
     unknown_names: tuple[str, ...]
     """Foreign files in the ledgers' folder, left alone."""
     obsolete: tuple[Path, ...]
     """Journal files to remove once a file of the new epoch exists."""
+
+    @property
+    def damages(self) -> dict[int, LedgerDamage]:
+        """The first lost batch of each ledger that lost one."""
+        found: dict[int, LedgerDamage] = {}
+        for part in sorted(self.quarantined, key=attrgetter("ledger_offset"), reverse=True):
+            reason = f"{part.path} is damaged at byte {part.offset}: {part.reason}"
+            found[part.ledger] = LedgerDamage(part.ledger_offset, reason)
+        return found
 
 
 def take_over(files: Files, directory: Path, folder: LedgerFolder, fence: Fence) -> Takeover:
@@ -67,7 +78,10 @@ def take_over(files: Files, directory: Path, folder: LedgerFolder, fence: Fence)
 
 
 def finish(files: Files, directory: Path, takeover: Takeover) -> None:
-    """Remove the files that the new epoch's first file makes obsolete. Damaged files stay, renamed, for people."""
+    """Remove the files that the new epoch's first file makes obsolete. Damaged files stay, renamed, for people.
+
+    Before that, `Takeover.damages` must be on record (`damages`).
+    """
     damaged = {part.path for part in takeover.quarantined}
     for path in takeover.obsolete:
         try:
@@ -80,13 +94,12 @@ def finish(files: Files, directory: Path, takeover: Takeover) -> None:
     remove_older(files, directory, takeover.fence)
 
 
-def recover_abandoned(files: Files, directory: Path, folder: LedgerFolder, fence: Fence) -> Takeover:
-    """Take over a dead broker's journal. This process has fenced it and does not write to it."""
-    takeover = take_over(files, directory, folder, fence)
+def finish_abandoned(files: Files, directory: Path, takeover: Takeover) -> None:
+    """As `finish`, for a dead broker's journal, which this process has fenced and does not write to."""
+    fence = takeover.fence
     make_journal_file(files, directory, JournalName(fence.epoch, 0, fence.stream), LABEL_SIZE).close()
     fence.note_made(0, LABEL_SIZE)
     finish(files, directory, takeover)
-    return takeover
 
 
 class _Journal:
@@ -221,8 +234,6 @@ class _Replay:
                 continue
             # The batch may be whole in the ledger file, if it was written there before the journal was damaged.
             if loaded.index.end_offset <= part.ledger_offset:
-                reason = f"{part.path} is damaged at byte {part.offset}: {part.reason}"
-                self._folder.mark_damaged(part.ledger, part.ledger_offset, reason)
                 lost.append(part)
         return tuple(lost)
 

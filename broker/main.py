@@ -24,6 +24,7 @@ from broker.metadata_place import open_metadata
 from broker.metadata_sessions import serve_sessions
 from broker.registration import register_broker, require_local_folders
 from storage.clock import SteadyClock
+from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.files import DiskFiles
 from storage.journal_records import JournalRecords
@@ -81,6 +82,7 @@ async def serve(
             registration.home,
             config=LedgerStoreConfig(journal_file_bytes=int(settings.journal_file_bytes_max)),
             journals=JournalRecords(metadata, settings.data_dir),
+            damages=Damages(metadata),
             is_alive=registration.membership.is_alive,
         )
         nursery = await stack.enter_async_context(trio.open_nursery())

@@ -18,6 +18,7 @@ import trio
 
 from storage.aborted_index import AbortedSpan
 from storage.broker_home import BrokerHome
+from storage.damages import Damages
 from storage.errors import JournalMissing, LedgerFailed, LedgerNotMade, LedgerOutOfReach, NoSpace, fresh
 from storage.fence import Fence
 from storage.files import DiskFull
@@ -70,6 +71,7 @@ class DirectoryLedgerStore:
         write_behind: WriteBehind,
         takeover: Takeover,
         journals: JournalRecords | None,
+        damages: Damages,
         is_alive: IsAlive | None,
     ) -> None:
         self._files = home.files
@@ -77,7 +79,8 @@ class DirectoryLedgerStore:
         self._folder = folder
         self._journal = journal
         self._write_behind = write_behind
-        self._others = OtherJournals(home, folder, journals, is_alive)
+        self._damages = damages
+        self._others = OtherJournals(home, folder, journals, damages, is_alive)
         self._wanted: set[int] = set()
         """Ledgers without a file whose creators wait for `_making`."""
         self._making = trio.Lock()
@@ -89,7 +92,7 @@ class DirectoryLedgerStore:
         self._noted_below = 0
         """Ledgers with lower ids are closed, and the fence says so."""
         self.takeover = takeover
-        """What the start found: replayed blocks, quarantined ledgers, foreign files."""
+        """What the start found: replayed blocks, lost batches, foreign files."""
 
     @classmethod
     async def open(
@@ -97,6 +100,7 @@ class DirectoryLedgerStore:
         home: BrokerHome,
         config: LedgerStoreConfig | None = None,
         *,
+        damages: Damages,
         journals: JournalRecords | None = None,
         is_alive: IsAlive | None = None,
         random_bits: Callable[[int], int] = secrets.randbits,
@@ -108,6 +112,7 @@ class DirectoryLedgerStore:
         Args:
             home: the broker's place. No other process holds it.
             config: sizes.
+            damages: the metadata store's records of ledgers that lost entries.
             journals: the metadata store's records of the brokers' journals. None: copies of this folder are not
                 noticed.
             is_alive: asked before another broker's journal is fenced. None: no other broker uses this folder.
@@ -118,38 +123,19 @@ class DirectoryLedgerStore:
             JournalContended: another process takes it over at the same time.
             JournalDamaged: the damage does not show which ledgers lost entries.
         """
+        folder = LedgerFolder(home.files, home.data_dir / "ledgers")
         try:
-            fence = await claim_journal(home, home.broker_id, journals, random_bits)
+            fence, under = await claim_journal(home, home.broker_id, journals, random_bits)
+            takeover = await home.files.run(_replay, home, folder, fence)
+            await damages.note(takeover.damages, broker_id=home.broker_id, under=under)
             config = config or LedgerStoreConfig()
-            return await home.files.run(cls._begin, home, fence, config, journals, is_alive)
-        except BaseException:
-            home.close()
-            raise
-
-    @classmethod
-    def _begin(
-        cls,
-        home: BrokerHome,
-        fence: Fence,
-        config: LedgerStoreConfig,
-        journals: JournalRecords | None,
-        is_alive: IsAlive | None,
-    ) -> "DirectoryLedgerStore":
-        files = home.files
-        folder = LedgerFolder(files, home.data_dir / "ledgers")
-        files.make_dir(folder.path)
-        try:
-            takeover = take_over(files, home.journal, folder, fence)
             write_behind = WriteBehind(folder, tail_bytes_max=config.tail_bytes_max)
-            journal = Journal(
-                files, home.journal, fence=fence, write_behind=write_behind, file_bytes=config.journal_file_bytes
-            )
-            journal.begin()
-            finish(files, home.journal, takeover)
+            journal = await home.files.run(_begin, home, takeover, write_behind, config.journal_file_bytes)
         except BaseException:
             folder.open_files.close()
+            home.close()
             raise
-        return cls(home, folder, journal, write_behind, takeover, journals, is_alive)
+        return cls(home, folder, journal, write_behind, takeover, journals, damages, is_alive)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write until cancelled. Then every waiter gets `LedgerFailed`, and the store is closed.
@@ -306,7 +292,7 @@ class DirectoryLedgerStore:
         mine = self._open.get(ledger)
         if mine is not None:
             return await self.seal(mine)
-        found = DirectorySealedLedger(ledger, -1, self._folder)
+        found = DirectorySealedLedger(ledger, -1, self._folder, lost=await self._damages.of(ledger))
         log = await found.log()
         if log.damage is not None:
             raise fresh(log.damage)
@@ -325,6 +311,7 @@ class DirectoryLedgerStore:
             self._journal.unregister(mine)
         await self._journal.note_deleted(ledger)
         await self._write_behind.remove(ledger)
+        await self._damages.forget(ledger)
 
     async def remove_empty(self, ledger: int) -> None:
         """See `LedgerStore`. Not synced: a file that returns after a loss of power is empty and has no record."""
@@ -332,7 +319,7 @@ class DirectoryLedgerStore:
         if mine is not None:
             self._journal.unregister(mine)
         try:
-            await self._files.run(self._folder.remove, ledger)
+            await self._files.run(self._folder.remove_empty, ledger)
         except OSError as error:
             log.warning("the file of an empty ledger stays", ledger=ledger, reason=str(error))
 
@@ -340,16 +327,16 @@ class DirectoryLedgerStore:
         """See `LedgerStore`."""
         return await self._files.run(self._folder.missing, tuple(ledgers))
 
-    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
+    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan], *, owner: int) -> None:
         """See `LedgerStore`."""
         try:
-            await self._files.run(self._folder.store_aborted, ledger, tuple(spans))
+            await self._files.run(self._folder.store_aborted, ledger, tuple(spans), owner)
         except DiskFull as full:
             raise NoSpace(f"the disk is full: {full.filename} cannot be made") from full
 
-    async def load_aborted(self, ledger: int, *, spans_min: int) -> tuple[AbortedSpan, ...]:
+    async def load_aborted(self, ledger: int, *, owner: int, spans_min: int) -> tuple[AbortedSpan, ...]:
         """See `LedgerStore`."""
-        return await self._files.run(self._folder.load_aborted, ledger, spans_min)
+        return await self._files.run(self._folder.load_aborted, ledger, owner, spans_min)
 
     def statistics(self) -> LedgerStoreStatistics:
         """Counters at this moment."""
@@ -378,6 +365,20 @@ async def _end(ledger: DirectoryOpenLedger) -> int:
         # Nothing is ever confirmed at the place before the first entry.
         await ledger.confirmed.wait_for(Position(ledger.id, last_entry))
     return last_entry
+
+
+def _replay(home: BrokerHome, folder: LedgerFolder, fence: Fence) -> Takeover:
+    home.files.make_dir(folder.path)
+    return take_over(home.files, home.journal, folder, fence)
+
+
+def _begin(home: BrokerHome, takeover: Takeover, write_behind: WriteBehind, file_bytes: int) -> Journal:
+    journal = Journal(
+        home.files, home.journal, fence=takeover.fence, write_behind=write_behind, file_bytes=file_bytes
+    )
+    journal.begin()
+    finish(home.files, home.journal, takeover)
+    return journal
 
 
 def _writer_of(home: BrokerHome, fence: Fence) -> Writer:

@@ -24,7 +24,7 @@ import orjson
 
 from storage.errors import IdentityMismatch, JournalContended
 from storage.fence import EpochRecord
-from storage.metadata.store import ABSENT, Conflict, MetadataStore
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from storage.writer import Epoch, Writer
 
@@ -61,8 +61,10 @@ class JournalRecords:
         life = Epoch(fields["epoch"], fields["stream"])
         return Recorded(fields["folder"], fields["path"], life, record.version, unknown_in(fields, _FIELDS))
 
-    async def advance(self, known: Recorded | None, writer: Writer) -> None:
+    async def advance(self, known: Recorded | None, writer: Writer) -> Check:
         """Record the epoch of `writer`, which has claimed the fence. Durable on return.
+
+        Returns a condition that holds until another process takes over the journal.
 
         Raises:
             JournalContended: the record has changed since `known` was read.
@@ -75,8 +77,9 @@ class JournalRecords:
             **restored(NOTHING_UNKNOWN if known is None else known.unknown),
         }
         expected = ABSENT if known is None else known.version
+        key = JOURNALS + writer.broker
         try:
-            await self._metadata.put(JOURNALS + writer.broker, orjson.dumps(fields), expected=expected)
+            return Check(key, await self._metadata.put(key, orjson.dumps(fields), expected=expected))
         except Conflict as conflict:
             raise JournalContended(writer.broker) from conflict
 

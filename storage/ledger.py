@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from storage.damages import LedgerDamage
 from storage.entry import BatchHeader, Entry, EntryFormat, Pieces, TxnId, encode_batch, encode_entry
 from storage.errors import LedgerCorrupt, LedgerSealed, StorageError, fresh
 from storage.ledger_folder import LedgerFolder
@@ -202,12 +203,21 @@ def _divided(waiting: Sequence[Pieces]) -> list[list[Pieces]]:
 class DirectorySealedLedger:
     """A ledger with an end. Its file is opened when it is first read."""
 
-    def __init__(self, ledger: int, last_entry: int, folder: LedgerFolder, log: LedgerLog | None = None) -> None:
+    def __init__(
+        self,
+        ledger: int,
+        last_entry: int,
+        folder: LedgerFolder,
+        log: LedgerLog | None = None,
+        *,
+        lost: LedgerDamage | None = None,
+    ) -> None:
         self.id = ledger
         self.last_entry = last_entry
         """The last entry, -1 if there is none. Entries of the file behind it are never shown."""
         self._folder = folder
         self._log = log
+        self._lost = lost
         self._loading = trio.Lock()
 
     async def read(self, first: int, last: int, *, entries_max: int, bytes_max: int) -> list[Entry]:
@@ -240,6 +250,9 @@ class DirectorySealedLedger:
         loaded = await self._folder.files.run(partial(self._folder.load, self.id, passes_damage=True))
         log = LedgerLog(self.id, self._folder, loaded.index, is_growing=False)
         log.damage = loaded.damage
+        lost = self._lost
+        if log.damage is None and lost is not None and lost.offset >= loaded.index.end_offset:
+            log.damage = LedgerCorrupt(self._folder.ledger_path(self.id), lost.offset, lost.reason)
         if log.damage is None and loaded.index.last_entry < self.last_entry:
             reason = f"the ledger ends with entry {loaded.index.last_entry}, but entry {self.last_entry} was confirmed"
             log.damage = LedgerCorrupt(self._folder.ledger_path(self.id), loaded.index.end_offset, reason)

@@ -243,8 +243,9 @@ class LedgerChain:
             for ledger, spans in indexes.items():
                 info = listed.info(ledger)
                 if info is not None:
-                    await self.store.store_aborted(ledger, spans)
-                    indexed.append(info._replace(aborted=len(set(spans))))
+                    owner = self._keeper.owner
+                    await self.store.store_aborted(ledger, spans, owner=owner)
+                    indexed.append(info._replace(aborted=len(set(spans)), aborted_owner=owner))
             listed.update(indexed)
             await self._write(replace(self.record, ledgers=self._listing(listed)))
             self.ledgers.update(indexed)

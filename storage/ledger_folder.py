@@ -2,21 +2,21 @@
 
     <20-digit id>.ledger     the batches, chained
     <20-digit id>.index      the sparse index, rebuilt when it is lost
-    <20-digit id>.damaged    a quarantine mark: the journal lost a batch of this ledger
-    <20-digit id>.aborted    its aborted-transaction index, once everything in it is decided
+    <20-digit id>.aborted-<owner>    its aborted-transaction index, once everything in it is decided
+
+The owner is the version of the claim under which the index was written. The ledger's record names it. A stale owner
+that wakes up late replaces its own file only, which the record does not name. Such files go with the ledger.
 
 Call functions that block through `Files.run`. Decisions about damage follow the tables in `recovery`.
 """
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-import orjson
 
 from storage import aborted_index
 from storage.aborted_index import AbortedSpan
@@ -40,7 +40,8 @@ CHUNK_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of decoded chunks kept for the next read, over all ledgers."""
 _MAGIC: Final = BATCH_MAGIC.to_bytes(4)
 _SCAN_BYTES: Final = 1024 * 1024
-_NAME: Final = re.compile(r"(\d{20})\.(ledger|index|damaged|aborted|index-new|aborted-new)")
+_NAME: Final = re.compile(r"(\d{20})\.(ledger|index|index-new|aborted-\d+(-new)?)")
+_ID_DIGITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,9 @@ class LedgerFolder:
         """The path of its index."""
         return self.path / f"{ledger:020d}.index"
 
-    def mark_path(self, ledger: int) -> Path:
-        """The path of its quarantine mark."""
-        return self.path / f"{ledger:020d}.damaged"
-
-    def aborted_path(self, ledger: int) -> Path:
-        """The path of its aborted-transaction index."""
-        return self.path / f"{ledger:020d}.aborted"
+    def aborted_path(self, ledger: int, owner: int) -> Path:
+        """The path of its aborted-transaction index, as this owner wrote it."""
+        return self.path / f"{ledger:020d}.aborted-{owner}"
 
     def unknown_names(self) -> list[str]:
         """Files in the folder that this program did not make. They are left alone. Blocks."""
@@ -116,9 +113,6 @@ class LedgerFolder:
                     damage, begin = None, index.end_offset
         except FileNotFoundError:
             return LoadedLedger(SparseIndex(ledger), LedgerAbsent(path, 0, "the file is missing"))
-        mark = self._mark(ledger)
-        if mark is not None and damage is None and mark[0] >= index.end_offset:
-            damage = LedgerCorrupt(path, mark[0], mark[1])
         if damage is None and index.end_offset > begin:
             # It saves the next opening this scan. On a full disk, the next opening scans again.
             with suppress(DiskFull):
@@ -135,33 +129,29 @@ class LedgerFolder:
         data = index.encode()
         self._replace(path, fresh, data, syncs=False)
 
-    def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
-        """Write the aborted-transaction index of a ledger, in place of the existing one. Durable on return. Blocks.
+    def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan], owner: int) -> None:
+        """See `LedgerStore.store_aborted`. Blocks.
 
         Raises:
-            DiskFull: the existing one is unchanged.
+            DiskFull: this owner's earlier index is unchanged.
         """
-        path = self.aborted_path(ledger)
-        fresh = path.with_suffix(".aborted-new")
+        path = self.aborted_path(ledger, owner)
+        fresh = path.with_name(f"{path.name}-new")
         self._replace(path, fresh, aborted_index.encode(ledger, spans), syncs=True)
         self.files.sync_dir(self.path)
 
-    def load_aborted(self, ledger: int, spans_min: int = 0) -> tuple[AbortedSpan, ...]:
-        """The aborted-transaction index of a ledger, empty if it has none. Blocks.
-
-        `spans_min` is the least number of spans that the ledger's record says it holds.
+    def load_aborted(self, ledger: int, owner: int, spans_min: int) -> tuple[AbortedSpan, ...]:
+        """See `LedgerStore.load_aborted`. Blocks.
 
         Raises:
             LedgerCorrupt: the index is damaged, missing or an older one, so it does not show which entries are visible.
         """
-        path = self.aborted_path(ledger)
+        path = self.aborted_path(ledger, owner)
         try:
             file = self.files.open(path)
         except FileNotFoundError:
-            if spans_min:
-                reason = f"the aborted-transaction index is missing, which named {spans_min} aborted transactions"
-                raise LedgerCorrupt(path, 0, reason) from None
-            return ()
+            reason = f"the aborted-transaction index is missing, which named {spans_min} aborted transactions"
+            raise LedgerCorrupt(path, 0, reason) from None
         try:
             spans = aborted_index.decode(ledger, file.read_at(0, file.size()))
         except aborted_index.CorruptIndex as damaged:
@@ -173,36 +163,28 @@ class LedgerFolder:
             raise LedgerCorrupt(path, 0, reason)
         return spans
 
-    def mark_damaged(self, ledger: int, ledger_offset: int, reason: str) -> None:
-        """Quarantine the ledger from an offset on, because a batch that belongs there is lost.
+    def remove(self, ledgers: Collection[int]) -> None:
+        """Remove all files of these ledgers. Durable after `Files.sync_dir`. Blocks.
 
-        Durable on return. Blocks.
+        It lists the folder once, because nothing else names the aborted-transaction indexes of stale owners.
         """
-        file = self.files.open(self.mark_path(ledger), create=True)
-        try:
-            data = orjson.dumps({"offset": ledger_offset, "reason": reason})
-            file.truncate(len(data))
-            file.write_at(0, data)
-            file.sync()
-        finally:
-            file.close()
-        self.files.sync_dir(self.path)
+        if not ledgers:
+            return
+        ids = {f"{ledger:020d}" for ledger in ledgers}
+        for name in self.files.names(self.path):
+            if name[:_ID_DIGITS] in ids and _NAME.fullmatch(name):
+                self._remove(self.path / name)
 
-    def remove(self, ledger: int) -> None:
-        """Remove all files of the ledger. Durable after `Files.sync_dir`. Blocks."""
-        paths = (
-            self.ledger_path(ledger),
-            self.index_path(ledger),
-            self.mark_path(ledger),
-            self.aborted_path(ledger),
-            # Temporary files that a crash may have left.
-            self.index_path(ledger).with_suffix(".index-new"),
-            self.aborted_path(ledger).with_suffix(".aborted-new"),
-        )
-        for path in paths:
-            self.open_files.forget(path)
-            if self.files.exists(path):
-                self.files.remove(path)
+    def remove_empty(self, ledger: int) -> None:
+        """Remove the files of a ledger that never had an entry, and so no index of aborted transactions. Blocks."""
+        for path in (self.ledger_path(ledger), self.index_path(ledger)):
+            self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        self.open_files.forget(path)
+        # Another process may remove the same ledger.
+        with suppress(FileNotFoundError):
+            self.files.remove(path)
 
     def read_chunks(
         self, ledger: int, extents: Sequence[Extent], first: int = 0
@@ -252,17 +234,6 @@ class LedgerFolder:
             return None
         finally:
             file.close()
-
-    def _mark(self, ledger: int) -> tuple[int, str] | None:
-        try:
-            file = self.files.open(self.mark_path(ledger))
-        except FileNotFoundError:
-            return None
-        try:
-            mark = orjson.loads(file.read_at(0, file.size()))
-        finally:
-            file.close()
-        return mark["offset"], mark["reason"]
 
 
 def scan(file: File, index: SparseIndex) -> LedgerCorrupt | None:

@@ -45,6 +45,8 @@ class LedgerInfo(NamedTuple):
     """Whether its end is decided. It is then complete and durable, and entries behind that end are never read."""
     aborted: int = 0
     """Transactions that its aborted-transaction index names; 0 while it needs no index."""
+    aborted_owner: int = 0
+    """The owner that wrote this index: the version of its claim, 0 if it had none. It is in the index's file name."""
     writer: Writer | None = None
     """Its writer. The entries of a ledger without an end are in this writer's journal (E2). Never None in a stored
     record."""
@@ -69,10 +71,11 @@ class Trimmed(NamedTuple):
 NOTHING_TRIMMED: Final = Trimmed()
 
 _FIELDS: Final = frozenset(
-    {"creation_id", "sealed", "newest_id", "trimmed", "removing", "deleting", "writers", "ledgers"}
+    {"creation_id", "sealed", "newest_id", "trimmed", "removing", "deleting", "writers", "ledgers", "aborted_owners"}
 )
-_COLUMNS: Final = len(LedgerInfo._fields) - 1
-"""Columns of a ledger's row that this release knows. The last one is the writer's number."""
+_COLUMNS: Final = len(LedgerInfo._fields) - 2
+"""Columns of a ledger's row that this release knows. The last one is the writer's number. The owners of aborted indexes
+and the unknown columns are not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,10 @@ class ManagedLedgerRecord:
         """
         writers = list(dict.fromkeys(ledger.writer for ledger in self.ledgers))
         numbers = {writer: number for number, writer in enumerate(writers)}
+        indexed: dict[int, list[int]] = {}
+        for ledger in self.ledgers:
+            if ledger.aborted:
+                indexed.setdefault(ledger.aborted_owner, []).append(ledger.id)
         return orjson.dumps(
             {
                 "creation_id": self.creation_id,
@@ -126,6 +133,8 @@ class ManagedLedgerRecord:
                     (*ledger[: _COLUMNS - 1], numbers[ledger.writer], *restored_columns(ledger.unknown))
                     for ledger in self.ledgers
                 ],
+                # Apart from the ledgers, because few have such an index, and few owners wrote them.
+                "aborted_owners": [*indexed.items()],
                 **restored(self.unknown),
             }
         )
@@ -142,11 +151,14 @@ class ManagedLedgerRecord:
             for writer, row in zip(writers, rows, strict=True)
             if writer is not None and len(row) > width
         }
+        owners = {ledger: owner for owner, ledgers in fields.get("aborted_owners", ()) for ledger in ledgers}
         return cls(
             creation_id=fields["creation_id"],
             ledgers=tuple(
                 LedgerInfo(*row[: _COLUMNS - 1])._replace(
-                    writer=writers[row[_COLUMNS - 1]], unknown=columns_after(row, _COLUMNS)
+                    aborted_owner=owners.get(row[0], 0),
+                    writer=writers[row[_COLUMNS - 1]],
+                    unknown=columns_after(row, _COLUMNS),
                 )
                 for row in fields["ledgers"]
             ),

@@ -210,16 +210,18 @@ class LedgerStore(Protocol):
         """Those of these ledgers that have no file."""
         ...
 
-    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
-        """Write a closed ledger's aborted-transaction index, in place of the existing one. Durable on return.
+    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan], *, owner: int) -> None:
+        """Write a closed ledger's aborted-transaction index, in place of this owner's earlier one. Durable on return.
+
+        The indexes of other owners are others. So a stale owner that writes late changes nothing that the record names.
 
         Raises:
             NoSpace: the disk is full. The existing one is unchanged.
         """
         ...
 
-    async def load_aborted(self, ledger: int, *, spans_min: int) -> tuple[AbortedSpan, ...]:
-        """A ledger's aborted-transaction index, empty if it has none.
+    async def load_aborted(self, ledger: int, *, owner: int, spans_min: int) -> tuple[AbortedSpan, ...]:
+        """The aborted-transaction index that this owner wrote for the ledger.
 
         `spans_min` is the least number of spans that the managed ledger's record says it holds.
 

@@ -274,26 +274,25 @@ class ManagedLedger:
         """Whether the closed ledger has entries and was not trimmed."""
         return self._ledgers.info(ledger) is not None
 
-    def aborted_count(self, ledger: int) -> int:
-        """How many transactions the aborted-transaction index of a closed ledger must name."""
-        info = self._ledgers.info(ledger)
-        return 0 if info is None else info.aborted
-
     def takes_entries(self, ledger: int) -> bool:
         """Whether this ledger accepts entries."""
         return ledger == self._ledgers.open_id
 
     async def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
-        """The aborted-transaction index of a closed ledger, empty if it needs none.
+        """The aborted-transaction index of a closed ledger that its record names, empty if it names none.
 
         Raises:
             LedgerCorrupt: the index is damaged or missing, so it does not show which of the ledger's entries are
                 visible.
             LedgerNotFound: the ledger was trimmed.
         """
-        if self.has_ledger(ledger):
+        info = self._ledgers.info(ledger)
+        if info is not None:
+            if not info.aborted:
+                await trio.lowlevel.checkpoint()
+                return ()
             try:
-                return await self._chain.store.load_aborted(ledger, spans_min=self.aborted_count(ledger))
+                return await self._chain.store.load_aborted(ledger, owner=info.aborted_owner, spans_min=info.aborted)
             except LedgerCorrupt:
                 # Trimming removes the index with its ledger.
                 if self.has_ledger(ledger):

@@ -35,6 +35,8 @@ class RecordKeeper:
         self._key = record_key(name)
         self._metadata = metadata
         self._conditions: tuple[Op, ...] = () if claim is None else (claim,)
+        self.owner = 0 if claim is None else claim.expected
+        """The version of the owner's claim, 0 without a claim. No other owner has or had the same."""
         self._version = ABSENT
         self.record: ManagedLedgerRecord | None = None
         """The record as last read or written, even after it was removed."""

@@ -10,7 +10,7 @@ import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -54,16 +54,16 @@ class OpenFiles:
         return len(self._slots)
 
     @contextmanager
-    def use(self, path: Path, *, create: bool = False) -> Iterator[File]:
+    def use(self, path: Path) -> Iterator[File]:
         """The open file. It stays open at least as long as the context.
 
         Raises:
-            FileNotFoundError: it is absent and `create` is False.
+            FileNotFoundError: it is absent.
         """
         with self._guard:
             slot = self._slots.get(path)
             if slot is None:
-                slot = self._slots[path] = _Slot(self._open(path, create=create))
+                slot = self._slots[path] = _Slot(self._open(path))
             self._slots.move_to_end(path)
             slot.users += 1
             self._close_unused()
@@ -76,14 +76,18 @@ class OpenFiles:
                     slot.drop()
 
     def write(self, path: Path, offset: int, pieces: Sequence[bytes]) -> None:
-        """Write to the file, and make it if it is absent. `sync` makes the bytes durable."""
-        with self.use(path, create=True) as file:
+        """Write to the file. `sync` makes the bytes durable.
+
+        Raises:
+            FileNotFoundError: it is absent. A write never makes a file, because a later owner may have removed it.
+        """
+        with self.use(path) as file:
             with self._guard:
                 self._unsynced.add(path)
             file.write_pieces_at(offset, pieces)
 
     def sync(self, path: Path) -> None:
-        """Return once every earlier `write` to this file is durable.
+        """Return once every earlier `write` to this file is durable, if the file was not removed.
 
         Raises:
             OSError: it is not durable, or an earlier sync of some file failed when it was closed.
@@ -94,7 +98,8 @@ class OpenFiles:
             is_unsynced = path in self._unsynced
             self._unsynced.discard(path)
         if is_unsynced:
-            with self.use(path) as file:
+            # If it was removed, there is nothing to keep.
+            with suppress(FileNotFoundError), self.use(path) as file:
                 file.sync()
 
     def forget(self, path: Path) -> None:
@@ -112,15 +117,15 @@ class OpenFiles:
                 slot.drop()
             self._slots.clear()
 
-    def _open(self, path: Path, *, create: bool) -> File:
+    def _open(self, path: Path) -> File:
         try:
-            return self._files.open(path, create=create)
+            return self._files.open(path)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
         # Other code took the descriptors meant for ledgers. Close those that are not in use.
         self._close_unused(down_to=0)
-        return self._files.open(path, create=create)
+        return self._files.open(path)
 
     def _close_unused(self, down_to: int | None = None) -> None:
         excess = len(self._slots) - (self._descriptors_max if down_to is None else down_to)

@@ -11,11 +11,13 @@ from typing import Final
 import trio
 
 from storage.broker_home import BrokerHome, epochs_of, journal_dir
+from storage.damages import Damages
 from storage.errors import JournalMissing, WriterAlive
 from storage.fence import Fence, Owner, claim, newest_begun
 from storage.journal_records import JournalRecords, require_fit
 from storage.ledger_folder import LedgerFolder
-from storage.replay import recover_abandoned
+from storage.metadata.store import Check
+from storage.replay import finish_abandoned, take_over
 from storage.writer import Writer
 
 _NO_EPOCH: Final = 1 << 62
@@ -29,12 +31,13 @@ class OtherJournals:
     """See the module's docstring."""
 
     def __init__(
-        self, home: BrokerHome, folder: LedgerFolder, journals: JournalRecords | None, is_alive: IsAlive | None
+        self, home: BrokerHome, folder: LedgerFolder, journals: JournalRecords | None, damages: Damages, is_alive: IsAlive | None
     ) -> None:
         self._files = home.files
         self._home = home
         self._folder = folder
         self._journals = journals
+        self._damages = damages
         self._is_alive = is_alive
         self._fencing = trio.Lock()
 
@@ -45,9 +48,11 @@ class OtherJournals:
                 return
             if self._is_alive is not None and await self._is_alive(writer):
                 raise WriterAlive(writer)
-            fence = await claim_journal(self._home, writer.broker, self._journals, secrets.randbits)
+            fence, under = await claim_journal(self._home, writer.broker, self._journals, secrets.randbits)
             directory = journal_dir(self._home.data_dir, writer.broker)
-            await self._files.run(recover_abandoned, self._files, directory, self._folder, fence)
+            takeover = await self._files.run(take_over, self._files, directory, self._folder, fence)
+            await self._damages.note(takeover.damages, broker_id=writer.broker, under=under)
+            await self._files.run(finish_abandoned, self._files, directory, takeover)
 
     def _is_complete(self, writer: Writer, ledger: int) -> bool:
         """Whether the journal has begun a later epoch, or the writer has closed this ledger.
@@ -67,8 +72,11 @@ class OtherJournals:
 
 async def claim_journal(
     home: BrokerHome, broker_id: str, journals: JournalRecords | None, random_bits: Callable[[int], int]
-) -> Fence:
-    """Fence the journal of a broker of this folder, and record the new epoch in the metadata store."""
+) -> tuple[Fence, Check | None]:
+    """Fence the journal of a broker of this folder, and record the new epoch in the metadata store.
+
+    Returns the fence, and a condition that holds until another process takes over the journal.
+    """
     recorded = None
     if journals is not None:
         recorded = await journals.read(broker_id)
@@ -76,6 +84,6 @@ async def claim_journal(
         require_fit(broker_id, home.data_dir, home.folder_id, recorded, epochs)
     owner = Owner(home.folder_id, broker_id, random_bits(64), None if recorded is None else recorded.life)
     fence = await home.files.run(claim, home.files, journal_dir(home.data_dir, broker_id), owner)
-    if journals is not None:
-        await journals.advance(recorded, Writer(home.folder_id, broker_id, fence.epoch, fence.stream))
-    return fence
+    if journals is None:
+        return fence, None
+    return fence, await journals.advance(recorded, Writer(home.folder_id, broker_id, fence.epoch, fence.stream))

@@ -34,7 +34,7 @@ harmless. A block with another one behind it was durable. The last block may be 
 writer died before the sync, or the sync failed. So recovery first writes it again and syncs it. Otherwise a loss of
 power during recovery could leave half of it in a ledger file and nothing in the journal.
 
-If the batch of a bad part is good in its ledger file, nothing is lost. Otherwise the ledger gets a quarantine mark, and
+If the batch of a bad part is good in its ledger file, nothing is lost. Otherwise the damage gets a record (`damages`), and
 everything else goes on. UNREADABLE stops the start (`JournalFileDamaged`).
 
 **A ledger file**, after the journal was replayed, at the place where its next batch is due. Only confirmed batches are
@@ -46,7 +46,7 @@ ever written there, and the journal still has every batch that was not synced. S
     anything else; batches chained to the end follow    | SKIP     quarantined up to them (D9)
     anything else                                       | CORRUPT  quarantined from here (D9)
     no file                                             | CORRUPT  listed but missing: it is made before it is listed
-    a quarantine mark at or behind the end              | CORRUPT  the journal lost a batch of this ledger
+    a record of damage at or behind the end             | CORRUPT  the journal lost a batch of this ledger
     fewer entries than the record of its end says       | CORRUPT
 
 **A chunk of a ledger file**, while it is read, at a batch that cannot be read:
@@ -63,8 +63,8 @@ ever written there, and the journal still has every batch that was not synced. S
 
 **The aborted-transaction index of a ledger**, written and synced before the ledger's record counts its transactions:
 
-    missing; the record counts none                     | NONE     its aborted transactions have metadata records
-    damaged; the record counts none                     | REBUILD  from the metadata records
+    the record names none                               | NONE     its aborted transactions have metadata records
+    of an owner that the record does not name           | LEFTOVER its owner died, or was replaced, before the record
     missing, damaged or with fewer than the record has  | CORRUPT  entries of its transactions are not shown
 
 **Names**: files with foreign names in these folders are left alone and counted. An epoch has begun when its fence notes

@@ -5,11 +5,14 @@ files are removed only after the ledger files are synced and the new epoch's fen
 Decisions follow the tables in `recovery`. Everything here blocks.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from storage.errors import FenceDamaged, JournalFileDamaged
+from storage.damages import LedgerDamage
+from storage.errors import FenceDamaged, JournalFileDamaged, LedgerAbsent
 from storage.fence import EpochRecord, Fence, Owner, newest_begun, read_epochs, remove_older
 from storage.files import Files
 from storage.journal_block import LABEL_SIZE
@@ -32,11 +35,20 @@ class Takeover:
     fence: Fence
     replayed_blocks: int
     quarantined: tuple[DamagedPart, ...]
-    """Lost batches. Their ledgers have quarantine marks."""
+    """Lost batches. `finish` requires that they are on record."""
     unknown_names: tuple[str, ...]
     """Foreign files in the ledgers' folder, left alone."""
     obsolete: tuple[Path, ...]
     """Journal files to remove once a file of the new epoch exists."""
+
+    @property
+    def damages(self) -> dict[int, LedgerDamage]:
+        """The first lost batch of each ledger that lost one."""
+        found: dict[int, LedgerDamage] = {}
+        for part in sorted(self.quarantined, key=attrgetter("ledger_offset"), reverse=True):
+            reason = f"{part.path} is damaged at byte {part.offset}: {part.reason}"
+            found[part.ledger] = LedgerDamage(part.ledger_offset, reason)
+        return found
 
 
 def take_over(files: Files, directory: Path, folder: LedgerFolder, fence: Fence) -> Takeover:
@@ -66,7 +78,10 @@ def take_over(files: Files, directory: Path, folder: LedgerFolder, fence: Fence)
 
 
 def finish(files: Files, directory: Path, takeover: Takeover) -> None:
-    """Remove the files that the new epoch's first file makes obsolete. Damaged files stay, renamed, for people."""
+    """Remove the files that the new epoch's first file makes obsolete. Damaged files stay, renamed, for people.
+
+    Before that, `Takeover.damages` must be on record (`damages`).
+    """
     damaged = {part.path for part in takeover.quarantined}
     for path in takeover.obsolete:
         try:
@@ -79,13 +94,12 @@ def finish(files: Files, directory: Path, takeover: Takeover) -> None:
     remove_older(files, directory, takeover.fence)
 
 
-def recover_abandoned(files: Files, directory: Path, folder: LedgerFolder, fence: Fence) -> Takeover:
-    """Take over a dead broker's journal. This process has fenced it and does not write to it."""
-    takeover = take_over(files, directory, folder, fence)
+def finish_abandoned(files: Files, directory: Path, takeover: Takeover) -> None:
+    """As `finish`, for a dead broker's journal, which this process has fenced and does not write to."""
+    fence = takeover.fence
     make_journal_file(files, directory, JournalName(fence.epoch, 0, fence.stream), LABEL_SIZE).close()
     fence.note_made(0, LABEL_SIZE)
     finish(files, directory, takeover)
-    return takeover
 
 
 class _Journal:
@@ -167,6 +181,7 @@ class _Replay:
         self._gathered: dict[int, _Run] = {}
         self._gathered_bytes = 0
         self._touched: set[int] = set()
+        self._deleted: set[int] = set()
         self._damaged: list[DamagedPart] = []
         self.blocks = 0
 
@@ -201,22 +216,24 @@ class _Replay:
             self._gathered.pop(ledger, None)
             self._touched.discard(ledger)
             self._damaged = [part for part in self._damaged if part.ledger != ledger]
-            self._folder.remove(ledger)
+        self._deleted.update(block.deleted)
         if self._gathered_bytes >= _GATHER_BYTES:
             self._write()
 
     def settle(self) -> tuple[DamagedPart, ...]:
         self._write()
+        # At once, because a removal lists the whole folder.
+        self._folder.remove(self._deleted)
         for ledger in sorted(self._touched):
             self._folder.open_files.sync(self._folder.ledger_path(ledger))
         self._files.sync_dir(self._folder.path)
         lost = []
         for part in self._damaged:
             loaded = self._folder.load(part.ledger)
+            if isinstance(loaded.damage, LedgerAbsent):
+                continue
             # The batch may be whole in the ledger file, if it was written there before the journal was damaged.
             if loaded.index.end_offset <= part.ledger_offset:
-                reason = f"{part.path} is damaged at byte {part.offset}: {part.reason}"
-                self._folder.mark_damaged(part.ledger, part.ledger_offset, reason)
                 lost.append(part)
         return tuple(lost)
 
@@ -233,7 +250,10 @@ class _Replay:
 
     def _write(self) -> None:
         for ledger, run in self._gathered.items():
-            self._folder.open_files.write(self._folder.ledger_path(ledger), run.begin, run.batches)
-            self._touched.add(ledger)
+            # A ledger without a file was removed by a later owner, which notes that in its own journal only. If its
+            # file was lost instead, its record still lists it, and its readers are told.
+            with suppress(FileNotFoundError):
+                self._folder.open_files.write(self._folder.ledger_path(ledger), run.begin, run.batches)
+                self._touched.add(ledger)
         self._gathered = {}
         self._gathered_bytes = 0

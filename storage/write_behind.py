@@ -201,7 +201,7 @@ class WriteBehind:
                 settled |= self._unsynced | {ledger: batches[0].ledger.log for ledger, batches in pending.items()}
             indexes = [settling.index.copy() for settling in settled.values()]
             try:
-                await run(self._write, pending)
+                lacking = await run(self._write, pending)
             except DiskFull:
                 for ledger, batches in self._pending.items():
                     pending.setdefault(ledger, []).extend(batches)
@@ -209,6 +209,8 @@ class WriteBehind:
                 raise
             self._pending_bytes -= taken
             self._written(pending)
+            for ledger in lacking:
+                log.error("the file of an open ledger is missing; its entries are not written", ledger=ledger)
             if settled or retired:
                 await run(self._settle, indexes, retired)
                 for ledger in settled:
@@ -267,14 +269,23 @@ class WriteBehind:
         self._room.set()
 
     def _remove(self, removed: Sequence[int]) -> None:
-        for ledger in removed:
-            self._folder.remove(ledger)
+        self._folder.remove(removed)
 
-    def _write(self, pending: dict[int, list[Batch]]) -> None:
+    def _write(self, pending: dict[int, list[Batch]]) -> list[int]:
+        """Write the batches. Returns the ledgers without a file.
+
+        A later owner removes a ledger only after it has fenced this journal. If none did, the file was lost: whoever
+        reads the ledger is told so.
+        """
+        lacking = []
         for ledger, batches in pending.items():
             # One write for each ledger: its batches follow one another without gaps.
             pieces = [piece for batch in batches for piece in batch.pieces]
-            self._folder.open_files.write(self._folder.ledger_path(ledger), batches[0].offset, pieces)
+            try:
+                self._folder.open_files.write(self._folder.ledger_path(ledger), batches[0].offset, pieces)
+            except FileNotFoundError:
+                lacking.append(ledger)
+        return lacking
 
     def _settle(self, indexes: Sequence[SparseIndex], retired: Sequence[FullFiles]) -> None:
         files = self._folder.files

@@ -219,9 +219,6 @@ class AbortedTransactions:
         except LedgerNotFound:
             return ()
         except LedgerCorrupt as damaged:
-            if not self._ledger.aborted_count(ledger):
-                # It was not on record yet, so every metadata record behind it still exists.
-                return ()
             self._damaged.add(ledger)
             log.error("an aborted-transaction index is damaged", segment=self._ledger.name, reason=str(damaged))
             return None

@@ -10,14 +10,16 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.broker_home import BrokerHome, epochs_of
+from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import DataFolderInUse, Fenced, LedgerFailed
 from storage.fence import EpochRecord, Fence, Owner, claim, remove_older
 from storage.files import DiskFiles
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_index import SparseIndex
+from storage.metadata.memory import MemoryStore
 from storage.position import Position
-from storage.replay import recover_abandoned
+from storage.replay import finish_abandoned, take_over
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA, FOLDER, LEDGERS, add, add_all, journal_dir, ledger_store, payloads_of
@@ -230,7 +232,8 @@ async def life_with_takeover_at(operation_number: int) -> bool:
         count += 1
         if count == operation_number:
             folder = LedgerFolder(rival, LEDGERS)
-            recover_abandoned(rival, journal_dir(), folder, claim(rival, journal_dir(), OWNER))
+            takeover = take_over(rival, journal_dir(), folder, claim(rival, journal_dir(), OWNER))
+            finish_abandoned(rival, journal_dir(), takeover)
             index = SparseIndex(1)
             if not folder.missing([1]):
                 loaded = folder.load(1)
@@ -316,7 +319,8 @@ async def test_d2_a_process_stopped_and_continued_finds_itself_replaced(tmp_path
         files = DiskFiles()
         with pytest.raises(DataFolderInUse):
             await BrokerHome.enter(files, tmp_path, FOLDER, "writer")
-        successor = await DirectoryLedgerStore.open(await BrokerHome.enter(files, tmp_path, FOLDER, "successor"))
+        home = await BrokerHome.enter(files, tmp_path, FOLDER, "successor")
+        successor = await DirectoryLedgerStore.open(home, damages=Damages(MemoryStore()))
         newest = max(epochs_of(files, tmp_path, "writer").items(), default=None)
         assert newest is not None
         await successor.fence(Writer(FOLDER, "writer", newest[0], newest[1].owner.stream), 1)

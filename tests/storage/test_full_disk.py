@@ -230,7 +230,7 @@ async def test_an_index_that_does_not_fit_is_not_missed(autojump_clock: MockCloc
         survivor.set_capacity(survivor.used_bytes)
         assert await payloads_of(store, 1) == [PAYLOAD] * 3
         with pytest.raises(NoSpace):
-            await store.store_aborted(1, ())
+            await store.store_aborted(1, (), owner=1)
         assert [name for name in survivor.names(LEDGERS) if name.endswith("-new")] == []
 
 

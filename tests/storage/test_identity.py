@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from storage.broker_home import BrokerHome
+from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.errors import IdentityMismatch, JournalContended
 from storage.fence import EpochRecord, Owner
 from storage.identity import CLUSTER_KEY, IDENTITY_FILE, FolderIdentity, join_cluster
 from storage.journal_records import JournalRecords, Recorded, require_fit
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Record
+from storage.metadata.store import Check, Record
 from storage.writer import Epoch, Writer
 from tests.support.disk import PowerLost, SimulatedFiles
 from tests.support.ledgers import DATA, journal_dir
@@ -33,7 +34,9 @@ async def start(
     identity = await join(files, metadata, broker_id)
     home = await BrokerHome.enter(files, DATA, identity.folder, broker_id)
     records = JournalRecords(metadata, DATA)
-    store = await DirectoryLedgerStore.open(home, SMALL, journals=records, random_bits=files.random.getrandbits)
+    store = await DirectoryLedgerStore.open(
+        home, SMALL, damages=Damages(metadata), journals=records, random_bits=files.random.getrandbits
+    )
     return identity, store
 
 
@@ -197,12 +200,12 @@ async def test_of_two_copies_that_start_at_once_one_wins(metadata: MemoryStore) 
     home = await BrokerHome.enter(copy, DATA, identity.folder, "broker-1")
 
     class Slow(JournalRecords):
-        async def advance(self, *arguments: object) -> None:
+        async def advance(self, *arguments: object) -> Check:
             await lived(files, metadata)
-            await super().advance(*arguments)  # type: ignore[arg-type]
+            return await super().advance(*arguments)  # type: ignore[arg-type]
 
     with pytest.raises(JournalContended):
-        await DirectoryLedgerStore.open(home, SMALL, journals=Slow(metadata, DATA))
+        await DirectoryLedgerStore.open(home, SMALL, damages=Damages(metadata), journals=Slow(metadata, DATA))
     assert [name for name in copy.names(journal_dir()) if "0000000002-" in name] == []
     await refused(copy, metadata, "this folder is an older copy")
     await lived(files, metadata)

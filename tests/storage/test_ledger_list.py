@@ -115,7 +115,10 @@ def test_a_record_of_as_many_ledgers_as_there_may_be_fits_every_store() -> None:
     """E18: with large numbers, many writers, and 2,000 more ledgers from changes of owner."""
     writers = [Writer("f" * 32, f"broker-{number}", number, 2**63 + number) for number in range(16)]
     closed = tuple(
-        LedgerInfo(10**6 + n, 10**10 + n, 10**6, 10**6, 2**28, 1_800_000_000_000 + n, True, n % 3, writers[n % 16])
+        LedgerInfo(
+            *(10**6 + n, 10**10 + n, 10**6, 10**6, 2**28, 1_800_000_000_000 + n, True),
+            *(n % 3, 10**12 + n // 9 if n % 3 else 0, writers[n % 16]),
+        )
         for n in range(LEDGERS_MAX + 2_000)
     )
     record = ManagedLedgerRecord("7", closed, 2 * 10**6, removing=tuple(range(1_000)))

@@ -9,14 +9,17 @@ from pathlib import Path
 import trio
 
 from storage.broker_home import BrokerHome
+from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import LedgerFailed
 from storage.files import DiskFiles
+from storage.metadata.memory import MemoryStore
 from tests.support.ledgers import FOLDER, add
 
 
 async def main(data: Path, broker_id: str) -> None:
-    store = await DirectoryLedgerStore.open(await BrokerHome.enter(DiskFiles(), data, FOLDER, broker_id))
+    home = await BrokerHome.enter(DiskFiles(), data, FOLDER, broker_id)
+    store = await DirectoryLedgerStore.open(home, damages=Damages(MemoryStore()))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, store)
         ledger = await store.create(1)

@@ -14,11 +14,13 @@ import trio
 
 from storage import broker_home
 from storage.broker_home import BrokerHome
+from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.entry import Entry, encode_batch, encode_entry
 from storage.errors import LedgerFailed
 from storage.journal_block import Part, WrittenPart
 from storage.ledger_store import OpenLedger
+from storage.metadata.memory import MemoryStore
 from storage.other_journals import IsAlive
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
@@ -43,13 +45,20 @@ async def ledger_store(
     broker_id: str = "broker-1",
     folder: str = FOLDER,
     is_alive: IsAlive | None = None,
+    damages: Damages | None = None,
     journal_file_bytes: int = 64 * 1024,
     tail_bytes_max: int = 64 * 1024 * 1024,
 ) -> AsyncIterator[DirectoryLedgerStore]:
     """Open a store, and run its writer."""
     config = LedgerStoreConfig(journal_file_bytes=journal_file_bytes, tail_bytes_max=tail_bytes_max)
     home = await BrokerHome.enter(files, DATA, folder, broker_id)
-    store = await DirectoryLedgerStore.open(home, config, is_alive=is_alive, random_bits=files.random.getrandbits)
+    store = await DirectoryLedgerStore.open(
+        home,
+        config,
+        damages=damages or Damages(MemoryStore()),
+        is_alive=is_alive,
+        random_bits=files.random.getrandbits,
+    )
 
     async def run(task_status: trio.TaskStatus[None]) -> None:
         with suppress(LedgerFailed):

@@ -38,7 +38,8 @@ class _Kept:
     def __init__(self, ledger: int) -> None:
         self.entries: list[Entry] = []
         self.index = SparseIndex(ledger)
-        self.aborted: tuple[AbortedSpan, ...] | None = None
+        self.aborted: dict[int, tuple[AbortedSpan, ...]] = {}
+        """By owner."""
 
 
 class MemoryLedgers:
@@ -250,14 +251,14 @@ class MemoryLedgerStore:
         await trio.lowlevel.checkpoint()
         return [ledger for ledger in ledgers if ledger not in self._place.kept]
 
-    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
+    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan], *, owner: int) -> None:
         await trio.lowlevel.checkpoint()
-        self._place.kept[ledger].aborted = tuple(sorted(set(spans)))
+        self._place.kept[ledger].aborted[owner] = tuple(sorted(set(spans)))
 
-    async def load_aborted(self, ledger: int, *, spans_min: int) -> tuple[AbortedSpan, ...]:
+    async def load_aborted(self, ledger: int, *, owner: int, spans_min: int) -> tuple[AbortedSpan, ...]:
         await trio.lowlevel.checkpoint()
         kept = self._place.kept.get(ledger)
-        spans = () if kept is None or kept.aborted is None else kept.aborted
+        spans = () if kept is None else kept.aborted.get(owner, ())
         if len(spans) < spans_min:
             raise LedgerCorrupt(self._place.path(ledger), 0, f"{len(spans)} spans, {spans_min} were stored")
         return spans

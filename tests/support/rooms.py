@@ -26,6 +26,7 @@ from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.topic import Topic
 from storage.clock import WallClock
+from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.metadata.store import Check, MetadataStore, Session
@@ -144,7 +145,7 @@ async def rooms(
     """Run one broker's rooms. `is_alive` says whether another broker of the same folder is alive."""
     chosen = settings_of(**settings)
     async with (
-        ledger_store(files, broker_id=chosen.broker_id, is_alive=is_alive) as ledgers,
+        ledger_store(files, broker_id=chosen.broker_id, is_alive=is_alive, damages=Damages(metadata)) as ledgers,
         trio.open_nursery() as nursery,
     ):
         session = await metadata.open_session(10)

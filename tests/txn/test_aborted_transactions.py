@@ -256,13 +256,13 @@ async def test_a_lost_index_is_damage_and_never_nothing_aborted(harm: str) -> No
     """E3: the ledger's record says that it has an index, so what the index hid stays hidden when it is gone."""
     async with segment() as on:
         txn, bad, _good = await aborted_and_moved(on)
-        path = LEDGERS / f"{bad.ledger:020}.aborted"
+        path = LEDGERS / f"{bad.ledger:020}.aborted-0"
         if harm == "missing":
             on.files.remove(path)
         elif harm == "damaged":
             on.files.flip(path, 100)
         else:
-            LedgerFolder(on.files, LEDGERS).store_aborted(bad.ledger, [])
+            LedgerFolder(on.files, LEDGERS).store_aborted(bad.ledger, [], 0)
         aborted = AbortedTransactions(on.ledger)
         entries = await on.ledger.read(bad, upto=bad, entries_max=1, bytes_max=1000)
         assert [entry.txn for entry in entries] == [txn]
@@ -274,7 +274,7 @@ async def test_a_new_owner_misses_a_lost_index_too() -> None:
     """E3: the statement in the record outlives the process that wrote the index."""
     async with segment() as on:
         _txn, bad, _good = await aborted_and_moved(on)
-        on.files.remove(LEDGERS / f"{bad.ledger:020}.aborted")
+        on.files.remove(LEDGERS / f"{bad.ledger:020}.aborted-0")
         again = await on.open_again()
         aborted = AbortedTransactions(again)
         await aborted.load(on.metadata)
@@ -289,8 +289,8 @@ async def test_an_index_damaged_before_it_was_on_record_is_written_anew() -> Non
         bad = await on.write(txn)
         good = [await on.write(None) for _ in range(3)]
         await on.abort(txn, Span(bad, bad))
-        await on.store.store_aborted(bad.ledger, [AbortedSpan(txn, bad.entry, bad.entry)])
-        on.files.flip(LEDGERS / f"{bad.ledger:020}.aborted", 100)
+        await on.store.store_aborted(bad.ledger, [AbortedSpan(txn, bad.entry, bad.entry)], owner=0)
+        on.files.flip(LEDGERS / f"{bad.ledger:020}.aborted-0", 100)
         await on.move()
         assert await on.records() == 0
         assert await on.visible(AbortedTransactions(on.ledger)) == good
@@ -305,7 +305,7 @@ async def test_records_of_a_ledger_with_a_damaged_index_stay() -> None:
         await on.write(None)
         await on.abort(first, Span(one, one))
         await on.move()
-        on.files.remove(LEDGERS / f"{one.ledger:020}.aborted")
+        on.files.remove(LEDGERS / f"{one.ledger:020}.aborted-0")
         await on.abort(second, Span(two, two))
         await on.move()
         assert await on.records() == 1

@@ -1,14 +1,19 @@
 """Who may write and read a ledger after its writer died, lost it or released it, on every store."""
 
+from contextlib import suppress
+
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from storage.errors import JournalMissing, LedgerFailed, LedgerOutOfReach
+from storage.aborted_index import AbortedSpan
+from storage.entry import TxnId
+from storage.errors import Fenced, JournalMissing, LedgerFailed, LedgerOutOfReach
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import ABSENT, Check
 from storage.position import EARLIEST, LATEST
 from storage.watermark import Watermark
 from tests.storage.ledger_conformance.conftest import Place
@@ -52,6 +57,35 @@ async def test_a_ledger_that_its_writer_sealed_is_read_by_others(place: Place) -
         assert await payloads(await two.open_sealed(1, sealed.last_entry)) == [b"a", b"b"]
 
 
+async def test_no_start_of_its_writer_brings_a_ledger_back_that_another_broker_deleted(place: Place) -> None:
+    """C10: the deleter notes the removal in its own journal, and the writer's journal still has the entries."""
+    async with place.broker("one") as one, place.broker("two") as two:
+        await add_all(await one.create(2), [b"kept"])
+        ledger = await one.create(1)
+        await add_all(ledger, [b"a", b"b"])
+        await one.seal(ledger)
+        await two.delete(1)
+        writer = one.writer
+    async with place.broker("one") as one:
+        assert await one.missing([1, 2]) == [1]
+        assert await payloads(await one.recover(2)) == [b"kept"]
+    async with place.broker("two") as two:
+        await two.fence(writer, 2)
+        assert await two.missing([1, 2]) == [1]
+
+
+async def test_a_fenced_writer_brings_no_ledger_back_that_its_fencer_deleted(place: Place) -> None:
+    """C10: it still has entries that it confirmed and did not write to the ledger's file."""
+    async with place.broker("one") as one, place.broker("two") as two:
+        ledger = await one.create(1)
+        await add_all(ledger, [b"a", b"b"])
+        await two.fence(one.writer, 1)
+        await two.delete(1)
+        with suppress(LedgerFailed):
+            await one.seal(ledger)
+        assert await two.missing([1]) == [1]
+
+
 async def test_what_this_process_left_open_takes_no_more_and_is_recovered(place: Place) -> None:
     async with place.broker() as store:
         await add_all(await store.create(1), [b"a"])
@@ -90,6 +124,32 @@ async def test_a_store_that_has_ended_takes_nothing(place: Place) -> None:
         ledger = await store.create(1)
     with pytest.raises(LedgerFailed):
         add(ledger, b"a")
+
+
+async def test_a_stale_owners_late_index_of_aborts_is_not_read(place: Place) -> None:
+    """C9, T19: the record names the index of the owner that counts, and the other one is another file."""
+    metadata = MemoryStore()
+    both = [AbortedSpan(TxnId(0, 1), 0, 0), AbortedSpan(TxnId(0, 2), 0, 0)]
+
+    async def owned(store: LedgerStore, before: int) -> tuple[ManagedLedger, int]:
+        version = await metadata.put("/owners/topic", b"", expected=before)
+        config = ManagedLedgerConfig()
+        claim = Check("/owners/topic", version)
+        opened = await open_managed_ledger(
+            "topic", metadata=metadata, ledgers=store, claim=claim, config=config, now_ms=lambda: 1_000
+        )
+        return opened, version
+
+    async with place.broker("one") as one, place.broker("two") as two:
+        first, version = await owned(one, ABSENT)
+        await first.confirmed.wait_for(first.append(b"a"))
+        await first.close()
+        (info,) = first.closed
+        second, _version = await owned(two, version)
+        await second.store_aborted({info.id: both})
+        with pytest.raises(Fenced):
+            await first.store_aborted({info.id: both[:1]})
+        assert set(await second.load_aborted(info.id)) == set(both)
 
 
 async def contents(topic: ManagedLedger) -> list[bytes]:

@@ -145,15 +145,15 @@ async def test_aborted_transactions_are_kept_with_their_ledger(place: Place) -> 
     spans = (AbortedSpan(TxnId(0, 1), 0, 4), AbortedSpan(TxnId(0, 2), 1, 1))
     async with place.broker() as store:
         await add_all(await store.create(1), [b"a"])
-        assert await store.load_aborted(1, spans_min=0) == ()
         with pytest.raises(LedgerCorrupt):
-            await store.load_aborted(1, spans_min=1)
-        await store.store_aborted(1, spans[:1])
-        await store.store_aborted(1, spans)
+            await store.load_aborted(1, owner=7, spans_min=1)
+        await store.store_aborted(1, spans[:1], owner=7)
+        await store.store_aborted(1, spans, owner=7)
+        await store.store_aborted(1, spans[:1], owner=6)
         with pytest.raises(LedgerCorrupt):
-            await store.load_aborted(1, spans_min=3)
+            await store.load_aborted(1, owner=7, spans_min=3)
     async with place.broker() as store:
-        assert set(await store.load_aborted(1, spans_min=2)) == set(spans)
+        assert set(await store.load_aborted(1, owner=7, spans_min=2)) == set(spans)
         await store.delete(1)
         with pytest.raises(LedgerCorrupt):
-            await store.load_aborted(1, spans_min=2)
+            await store.load_aborted(1, owner=7, spans_min=2)

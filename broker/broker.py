@@ -23,6 +23,7 @@ from broker.cluster.locator import Locator
 from broker.cluster.members import Members
 from broker.cluster.ownership import Claims
 from broker.cluster.placement import Member
+from broker.cluster.recovery import DeadBrokers
 from broker.cluster.segment_owners import SegmentOwners
 from broker.config import BrokerSettings
 from broker.entry_codecs import EntryCodecs
@@ -46,6 +47,7 @@ from broker.topics import Topics
 from broker.traffic import Traffic
 from broker.transaction_buffers import ANY_NAMESPACE, TransactionBuffers
 from storage.clock import WallClock
+from storage.journal_records import JournalRecords
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import LedgerStore
@@ -137,6 +139,13 @@ class Broker:
             self.topics, self.services.activity, metadata=metadata, session=session, now_ms=base.now_ms
         )
         self.auto_scaler = AutoScaler(self.controller, self.layouts, self.groups, metadata=metadata, now_ms=base.now_ms)
+        self.dead_brokers = DeadBrokers(
+            metadata,
+            base.ledgers,
+            JournalRecords(metadata, settings.data_dir),
+            session,
+            broker_id=settings.broker_id,
+        )
         self.administration = Administration(
             self.controller,
             self.layouts,
@@ -184,6 +193,7 @@ class Broker:
             "forgetting finished transactions": self.header_sweep.run,
             "forgetting transaction groups": self.transactions.group_sweep.run,
             "reporting load": self.load_reporter.run,
+            "recovering what dead brokers left open": self.dead_brokers.run,
             "splitting and merging by load": self.auto_scaler.run,
         }
 

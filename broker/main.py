@@ -16,6 +16,7 @@ import trio
 
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
+from broker.cluster.absences import Absences
 from broker.config import BrokerSettings
 from broker.descriptors import connections_possible
 from broker.front_ends import ENTRY_CODECS, Ready, open_front_ends
@@ -78,12 +79,15 @@ async def serve(
             timeout_seconds=settings.session_timeout_seconds,
         )
         stack.callback(registration.home.close)
+        absences = Absences(
+            metadata, registration.membership, registration.home, grace_seconds=settings.session_timeout_seconds / 2
+        )
         ledgers = await DirectoryLedgerStore.open(
             registration.home,
             config=LedgerStoreConfig(journal_file_bytes=int(settings.journal_file_bytes_max)),
             journals=JournalRecords(metadata, settings.data_dir),
             damages=Damages(metadata),
-            is_alive=registration.membership.is_alive,
+            require_gone=absences.require_gone,
         )
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(ledgers.run)
@@ -103,9 +107,6 @@ async def serve(
 
         async def serve_session(session: Session) -> None:
             async with trio.open_nursery() as tasks:
-                # Close the ledgers of an earlier session. Then the topics' new owners need not fence this journal.
-                # On a full disk this waits for space. Meanwhile the broker serves reads.
-                await tasks.start(ledgers.close_all)
                 await registration.membership.register(session, timeout_seconds=settings.session_timeout_seconds)
                 broker = Broker(foundation, session, tasks)
                 await broker.start()
@@ -123,10 +124,16 @@ async def serve(
                 with trio.move_on_after(FAREWELL_SECONDS_MAX, shield=True):
                     await session.close()
 
+        async def leave_ledgers() -> None:
+            # At once, and without the metadata store, so that the topics' new owners need not fence this journal. On a
+            # full disk the rest waits for space. Meanwhile the broker may serve reads under its next session.
+            await nursery.start(ledgers.close_all)
+
         await serve_sessions(
             metadata,
             registration.session,
             serve_session,
+            leave_ledgers,
             front_ends.turn_away,
             stop,
             timeout_seconds=settings.session_timeout_seconds,

@@ -2,7 +2,8 @@
 
 Claims, elections and all other records of ownership belong to a session. When etcd is unreachable for longer than the
 session's timeout, other brokers may own the topics. So the broker stops serving when its session ends. It closes all
-connections, so that clients reconnect. It cancels every task that depends on the session, as a crash would. Under the
+connections, so that clients reconnect. It cancels every task that depends on the session, as a crash would. It closes
+its ledgers at once, which needs no metadata store. So the topics' new owners need not fence its journal. Under the
 next session it starts like a new process, with new elections and claims. Listeners, journal and ledger store stay open:
 they do not depend on a session, and the end of a session does not fence a journal.
 
@@ -16,12 +17,15 @@ they do not depend on a session, and the end of a session does not fence a journ
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
 import trio
 
-from broker.store_retry import RETRY_SECONDS
 from storage.metadata.store import MetadataStore, Session, SessionLost, StoreEnded, StoreUnavailable
+
+SESSION_RETRY_SECONDS: Final = 1.0
+"""How long after a failure the store is asked for a new session again."""
 
 ServeSession = Callable[[Session], Awaitable[None]]
 """Serves under a session until the broker is told to stop. It is cancelled when the session is lost."""
@@ -33,6 +37,7 @@ async def serve_sessions(
     metadata: MetadataStore,
     first: Session,
     serve: ServeSession,
+    leave: Callable[[], Awaitable[None]],
     turn_away: Callable[[], Awaitable[None]],
     stop: trio.Event,
     *,
@@ -44,6 +49,8 @@ async def serve_sessions(
         metadata: the store that opens the sessions.
         first: the first session.
         serve: serves under one session.
+        leave: gives up what a session's end leaves to others; called at each end that is not a stop, before anything
+            asks the metadata store.
         turn_away: refuses clients while there is no session; it is cancelled when there is one.
         stop: set when the broker is to stop.
         timeout_seconds: the timeout of the sessions.
@@ -56,6 +63,7 @@ async def serve_sessions(
         ended = await _run(serve, session)
         if ended is None or stop.is_set():
             return
+        await leave()
         log.warning("the broker serves no clients until it has a new metadata session", reason=str(ended))
         session = await _next_session(metadata, session, ended, turn_away, stop, timeout_seconds)
         if session is not None:
@@ -98,7 +106,7 @@ async def _next_session(
             try:
                 if not is_lost:
                     # The session is still alive, so release its claims now. Pause first: the store did not answer.
-                    await trio.sleep(RETRY_SECONDS)
+                    await trio.sleep(SESSION_RETRY_SECONDS)
                     await before.close()
                     is_lost = True
                 session = await metadata.open_session(timeout_seconds)
@@ -106,7 +114,7 @@ async def _next_session(
                 raise
             except StoreUnavailable as unanswered:
                 log.warning("the metadata store did not open a new session; retrying", reason=str(unanswered))
-                await trio.sleep(RETRY_SECONDS)
+                await trio.sleep(SESSION_RETRY_SECONDS)
         nursery.cancel_scope.cancel()
     return session
 

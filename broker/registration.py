@@ -10,7 +10,7 @@ Only then is the journal fenced and replayed.
 """
 
 import secrets
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.cluster.membership import Membership
 from broker.config import BrokerSettings
@@ -21,6 +21,9 @@ from storage.files import Files
 from storage.identity import join_cluster
 from storage.metadata.opening import metadata_directory
 from storage.metadata.store import MetadataStore, Session
+
+PROBED_SECONDS_MAX: Final = 2.0
+"""How long the start tries again while the broker's folder is locked, because another broker may only be probing it."""
 
 
 class BrokerRegistration(NamedTuple):
@@ -76,7 +79,9 @@ async def register_broker(
         place=place_of(settings),
         random_bits=secrets.randbits,
     )
-    home = await BrokerHome.enter(files, settings.data_dir, identity.folder, settings.broker_id)
+    home = await BrokerHome.enter(
+        files, settings.data_dir, identity.folder, settings.broker_id, patience_seconds=PROBED_SECONDS_MAX
+    )
     try:
         session = await metadata.open_session(timeout_seconds)
         membership = Membership(

@@ -1,10 +1,15 @@
 """A broker's place in a data folder: `<data>/brokers/<broker id>`, with its lock and its journal."""
 
 from pathlib import Path
+from typing import Final
+
+import trio
 
 from storage.errors import DataFolderInUse, FenceDamaged
 from storage.fence import EpochRecord, read_epochs
 from storage.files import AlreadyLocked, Files, Lock
+
+LOCK_RETRY_SECONDS: Final = 0.05
 
 
 class BrokerHome:
@@ -23,20 +28,33 @@ class BrokerHome:
         self._lock = lock
 
     @classmethod
-    async def enter(cls, files: Files, data_dir: Path, folder_id: str, broker_id: str) -> "BrokerHome":
+    async def enter(
+        cls, files: Files, data_dir: Path, folder_id: str, broker_id: str, *, patience_seconds: float = 0
+    ) -> "BrokerHome":
         """Take the place, and make it if it is absent. `broker_id` is a file name.
+
+        Another broker may hold the lock for a moment, to learn whether this one is dead (`dead_or_alive`). So a held
+        lock is tried again for `patience_seconds`.
 
         Raises:
             DataFolderInUse: a broker with this id runs here.
         """
-        return await files.run(cls._enter, files, data_dir, folder_id, broker_id)
+        deadline = trio.current_time() + patience_seconds
+        while True:
+            try:
+                return await files.run(cls._enter, files, data_dir, folder_id, broker_id)
+            except DataFolderInUse:
+                if trio.current_time() >= deadline:
+                    raise
+            # The operating system tells nobody that a lock was released.
+            await trio.sleep(LOCK_RETRY_SECONDS)
 
     @classmethod
     def _enter(cls, files: Files, data_dir: Path, folder_id: str, broker_id: str) -> "BrokerHome":
         directory = journal_dir(data_dir, broker_id)
         files.make_dir(directory)
         try:
-            lock = files.lock(directory.parent / "lock")
+            lock = files.lock(lock_path(data_dir, broker_id))
         except AlreadyLocked as held:
             raise DataFolderInUse(f"a broker with the id {broker_id} already runs on {data_dir}") from held
         return cls(files, data_dir, folder_id, broker_id, lock)
@@ -54,6 +72,11 @@ class BrokerHome:
     def close(self) -> None:
         """Release the lock. Idempotent."""
         self._lock.close()
+
+
+def lock_path(data_dir: Path, broker_id: str) -> Path:
+    """The file whose lock a running broker holds."""
+    return data_dir / "brokers" / broker_id / "lock"
 
 
 def journal_dir(data_dir: Path, broker_id: str) -> Path:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from storage.errors import JournalContended
-from storage.metadata.store import Check, Conflict, MetadataStore, Op, Put
+from storage.metadata.store import Check, Conflict, MetadataStore, Put
 
 DAMAGE: Final = "/damage/"
 _AT_ONCE_MAX: Final = 32
@@ -37,17 +37,16 @@ class Damages:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
 
-    async def note(self, found: Mapping[int, LedgerDamage], *, broker_id: str, under: Check | None) -> None:
+    async def note(self, found: Mapping[int, LedgerDamage], *, broker_id: str, under: Check) -> None:
         """Record what the take-over of this broker's journal found, by ledger. Durable on return. May be repeated.
 
         Raises:
             JournalContended: `under` does not hold, because another process has taken over the journal since.
         """
-        conditions: list[Op] = [] if under is None else [under]
         puts = [Put(_key(ledger), orjson.dumps(damage._asdict())) for ledger, damage in sorted(found.items())]
         for start in range(0, len(puts), _AT_ONCE_MAX):
             try:
-                await self._metadata.commit([*conditions, *puts[start : start + _AT_ONCE_MAX]])
+                await self._metadata.commit([under, *puts[start : start + _AT_ONCE_MAX]])
             except Conflict as conflict:
                 raise JournalContended(broker_id) from conflict
 

@@ -24,10 +24,10 @@ from storage.fence import Fence
 from storage.files import DiskFull
 from storage.journal import JOURNAL_FILE_BYTES, Journal, JournalStatistics
 from storage.journal_records import JournalRecords
+from storage.journal_recovery import JournalRecovery, RequireGone, claim_own_journal
 from storage.ledger import DirectoryOpenLedger, DirectorySealedLedger
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_store import OpenLedger
-from storage.other_journals import IsAlive, OtherJournals, claim_journal
 from storage.position import Position
 from storage.replay import Takeover, finish, take_over
 from storage.watermark import Watermark
@@ -70,9 +70,8 @@ class DirectoryLedgerStore:
         journal: Journal,
         write_behind: WriteBehind,
         takeover: Takeover,
-        journals: JournalRecords | None,
         damages: Damages,
-        is_alive: IsAlive | None,
+        recovery: JournalRecovery,
     ) -> None:
         self._files = home.files
         self._home = home
@@ -80,7 +79,7 @@ class DirectoryLedgerStore:
         self._journal = journal
         self._write_behind = write_behind
         self._damages = damages
-        self._others = OtherJournals(home, folder, journals, damages, is_alive)
+        self._recovery = recovery
         self._wanted: set[int] = set()
         """Ledgers without a file whose creators wait for `_making`."""
         self._making = trio.Lock()
@@ -100,9 +99,9 @@ class DirectoryLedgerStore:
         home: BrokerHome,
         config: LedgerStoreConfig | None = None,
         *,
+        journals: JournalRecords,
         damages: Damages,
-        journals: JournalRecords | None = None,
-        is_alive: IsAlive | None = None,
+        require_gone: RequireGone,
         random_bits: Callable[[int], int] = secrets.randbits,
     ) -> "DirectoryLedgerStore":
         """Take over the broker's journal, bring its entries into the ledgers, and be ready to `run`.
@@ -112,10 +111,9 @@ class DirectoryLedgerStore:
         Args:
             home: the broker's place. No other process holds it.
             config: sizes.
+            journals: the metadata store's records of the brokers' journals.
             damages: the metadata store's records of ledgers that lost entries.
-            journals: the metadata store's records of the brokers' journals. None: copies of this folder are not
-                noticed.
-            is_alive: asked before another broker's journal is fenced. None: no other broker uses this folder.
+            require_gone: asked before another broker's journal is fenced.
             random_bits: makes the stream.
 
         Raises:
@@ -125,7 +123,7 @@ class DirectoryLedgerStore:
         """
         folder = LedgerFolder(home.files, home.data_dir / "ledgers")
         try:
-            fence, under = await claim_journal(home, home.broker_id, journals, random_bits)
+            fence, under = await claim_own_journal(home, journals, random_bits)
             takeover = await home.files.run(_replay, home, folder, fence)
             await damages.note(takeover.damages, broker_id=home.broker_id, under=under)
             config = config or LedgerStoreConfig()
@@ -135,7 +133,8 @@ class DirectoryLedgerStore:
             folder.open_files.close()
             home.close()
             raise
-        return cls(home, folder, journal, write_behind, takeover, journals, damages, is_alive)
+        recovery = JournalRecovery(home, folder, journals, damages, require_gone, random_bits)
+        return cls(home, folder, journal, write_behind, takeover, damages, recovery)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write until cancelled. Then every waiter gets `LedgerFailed`, and the store is closed.
@@ -268,7 +267,7 @@ class DirectoryLedgerStore:
             if writer.epoch > self.writer.epoch:
                 raise JournalMissing(writer, self._home.journal)
             return  # The start replayed earlier epochs, and `recover` seals the open ledgers of this one.
-        await self._others.fence(writer, ledger)
+        await self._recovery.fence(writer, ledger)
 
     async def seal(self, ledger: OpenLedger) -> DirectorySealedLedger:
         """See `LedgerStore`."""
@@ -373,9 +372,7 @@ def _replay(home: BrokerHome, folder: LedgerFolder, fence: Fence) -> Takeover:
 
 
 def _begin(home: BrokerHome, takeover: Takeover, write_behind: WriteBehind, file_bytes: int) -> Journal:
-    journal = Journal(
-        home.files, home.journal, fence=takeover.fence, write_behind=write_behind, file_bytes=file_bytes
-    )
+    journal = Journal(home.files, home.journal, fence=takeover.fence, write_behind=write_behind, file_bytes=file_bytes)
     journal.begin()
     finish(home.files, home.journal, takeover)
     return journal

@@ -178,8 +178,17 @@ class JournalMissing(StorageError):
         )
 
 
+class RecoveryElsewhere(StorageError):
+    """Another broker is recovering a dead broker's journal. Its ledgers can be opened once that is done."""
+
+    retriable = True
+
+    def __init__(self, broker: str, by: str) -> None:
+        super().__init__(f"Broker {by} is recovering the journal of broker {broker}. Try again in a moment.")
+
+
 class JournalContended(StorageError):
-    """Two processes took over the same broker's journal at the same moment, and the other one was first."""
+    """Another process took over the same broker's journal at the same moment and was first, or that broker returned."""
 
     retriable = True
 

@@ -14,6 +14,7 @@ file before removing it.
 """
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -155,16 +156,22 @@ class Fence:
         self._record = record
 
 
-def claim(files: Files, directory: Path, owner: Owner) -> Fence:
-    """Take the next epoch. Durable on return. From then on, the writer before confirms nothing. Blocks."""
+def claim(files: Files, directory: Path, owner: Owner, above: int = 0) -> Fence:
+    """Take the next epoch, which is also above `above`. Durable on return. Earlier writers confirm nothing. Blocks."""
     fences = EpochFiles(files, directory)
-    record = EpochRecord(owner)
     while True:
-        try:
-            taken = fences.make(fences.highest() + 1, record.encode(), owner.stream)
-        except EpochTaken:
-            continue
-        return Fence(taken, record)
+        with suppress(EpochTaken):
+            return claim_exactly(files, directory, owner, max(above, fences.highest()) + 1)
+
+
+def claim_exactly(files: Files, directory: Path, owner: Owner, epoch: int) -> Fence:
+    """Take this epoch. Durable on return. From then on, earlier writers confirm nothing. Blocks.
+
+    Raises:
+        EpochTaken: this epoch or a later one has a fence.
+    """
+    record = EpochRecord(owner)
+    return Fence(EpochFiles(files, directory).make(epoch, record.encode(), owner.stream), record)
 
 
 def remove_older(files: Files, directory: Path, fence: Fence) -> None:
@@ -181,15 +188,20 @@ def read_epochs(files: Files, directory: Path) -> dict[int, EpochRecord]:
         FenceDamaged: a fence file is damaged.
     """
     fences = EpochFiles(files, directory)
-    found = {}
-    for epoch in fences.epochs():
-        try:
-            record = fences.read(epoch, EpochRecord.decode)
-        except ValueError as damaged:
-            raise FenceDamaged(fences.path(epoch), str(damaged)) from damaged
-        if record is not None:
-            found[epoch] = record
-    return found
+    while True:
+        found = {}
+        epochs = fences.epochs()
+        for epoch in epochs:
+            try:
+                record = fences.read(epoch, EpochRecord.decode)
+            except ValueError as damaged:
+                raise FenceDamaged(fences.path(epoch), str(damaged)) from damaged
+            if record is not None:
+                found[epoch] = record
+        without = set(epochs) - found.keys()
+        # A later writer may have removed a fence, when its own was not listed yet. Without both, there would be none.
+        if without <= set(fences.epochs() if without else ()):
+            return found
 
 
 def newest_begun(files: Files, directory: Path, *, below: int) -> tuple[int, EpochRecord] | None:

@@ -1,10 +1,13 @@
 """The metadata store's record of every broker's journal: its data folder and its newest epoch.
 
-    /journals/<broker id>    {folder, path, epoch, stream}
+    /journals/<broker id>      {folder, path, lock, epoch, stream, pending {epoch, stream, by}?}
+    /recovering/<broker id>    {by}, ephemeral: that broker recovers this journal now
 
-A process that takes over a journal first claims its fence. It then writes this record by compare-and-set, before it
-changes anything else. The fence names the epoch that the record had (`Owner.previous`). So a journal and its record
-belong together in the cases of this table. In any other case one of the two is in another state (E1):
+A broker that takes over its own journal first claims its fence. It then writes this record by compare-and-set, before
+it changes anything else. A broker that recovers the journal of another one reserves the pending epoch first, and writes
+the record again at the end (`journal_recovery`). The fence names the epoch that the record had (`Owner.previous`). So a
+journal and its record belong together in the cases of this table. In any other case one of the two is in another state
+(E1):
 
     newest fence                  record          | meaning
     none                          none            | a new broker
@@ -16,21 +19,39 @@ belong together in the cases of this table. In any other case one of the two is 
     anything else                                 | a copy, an older state, or a missing folder: refused
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import orjson
+import trio
 
-from storage.errors import IdentityMismatch, JournalContended
+from storage.errors import IdentityMismatch, JournalContended, RecoveryElsewhere
 from storage.fence import EpochRecord
-from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Op, Put, Session, StoreUnavailable
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from storage.writer import Epoch, Writer
 
 JOURNALS: Final = "/journals/"
+RECOVERING: Final = "/recovering/"
+_FIELDS: Final = frozenset({"folder", "path", "lock", "epoch", "stream", "pending"})
+FAREWELL_SECONDS_MAX: Final = 1.0
+"""How long the end of an announcement may take."""
 
-_FIELDS: Final = frozenset({"folder", "path", "epoch", "stream"})
+
+class Pending(NamedTuple):
+    """An epoch that a recoverer has reserved. Its fence may exist."""
+
+    epoch: int
+    stream: int
+    by: str
+    """The broker that reserved it."""
+
+    @property
+    def life(self) -> Epoch:
+        """The epoch, as `Recorded.life`."""
+        return Epoch(self.epoch, self.stream)
 
 
 class Recorded(NamedTuple):
@@ -42,7 +63,15 @@ class Recorded(NamedTuple):
     """Where that folder was when the journal was last taken over. For people."""
     life: Epoch
     version: int
+    lock: str | None = None
+    """The name of the lock that the broker itself held when it last took over its journal."""
+    pending: Pending | None = None
     unknown: Unknown = NOTHING_UNKNOWN
+
+    @property
+    def highest(self) -> int:
+        """The highest epoch that anybody has taken or reserved, as far as the record knows."""
+        return self.life.number if self.pending is None else max(self.life.number, self.pending.epoch)
 
 
 class JournalRecords:
@@ -58,10 +87,18 @@ class JournalRecords:
         if record is None:
             return None
         fields = orjson.loads(record.value)
-        life = Epoch(fields["epoch"], fields["stream"])
-        return Recorded(fields["folder"], fields["path"], life, record.version, unknown_in(fields, _FIELDS))
+        pending = fields.get("pending")
+        return Recorded(
+            fields["folder"],
+            fields["path"],
+            Epoch(fields["epoch"], fields["stream"]),
+            record.version,
+            fields.get("lock"),
+            None if pending is None else Pending(pending["epoch"], pending["stream"], pending["by"]),
+            unknown_in(fields, _FIELDS),
+        )
 
-    async def advance(self, known: Recorded | None, writer: Writer) -> Check:
+    async def advance(self, known: Recorded | None, writer: Writer, lock: str | None) -> Check:
         """Record the epoch of `writer`, which has claimed the fence. Durable on return.
 
         Returns a condition that holds until another process takes over the journal.
@@ -69,19 +106,74 @@ class JournalRecords:
         Raises:
             JournalContended: the record has changed since `known` was read.
         """
-        fields = {
-            "folder": writer.folder,
-            "path": self._path,
-            "epoch": writer.epoch,
-            "stream": writer.stream,
-            **restored(NOTHING_UNKNOWN if known is None else known.unknown),
-        }
         expected = ABSENT if known is None else known.version
-        key = JOURNALS + writer.broker
+        unknown = NOTHING_UNKNOWN if known is None else known.unknown
+        recorded = Recorded(writer.folder, self._path, writer.life, expected, lock, unknown=unknown)
+        return self.unchanged(writer.broker, await self._put(writer.broker, recorded, None))
+
+    async def reserve(self, broker_id: str, known: Recorded, pending: Pending, absent: Check | None) -> Recorded:
+        """Reserve an epoch for the recovery of this broker's journal. Durable on return.
+
+        `absent` is a condition that holds while the broker is not registered.
+
+        Raises:
+            JournalContended: the record has changed since `known` was read, or the broker has registered.
+        """
+        return await self._put(broker_id, known._replace(pending=pending), absent)
+
+    @staticmethod
+    def unchanged(broker_id: str, known: Recorded) -> Check:
+        """A condition that holds until another process takes over the journal, or reserves an epoch for that."""
+        return Check(JOURNALS + broker_id, known.version)
+
+    @asynccontextmanager
+    async def announced(self, broker_id: str, by: str, session: Session | None) -> AsyncIterator[None]:
+        """Tell others that `by` recovers the journal of `broker_id`, for the length of the context.
+
+        This only saves work. If `by` has announced it already, nothing changes. None as the session: nobody is told.
+
+        Raises:
+            RecoveryElsewhere: another broker recovers it.
+        """
+        if session is None:
+            yield
+            return
+        key = RECOVERING + broker_id
         try:
-            return Check(key, await self._metadata.put(key, orjson.dumps(fields), expected=expected))
+            version = await self._metadata.put(key, orjson.dumps({"by": by}), expected=ABSENT, session=session)
         except Conflict as conflict:
-            raise JournalContended(writer.broker) from conflict
+            held = await self._metadata.get(key)
+            other = None if held is None else orjson.loads(held.value)["by"]
+            if other != by:
+                raise RecoveryElsewhere(broker_id, other or "another broker") from conflict
+            yield
+            return
+        try:
+            yield
+        finally:
+            # If the store does not answer, the record ends with the session.
+            with trio.move_on_after(FAREWELL_SECONDS_MAX, shield=True), suppress(Conflict, StoreUnavailable):
+                await self._metadata.delete(key, expected=version)
+
+    async def _put(self, broker_id: str, recorded: Recorded, condition: Check | None) -> Recorded:
+        """Write this record in place of the version that it has. Returns it with its new version."""
+        fields: dict[str, object] = {
+            "folder": recorded.folder,
+            "path": recorded.path,
+            "lock": recorded.lock,
+            "epoch": recorded.life.number,
+            "stream": recorded.life.stream,
+            **restored(recorded.unknown),
+        }
+        if recorded.pending is not None:
+            fields["pending"] = recorded.pending._asdict()
+        ops: list[Op] = [Put(JOURNALS + broker_id, orjson.dumps(fields), recorded.version)]
+        if condition is not None:
+            ops.append(condition)
+        try:
+            return recorded._replace(version=(await self._metadata.commit(ops)).revision)
+        except Conflict as conflict:
+            raise JournalContended(broker_id) from conflict
 
 
 def require_fit(

@@ -5,18 +5,20 @@ greater id. So positions rise and are never used twice.
 """
 
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 from storage.clock import WallClock
 from storage.ledger_chain import LedgerChain, ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
-from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_list import LedgerInfo, ManagedLedgerRecord
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_record import RecordChanged, RecordKeeper
 from storage.managed_ledger_recovery import nothing_there, recover
 from storage.managed_ledger_removal import remove_all
 from storage.metadata.store import Check, MetadataStore
+from storage.writer import Writer
 
 CREATION_ID_DIGITS: Final = 16
 """Hexadecimal digits, so 64 random bits."""
@@ -79,9 +81,33 @@ async def let_go_of_managed_ledger(name: str, *, metadata: MetadataStore, ledger
         LedgerFailed: the writer has ended.
         LedgerCorrupt: the end cannot be found.
     """
+    return await record_ends(
+        name, metadata=metadata, ledgers=ledgers, claim=claim, is_left=lambda writer: writer == ledgers.writer
+    )
+
+
+async def record_ends(
+    name: str,
+    *,
+    metadata: MetadataStore,
+    ledgers: LedgerStore,
+    claim: Check,
+    is_left: Callable[[Writer], bool],
+) -> bool:
+    """Record where the ledgers end that these writers left open. Durable on return.
+
+    Without an owner, `claim` is a condition that holds while there is none. Returns False if the managed ledger is
+    being deleted and has such a ledger.
+
+    Raises:
+        Fenced: `claim` does not hold.
+        WriterAlive, LedgerOutOfReach, RecoveryElsewhere, JournalContended: another broker may still write to one.
+        LedgerCorrupt, JournalDamaged, JournalMissing: an end cannot be found.
+        LedgerFailed: this process's writer has ended.
+    """
     keeper = RecordKeeper(name, metadata, claim)
     record = await keeper.read()
-    if record is None or all(info.closed or info.writer != ledgers.writer for info in record.ledgers):
+    if record is None or all(info.closed or not is_left(_writer_of(info)) for info in record.ledgers):
         return True
     if record.is_deleting:
         return False
@@ -89,3 +115,8 @@ async def let_go_of_managed_ledger(name: str, *, metadata: MetadataStore, ledger
     left = LedgerChain(name, keeper, ledgers, LedgerIds(metadata), ManagedLedgerConfig(), recovered)
     await left.record_ends()
     return True
+
+
+def _writer_of(info: LedgerInfo) -> Writer:
+    assert info.writer is not None, "every record names the writers"
+    return info.writer

@@ -1,21 +1,49 @@
 """The record of one managed ledger in the metadata store, and the only way to change it: by compare-and-set.
 
+    /managed-ledgers/<name>    see `ledger_list`
+    index ledgers-by-writer    <broker>/<10-digit epoch>-<16 hex digits of the stream>, for the writers of open ledgers
+
 Every change requires the version on which it was decided. If the owner has a claim, the change also requires the claim.
+The index finds what a dead broker had open, at a cost that depends on nothing else.
 """
 
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from storage.errors import Fenced
 from storage.ledger_list import ManagedLedgerRecord
-from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStore, Op, Put
+from storage.metadata.store import ABSENT, Check, Conflict, Delete, IndexEntry, MetadataStore, Op, Put, starting_with
 
 MANAGED_LEDGERS: Final = "/managed-ledgers/"
+LEDGERS_BY_WRITER: Final = "ledgers-by-writer"
 
 
 def record_key(name: str) -> str:
     """The key of the record of the managed ledger with this name."""
     return MANAGED_LEDGERS + quote(name, safe="")
+
+
+async def left_open_by(broker_id: str, metadata: MetadataStore) -> list[str]:
+    """The names of the managed ledgers that have a ledger without an end which this broker wrote, in order."""
+    hits = await metadata.query(LEDGERS_BY_WRITER, *starting_with(f"{broker_id}/"))
+    return sorted({unquote(hit.record.key.removeprefix(MANAGED_LEDGERS)) for hit in hits})
+
+
+async def writers_of_open_ledgers(metadata: MetadataStore) -> list[str]:
+    """The ids of the brokers that wrote a ledger without an end, in order. One query for each."""
+    found: list[str] = []
+    start, end = starting_with("")
+    while hits := await metadata.query(LEDGERS_BY_WRITER, start, end, limit=1):
+        found.append(hits[0].index_key.partition("/")[0])
+        # The first key behind every key of this broker.
+        start = f"{found[-1]}0"
+    return found
+
+
+def _indexes(record: ManagedLedgerRecord) -> tuple[IndexEntry, ...]:
+    writers = {info.writer for info in record.ledgers if not info.closed and info.writer is not None}
+    keys = (f"{writer.broker}/{writer.epoch:010d}-{writer.stream:016x}" for writer in writers)
+    return tuple(IndexEntry(LEDGERS_BY_WRITER, key) for key in sorted(keys))
 
 
 async def is_there(name: str, metadata: MetadataStore) -> bool:
@@ -58,7 +86,7 @@ class RecordKeeper:
         record = record.keeping(self.record)
         value = record.encode()
         try:
-            self._version = await self._apply(Put(self._key, value, self._version))
+            self._version = await self._apply(Put(self._key, value, self._version, indexes=_indexes(record)))
         except RecordChanged:
             # A caller repeats a write whose answer was lost. The repeat then finds the first one.
             stored = await self._metadata.get(self._key)

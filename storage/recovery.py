@@ -34,8 +34,8 @@ harmless. A block with another one behind it was durable. The last block may be 
 writer died before the sync, or the sync failed. So recovery first writes it again and syncs it. Otherwise a loss of
 power during recovery could leave half of it in a ledger file and nothing in the journal.
 
-If the batch of a bad part is good in its ledger file, nothing is lost. Otherwise the damage gets a record (`damages`), and
-everything else goes on. UNREADABLE stops the start (`JournalFileDamaged`).
+If the batch of a bad part is good in its ledger file, nothing is lost. Otherwise the damage gets a record (`damages`),
+and everything else goes on. UNREADABLE stops the start (`JournalFileDamaged`).
 
 **A ledger file**, after the journal was replayed, at the place where its next batch is due. Only confirmed batches are
 ever written there, and the journal still has every batch that was not synced. So a ledger file has no torn tail:

@@ -95,9 +95,17 @@ def finish(files: Files, directory: Path, takeover: Takeover) -> None:
 
 
 def finish_abandoned(files: Files, directory: Path, takeover: Takeover) -> None:
-    """As `finish`, for a dead broker's journal, which this process has fenced and does not write to."""
+    """As `finish`, for a dead broker's journal, which this process has fenced and does not write to.
+
+    Raises:
+        Fenced: a later process has taken over the journal, and has removed this epoch's unfinished file.
+    """
     fence = takeover.fence
-    make_journal_file(files, directory, JournalName(fence.epoch, 0, fence.stream), LABEL_SIZE).close()
+    try:
+        make_journal_file(files, directory, JournalName(fence.epoch, 0, fence.stream), LABEL_SIZE).close()
+    except FileNotFoundError:
+        fence.check()
+        raise
     fence.note_made(0, LABEL_SIZE)
     finish(files, directory, takeover)
 

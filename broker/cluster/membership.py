@@ -23,7 +23,6 @@ import trio
 
 from broker.errors import StartError
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Record, Session
-from storage.writer import Writer
 
 BROKERS: Final = "/brokers/"
 WAITS_PER_TIMEOUT: Final = 1.5
@@ -37,7 +36,7 @@ class BrokerRuns(StartError):
 
 
 class Membership:
-    """This broker's registration, and lookups of other brokers' registrations."""
+    """This broker's registration."""
 
     def __init__(
         self,
@@ -123,10 +122,10 @@ class Membership:
             f"the identity {other['folder']}. Stop that broker, or start this one with another --broker-id."
         )
 
-    async def is_alive(self, writer: Writer) -> bool:
-        """Return whether a registered broker writes, or will write, this writer's journal."""
-        record = await self._metadata.get(BROKERS + writer.broker)
-        return record is not None and orjson.loads(record.value)["folder"] == writer.folder
+    @property
+    def session(self) -> Session | None:
+        """The session under which this broker registered last, or None."""
+        return None if self._registered is None else self._registered[0]
 
     async def _put(self, key: str, expected: int, session: Session) -> int:
         return await self._metadata.put(key, self._value, expected=expected, session=session)

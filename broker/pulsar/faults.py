@@ -36,6 +36,7 @@ from storage.errors import (
     LedgerOutOfReach,
     LedgerSealed,
     NoSpace,
+    RecoveryElsewhere,
     WriterAlive,
 )
 from storage.metadata.store import ChangeSetTooLarge, InvalidOperation, MetadataError, StoreUnavailable
@@ -89,6 +90,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     LedgerOutOfReach: pb.ServiceNotReady,
     WriterAlive: pb.ServiceNotReady,
     JournalContended: pb.ServiceNotReady,
+    RecoveryElsewhere: pb.ServiceNotReady,
     JournalMissing: pb.PersistenceError,
     JournalDamaged: pb.PersistenceError,
     IdentityMismatch: pb.PersistenceError,

@@ -9,8 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.metadata_sessions import serve_sessions
-from broker.store_retry import RETRY_SECONDS
+from broker.metadata_sessions import SESSION_RETRY_SECONDS, serve_sessions
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Session, SessionLost, StoreEnded, StoreUnavailable
 
@@ -43,13 +42,18 @@ class Served:
         finally:
             self.happened.append("over")
 
+    async def leave(self) -> None:
+        self.happened.append("left")
+
     async def turn_away(self) -> None:
         self.happened.append("away")
         await trio.sleep_forever()
 
     async def run(self, serve: Callable[[Session], Awaitable[None]] | None = None) -> None:
         first = await self.store.open_session(1)
-        await serve_sessions(self.store, first, serve or self.serve, self.turn_away, self.stop, timeout_seconds=1)
+        await serve_sessions(
+            self.store, first, serve or self.serve, self.leave, self.turn_away, self.stop, timeout_seconds=1
+        )
 
 
 async def test_a_lost_session_is_followed_by_another(autojump_clock: MockClock) -> None:
@@ -60,11 +64,11 @@ async def test_a_lost_session_is_followed_by_another(autojump_clock: MockClock) 
         await wait_all_tasks_blocked()
         served.store.is_away = True
         await served.sessions[0].close()
-        await trio.sleep(1_000 * RETRY_SECONDS)
-        assert served.happened == ["serving", "over", "away"]
+        await trio.sleep(1_000 * SESSION_RETRY_SECONDS)
+        assert served.happened == ["serving", "over", "left", "away"]
         served.store.is_away = False
-        await trio.sleep(2 * RETRY_SECONDS)
-        assert served.happened == ["serving", "over", "away", "serving"]
+        await trio.sleep(2 * SESSION_RETRY_SECONDS)
+        assert served.happened == ["serving", "over", "left", "away", "serving"]
         served.stop.set()
     assert served.sessions[0].id != served.sessions[1].id
 
@@ -87,7 +91,7 @@ async def test_a_task_without_an_answer_ends_the_session_alone(autojump_clock: M
     with trio.fail_after(100):
         await served.run(fails)
     assert served.sessions[0].has_ended or isinstance(error, SessionLost)
-    assert began[1] - began[0] == (RETRY_SECONDS if isinstance(error, StoreUnavailable) else 0)
+    assert began[1] - began[0] == (SESSION_RETRY_SECONDS if isinstance(error, StoreUnavailable) else 0)
 
 
 async def test_a_store_that_has_ended_ends_the_broker(autojump_clock: MockClock) -> None:

@@ -328,7 +328,9 @@ async def test_a_deletion_that_is_given_up_is_finished_by_the_next() -> None:
                 await broker.controller.delete_topic(TOPIC, force=True)
             await wait_all_tasks_blocked()
             keys = [record.key for record in await broker.metadata.scan("", "\U0010ffff")]
-            assert [key for key in keys if not key.startswith(("/txn/id/", "/txn/tc-seq/", "/ids/", controls))] == []
+            assert [
+                key for key in keys if not key.startswith(("/txn/id/", "/txn/tc-seq/", "/ids/", "/journals/", controls))
+            ] == []
             assert broker.headers.transactions_joined == 0
             assert broker.services.counters.op_records_outstanding == 0
 

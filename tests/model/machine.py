@@ -184,7 +184,7 @@ class Machine:
             with self._scope:
                 async with (
                     EmbeddedStore.open(files, DATA) as metadata,
-                    ledger_store(files) as ledgers,
+                    ledger_store(files, metadata=metadata) as ledgers,
                     trio.open_nursery() as nursery,
                 ):
                     self.metadata, self._nursery = metadata, nursery

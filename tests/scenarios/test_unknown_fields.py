@@ -52,10 +52,10 @@ def another_coordinator(store: MetadataStore) -> Coordinator:
 
 
 async def journal(store: MetadataStore) -> Story:
-    await JournalRecords(store, Path("/data")).advance(None, Writer("folder", "broker", 1, 1))
+    await JournalRecords(store, Path("/data")).advance(None, Writer("folder", "broker", 1, 1), None)
     yield f"{JOURNALS}broker"
     records = JournalRecords(store, Path("/data"))
-    await records.advance(await records.read("broker"), Writer("folder", "broker", 2, 2))
+    await records.advance(await records.read("broker"), Writer("folder", "broker", 2, 2), None)
 
 
 async def ids(store: MetadataStore) -> Story:

@@ -15,12 +15,13 @@ async def test_every_finding_is_kept_until_its_ledger_goes() -> None:
     metadata = MemoryStore()
     damages = Damages(metadata)
     found = {ledger: LedgerDamage(ledger * 10, f"ledger {ledger}") for ledger in range(100)}
-    await damages.note(found, broker_id="broker-1", under=None)
-    await damages.note(found, broker_id="broker-1", under=None)
+    under = Check(JOURNAL, await metadata.put(JOURNAL, b"1", expected=ABSENT))
+    await damages.note(found, broker_id="broker-1", under=under)
+    await damages.note(found, broker_id="broker-1", under=under)
     assert [await damages.of(ledger) for ledger in range(101)] == [*found.values(), None]
     for ledger in range(101):
         await damages.forget(ledger)
-    assert await metadata.scan("/", "0") == []
+    assert [record.key for record in await metadata.scan("/", "0")] == [JOURNAL]
 
 
 async def test_a_stale_recoverer_records_nothing() -> None:

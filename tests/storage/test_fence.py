@@ -12,9 +12,11 @@ from trio.testing import wait_all_tasks_blocked
 from storage.broker_home import BrokerHome, epochs_of
 from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore
+from storage.epoch_files import EpochTaken
 from storage.errors import DataFolderInUse, Fenced, LedgerFailed
-from storage.fence import EpochRecord, Fence, Owner, claim, remove_older
+from storage.fence import EpochRecord, Fence, Owner, claim, claim_exactly, read_epochs, remove_older
 from storage.files import DiskFiles
+from storage.journal_records import JournalRecords
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_index import SparseIndex
 from storage.metadata.memory import MemoryStore
@@ -22,7 +24,17 @@ from storage.position import Position
 from storage.replay import finish_abandoned, take_over
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import DATA, FOLDER, LEDGERS, add, add_all, journal_dir, ledger_store, payloads_of
+from tests.support.ledgers import (
+    DATA,
+    FOLDER,
+    LEDGERS,
+    add,
+    add_all,
+    journal_dir,
+    ledger_store,
+    payloads_of,
+    require_gone,
+)
 
 OWNER = Owner(FOLDER, "broker-1", 77, None)
 
@@ -47,6 +59,42 @@ def test_every_claim_is_higher_and_ends_the_one_before(files: SimulatedFiles, fo
     second.check()
     with pytest.raises(Fenced):
         first.check()
+
+
+def test_an_epoch_is_taken_exactly_or_not_at_all(files: SimulatedFiles, folder: Path) -> None:
+    """C8: not if it is taken, nor below a later one, whose writer would not notice and must not be disturbed."""
+    claim_exactly(files, folder, OWNER, 3)
+    latest = claim_exactly(files, folder, OWNER, 5)
+    before = files.names(folder)
+    for epoch in range(1, 6):
+        with pytest.raises(EpochTaken):
+            claim_exactly(files, folder, OWNER, epoch)
+    assert files.names(folder) == before
+    latest.check()
+    assert claim(files, folder, OWNER, 9).epoch == 10
+    assert claim(files, folder, OWNER, 9).epoch == 11
+
+
+def test_d2_a_writer_is_fenced_across_epochs_that_nobody_took(files: SimulatedFiles, folder: Path) -> None:
+    """D2, C8: it looks for the next fence only, and the recoverer that reserved that one died before it made it."""
+    sleeper = claim(files, folder, OWNER)
+    claim_exactly(files, folder, OWNER, sleeper.epoch + 3)
+    with pytest.raises(Fenced):
+        sleeper.check()
+
+
+def test_a_fence_removed_while_fences_are_read_hides_no_later_one(files: SimulatedFiles, folder: Path) -> None:
+    """E3: whoever lists them before the later one is made would find none at all, and call the journal missing."""
+    claim(files, folder, OWNER)
+
+    def replace(operation: str, _path: Path) -> None:
+        if operation == "open":
+            reader.before = None
+            remove_older(files, folder, claim(files, folder, OWNER))
+
+    reader = files.process()
+    reader.before = replace
+    assert list(read_epochs(reader, folder)) == [2]
 
 
 def test_each_flipped_bit_of_a_fence_is_noticed() -> None:
@@ -227,7 +275,7 @@ async def life_with_takeover_at(operation_number: int) -> bool:
     seen: list[list[bytes]] = []
     count = 0
 
-    def take_over(_operation: str, _path: Path) -> None:
+    def rival_comes(_operation: str, _path: Path) -> None:
         nonlocal count
         count += 1
         if count == operation_number:
@@ -244,7 +292,7 @@ async def life_with_takeover_at(operation_number: int) -> bool:
             seen.append([entry.payload for chunk in entries for entry in chunk])
 
     async with ledger_store(files, journal_file_bytes=4096) as store:
-        files.before = take_over
+        files.before = rival_comes
         payloads = [b"%d" % number * 200 for number in range(30)]
         confirmed = []
         try:
@@ -278,17 +326,17 @@ async def test_d2_a_takeover_at_any_moment_loses_nothing_confirmed() -> None:
 
 
 async def test_a_dead_brokers_journal_is_recovered_by_another() -> None:
-    files = SimulatedFiles(seed=3)
-    async with ledger_store(files, broker_id="dead") as dead:
+    files, metadata = SimulatedFiles(seed=3), MemoryStore()
+    async with ledger_store(files, broker_id="dead", metadata=metadata) as dead:
         await add_all(await dead.create(1), [b"a", b"b"])
         writer = dead.writer
     survivor = files.kill()
-    async with ledger_store(survivor, broker_id="alive") as alive:
+    async with ledger_store(survivor, broker_id="alive", metadata=metadata) as alive:
         assert await payloads_of(alive, 1) == [], "it is in the dead broker's journal alone"
         for _ in range(2):
             await alive.fence(writer, 1)
             assert await payloads_of(alive, 1) == [b"a", b"b"]
-    async with ledger_store(survivor.kill(), broker_id="dead") as returned:
+    async with ledger_store(survivor.kill(), broker_id="dead", metadata=metadata) as returned:
         assert await payloads_of(returned, 1) == [b"a", b"b"]
     assert survivor.exists(DATA / "brokers" / "alive")
 
@@ -320,10 +368,16 @@ async def test_d2_a_process_stopped_and_continued_finds_itself_replaced(tmp_path
         with pytest.raises(DataFolderInUse):
             await BrokerHome.enter(files, tmp_path, FOLDER, "writer")
         home = await BrokerHome.enter(files, tmp_path, FOLDER, "successor")
-        successor = await DirectoryLedgerStore.open(home, damages=Damages(MemoryStore()))
         newest = max(epochs_of(files, tmp_path, "writer").items(), default=None)
         assert newest is not None
-        await successor.fence(Writer(FOLDER, "writer", newest[0], newest[1].owner.stream), 1)
+        writer = Writer(FOLDER, "writer", newest[0], newest[1].owner.stream)
+        metadata = MemoryStore()
+        journals = JournalRecords(metadata, tmp_path)
+        await journals.advance(None, writer, None)
+        successor = await DirectoryLedgerStore.open(
+            home, journals=journals, damages=Damages(metadata), require_gone=require_gone(None)
+        )
+        await successor.fence(writer, 1)
         recovered = await successor.recover(1)
         process.send_signal(signal.SIGCONT)
         async for some in process.stdout:

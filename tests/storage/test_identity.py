@@ -10,12 +10,12 @@ from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConf
 from storage.errors import IdentityMismatch, JournalContended
 from storage.fence import EpochRecord, Owner
 from storage.identity import CLUSTER_KEY, IDENTITY_FILE, FolderIdentity, join_cluster
-from storage.journal_records import JournalRecords, Recorded, require_fit
+from storage.journal_records import JournalRecords, Pending, Recorded, require_fit
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check, Record
 from storage.writer import Epoch, Writer
 from tests.support.disk import PowerLost, SimulatedFiles
-from tests.support.ledgers import DATA, journal_dir
+from tests.support.ledgers import DATA, journal_dir, require_gone
 from tests.support.metadata import LAST
 
 SMALL = LedgerStoreConfig(journal_file_bytes=4096)
@@ -35,7 +35,12 @@ async def start(
     home = await BrokerHome.enter(files, DATA, identity.folder, broker_id)
     records = JournalRecords(metadata, DATA)
     store = await DirectoryLedgerStore.open(
-        home, SMALL, damages=Damages(metadata), journals=records, random_bits=files.random.getrandbits
+        home,
+        SMALL,
+        journals=records,
+        damages=Damages(metadata),
+        require_gone=require_gone(None),
+        random_bits=files.random.getrandbits,
     )
     return identity, store
 
@@ -205,7 +210,13 @@ async def test_of_two_copies_that_start_at_once_one_wins(metadata: MemoryStore) 
             return await super().advance(*arguments)  # type: ignore[arg-type]
 
     with pytest.raises(JournalContended):
-        await DirectoryLedgerStore.open(home, SMALL, damages=Damages(metadata), journals=Slow(metadata, DATA))
+        await DirectoryLedgerStore.open(
+            home,
+            SMALL,
+            journals=Slow(metadata, DATA),
+            damages=Damages(metadata),
+            require_gone=require_gone(None),
+        )
     assert [name for name in copy.names(journal_dir()) if "0000000002-" in name] == []
     await refused(copy, metadata, "this folder is an older copy")
     await lived(files, metadata)
@@ -218,17 +229,16 @@ async def test_a_take_over_that_loses_keeps_nobody_from_starting(metadata: Memor
     identity = await lived(files, metadata)
 
     class Stopped(JournalRecords):
-        async def read(self, broker_id: str) -> Recorded | None:
-            known = await super().read(broker_id)
-            if known is not None and known.life.number == 1:
-                await lived(files, metadata)
-            return known
+        async def reserve(self, broker_id: str, known: Recorded, pending: Pending, absent: Check | None) -> Recorded:
+            reserved = await super().reserve(broker_id, known, pending, absent)
+            await lived(files, metadata)
+            return reserved
 
     _, taker = await start(files, metadata, "broker-2")
-    taker._others._journals = Stopped(metadata, DATA)
+    taker._recovery._journals = Stopped(metadata, DATA)
     with pytest.raises(JournalContended):
         await taker.fence(Writer(identity.folder, "broker-1", 1, await stream_of(metadata)), 1)
-    assert "fence-0000000003" in files.names(journal_dir())
+    assert [name for name in files.names(journal_dir()) if name.startswith("fence")] == ["fence-0000000003"]
     for _ in range(starts_after):
         assert await lived(files, metadata) == identity
     taker.close()

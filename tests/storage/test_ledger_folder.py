@@ -198,9 +198,9 @@ def journals(files: SimulatedFiles) -> list[Path]:
 async def test_d9_a_batch_lost_from_the_journal_quarantines_its_ledger_for_good() -> None:
     """D9: the error names file and offset, other ledgers continue, and a later start does not forget it."""
     files, journal = await journal_with_a_lost_batch()
-    damages = Damages(MemoryStore())
+    metadata = MemoryStore()
     for _start in range(2):
-        async with ledger_store(files, damages=damages) as store:
+        async with ledger_store(files, metadata=metadata) as store:
             with pytest.raises(LedgerCorrupt, match=str(journal)) as raised:
                 await store.recover(1)
             assert raised.value.path == LEDGER
@@ -209,9 +209,9 @@ async def test_d9_a_batch_lost_from_the_journal_quarantines_its_ledger_for_good(
         files = files.crash(keep=0.0)
     # The damaged file stays for people to look at.
     assert files.exists(journal.with_suffix(".journal-damaged"))
-    async with ledger_store(files, damages=damages) as store:
+    async with ledger_store(files, metadata=metadata) as store:
         await store.delete(1)
-    assert await damages.of(1) is None, "the record goes with its ledger"
+    assert await Damages(metadata).of(1) is None, "the record goes with its ledger"
 
 
 async def test_a_batch_lost_from_the_journal_but_in_its_ledger_is_not_lost() -> None:

@@ -63,14 +63,14 @@ async def test_a_loss_of_power_at_any_step_leaves_no_file_that_no_record_names(k
     for operations in range(200):
         disk, metadata = SimulatedFiles(seed=operations), MemoryStore()
         is_cut = False
-        async with ledger_store(disk, tail_bytes_max=0) as store, filled(store, metadata) as ledger:
+        async with ledger_store(disk, tail_bytes_max=0, metadata=metadata) as store, filled(store, metadata) as ledger:
             disk.lose_power_after(operations)
             try:
                 await ledger.delete()
             except (OSError, LedgerFailed):
                 is_cut = True
         survivor = disk.crash(keep=keep)
-        async with ledger_store(survivor) as store:
+        async with ledger_store(survivor, metadata=metadata) as store:
             if next_is == "owner":
                 again = await open_one(store, metadata)
                 is_kept = again.creation_id == ledger.creation_id
@@ -81,7 +81,7 @@ async def test_a_loss_of_power_at_any_step_leaves_no_file_that_no_record_names(k
             assert await records(metadata) == []
         # What is removed stays so.
         last = survivor.crash(keep=0.0)
-        async with ledger_store(last):
+        async with ledger_store(last, metadata=metadata):
             assert last.names(LEDGERS) == []
         if not is_cut:
             assert operations > 10
@@ -95,7 +95,7 @@ async def test_a_store_that_fails_at_any_change_leaves_no_file_that_no_record_na
     for change in range(1, 20):
         disk, metadata = SimulatedFiles(seed=change), SteeredStore()
         is_cut = False
-        async with ledger_store(disk, tail_bytes_max=0) as store, filled(store, metadata) as ledger:
+        async with ledger_store(disk, tail_bytes_max=0, metadata=metadata) as store, filled(store, metadata) as ledger:
             if not is_open:
                 await ledger.close()
             await metadata.put("/nobody", b"")
@@ -105,7 +105,7 @@ async def test_a_store_that_fails_at_any_change_leaves_no_file_that_no_record_na
             except Stopped:
                 is_cut = True
             metadata.fail_at(None)
-        async with ledger_store(disk.kill()) as store:
+        async with ledger_store(disk.kill(), metadata=metadata) as store:
             left = {int(name.split(".")[0]) for name in disk.names(LEDGERS)}
             if left:
                 assert await records(metadata) == [record_key(NAME)]
@@ -121,7 +121,7 @@ async def test_a_store_that_fails_at_any_change_leaves_no_file_that_no_record_na
 @pytest.mark.parametrize("made", [True, False])
 async def test_a_deletion_whose_answer_was_lost_is_repeated(number: int, made: bool) -> None:
     metadata, files = SteeredStore(), SimulatedFiles(seed=3)
-    async with ledger_store(files) as store, filled(store, metadata) as ledger:
+    async with ledger_store(files, metadata=metadata) as store, filled(store, metadata) as ledger:
         metadata.leave_unanswered(number, made=made)
         with pytest.raises(StoreUnavailable):
             await ledger.delete()
@@ -131,12 +131,12 @@ async def test_a_deletion_whose_answer_was_lost_is_repeated(number: int, made: b
 
 async def test_what_was_trimmed_and_not_removed_yet_goes_too() -> None:
     metadata, files = MemoryStore(), SimulatedFiles(seed=4)
-    async with ledger_store(files, tail_bytes_max=0) as store, filled(store, metadata) as ledger:
+    async with ledger_store(files, tail_bytes_max=0, metadata=metadata) as store, filled(store, metadata) as ledger:
         await ledger.close()
         files.fail("remove", where=lambda path: path.parent == LEDGERS)
         with pytest.raises(LedgerFailed):
             await ledger.trim(ledger.last_position)
-    async with ledger_store(files.kill()) as store:
+    async with ledger_store(files.kill(), metadata=metadata) as store:
         assert files.names(LEDGERS) != []
         await remove(store, metadata)
         assert (await records(metadata), files.names(LEDGERS)) == ([], [])
@@ -149,13 +149,13 @@ async def test_one_that_another_broker_may_write_to_is_not_removed() -> None:
         return True
 
     metadata, files = MemoryStore(), SimulatedFiles(seed=5)
-    async with ledger_store(files, broker_id="one") as one, filled(one, metadata) as ledger:
+    async with ledger_store(files, broker_id="one", metadata=metadata) as one, filled(one, metadata) as ledger:
         before = await metadata.get(record_key(NAME))
-        async with ledger_store(files.process(), broker_id="two", is_alive=alive) as two:
+        async with ledger_store(files.process(), broker_id="two", is_alive=alive, metadata=metadata) as two:
             with pytest.raises(WriterAlive):
                 await remove(two, metadata)
             assert await metadata.get(record_key(NAME)) == before
-            async with ledger_store(SimulatedFiles(), folder="another") as elsewhere:
+            async with ledger_store(SimulatedFiles(), folder="another", metadata=metadata) as elsewhere:
                 with pytest.raises(LedgerOutOfReach):
                     await remove(elsewhere, metadata)
             assert await metadata.get(record_key(NAME)) == before
@@ -172,15 +172,15 @@ async def test_a_dead_brokers_journal_brings_nothing_back() -> None:
 
     metadata, files = MemoryStore(), SimulatedFiles(seed=6)
     async with (
-        ledger_store(files, broker_id="one") as one,
+        ledger_store(files, broker_id="one", metadata=metadata) as one,
         filled(one, metadata) as zombie,
-        ledger_store(files.process(), broker_id="two", is_alive=dead) as two,
+        ledger_store(files.process(), broker_id="two", is_alive=dead, metadata=metadata) as two,
     ):
         await remove(two, metadata)
         late = zombie.append(b"late")
         with pytest.raises(Fenced):
             await zombie.confirmed.wait_for(late)
-    async with ledger_store(files.kill(), broker_id="one"):
+    async with ledger_store(files.kill(), broker_id="one", metadata=metadata):
         assert files.names(LEDGERS) == []
 
 
@@ -191,12 +191,12 @@ async def test_one_whose_writers_journal_is_lost_can_be_removed() -> None:
         return False
 
     metadata, files = MemoryStore(), SimulatedFiles(seed=7)
-    async with ledger_store(files, broker_id="one") as one, filled(one, metadata):
+    async with ledger_store(files, broker_id="one", metadata=metadata) as one, filled(one, metadata):
         pass
     survivor = files.kill()
     for name in survivor.names(journal_dir("one")):
         survivor.remove(journal_dir("one") / name)
-    async with ledger_store(survivor, broker_id="two", is_alive=dead) as two:
+    async with ledger_store(survivor, broker_id="two", is_alive=dead, metadata=metadata) as two:
         await remove(two, metadata)
         assert (await records(metadata), survivor.names(LEDGERS)) == ([], [])
 
@@ -204,7 +204,7 @@ async def test_one_whose_writers_journal_is_lost_can_be_removed() -> None:
 async def test_without_the_claim_nothing_is_removed() -> None:
     """D4: the caller gets an error."""
     metadata, files = MemoryStore(), SimulatedFiles(seed=8)
-    async with ledger_store(files) as store, filled(store, metadata):
+    async with ledger_store(files, metadata=metadata) as store, filled(store, metadata):
         there = files.names(LEDGERS)
         before = await metadata.get(record_key(NAME))
         with pytest.raises(Fenced):

@@ -13,13 +13,20 @@ from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import LedgerFailed
 from storage.files import DiskFiles
+from storage.journal_records import JournalRecords
 from storage.metadata.memory import MemoryStore
-from tests.support.ledgers import FOLDER, add
+from tests.support.ledgers import FOLDER, add, require_gone
 
 
 async def main(data: Path, broker_id: str) -> None:
     home = await BrokerHome.enter(DiskFiles(), data, FOLDER, broker_id)
-    store = await DirectoryLedgerStore.open(home, damages=Damages(MemoryStore()))
+    metadata = MemoryStore()
+    store = await DirectoryLedgerStore.open(
+        home,
+        journals=JournalRecords(metadata, data),
+        damages=Damages(metadata),
+        require_gone=require_gone(None),
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, store)
         ledger = await store.create(1)

@@ -6,7 +6,7 @@
 The writer's own end (a failed disk, a fence) does not end the test: it looks at `store.failure`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -17,12 +17,15 @@ from storage.broker_home import BrokerHome
 from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.entry import Entry, encode_batch, encode_entry
-from storage.errors import LedgerFailed
+from storage.errors import LedgerFailed, WriterAlive
 from storage.journal_block import Part, WrittenPart
+from storage.journal_records import JournalRecords
+from storage.journal_recovery import Absent, RequireGone
 from storage.ledger_store import OpenLedger
 from storage.metadata.memory import MemoryStore
-from storage.other_journals import IsAlive
+from storage.metadata.store import MetadataStore
 from storage.position import Position
+from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
 
 DATA = Path("/data")
@@ -38,6 +41,21 @@ def journal_dir(broker_id: str = "broker-1") -> Path:
     return broker_home.journal_dir(DATA, broker_id)
 
 
+IsAlive = Callable[[Writer], Awaitable[bool]]
+"""Whether the broker of this writer runs."""
+
+
+def require_gone(is_alive: IsAlive | None) -> RequireGone:
+    """The store's question to the registrations, answered by the test. None: nobody runs."""
+
+    async def require(writer: Writer, _lock: str | None) -> Absent:
+        if is_alive is not None and await is_alive(writer):
+            raise WriterAlive(writer)
+        return Absent()
+
+    return require
+
+
 @asynccontextmanager
 async def ledger_store(
     files: SimulatedFiles,
@@ -45,18 +63,20 @@ async def ledger_store(
     broker_id: str = "broker-1",
     folder: str = FOLDER,
     is_alive: IsAlive | None = None,
-    damages: Damages | None = None,
+    metadata: MetadataStore | None = None,
     journal_file_bytes: int = 64 * 1024,
     tail_bytes_max: int = 64 * 1024 * 1024,
 ) -> AsyncIterator[DirectoryLedgerStore]:
-    """Open a store, and run its writer."""
+    """Open a store, and run its writer. Stores that take over each other's journals share their metadata."""
+    metadata = metadata or MemoryStore()
     config = LedgerStoreConfig(journal_file_bytes=journal_file_bytes, tail_bytes_max=tail_bytes_max)
     home = await BrokerHome.enter(files, DATA, folder, broker_id)
     store = await DirectoryLedgerStore.open(
         home,
         config,
-        damages=damages or Damages(MemoryStore()),
-        is_alive=is_alive,
+        journals=JournalRecords(metadata, DATA),
+        damages=Damages(metadata),
+        require_gone=require_gone(is_alive),
         random_bits=files.random.getrandbits,
     )
 

@@ -26,14 +26,12 @@ from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.topic import Topic
 from storage.clock import WallClock
-from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.metadata.store import Check, MetadataStore, Session
-from storage.other_journals import IsAlive
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import FOLDER, ledger_store
+from tests.support.ledgers import FOLDER, IsAlive, ledger_store
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 MESSAGE_BYTES_MAX = 100_000
@@ -145,7 +143,7 @@ async def rooms(
     """Run one broker's rooms. `is_alive` says whether another broker of the same folder is alive."""
     chosen = settings_of(**settings)
     async with (
-        ledger_store(files, broker_id=chosen.broker_id, is_alive=is_alive, damages=Damages(metadata)) as ledgers,
+        ledger_store(files, broker_id=chosen.broker_id, is_alive=is_alive, metadata=metadata) as ledgers,
         trio.open_nursery() as nursery,
     ):
         session = await metadata.open_session(10)

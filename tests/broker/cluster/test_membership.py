@@ -9,7 +9,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.membership import WAITS_PER_TIMEOUT, BrokerRuns, Membership
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op, Session, SessionLost, StoreUnavailable
-from storage.writer import Writer
 from tests.support.steered_store import SteeredStore
 
 TIMEOUT = 10.0
@@ -119,14 +118,3 @@ async def test_a_store_that_does_not_answer_is_no_other_broker(autojump_clock: M
     for next_one in (member(store), member(store, broker_id="two")):
         with pytest.raises(StoreUnavailable, match="away"):
             await next_one.register(session, timeout_seconds=TIMEOUT)
-
-
-async def test_a_writer_is_alive_while_its_broker_is_registered_in_its_folder(store: MemoryStore) -> None:
-    """E4: a broker under another folder's identity is another writer."""
-    looking = member(store, broker_id="two")
-    assert not await looking.is_alive(Writer("folder", "one", 1, 2))
-    session = await registered(store, member(store))
-    assert await looking.is_alive(Writer("folder", "one", 1, 2))
-    assert not await looking.is_alive(Writer("another", "one", 1, 2))
-    await session.close()
-    assert not await looking.is_alive(Writer("folder", "one", 1, 2))

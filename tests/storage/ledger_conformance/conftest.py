@@ -6,7 +6,7 @@ from typing import Protocol
 import pytest
 
 from storage.ledger_store import LedgerStore
-from storage.writer import Writer
+from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store
 from tests.support.memory_ledgers import MemoryLedgers
@@ -25,14 +25,11 @@ class Directory:
 
     def __init__(self) -> None:
         self._files = SimulatedFiles(seed=1)
+        self._metadata = MemoryStore()
 
     def broker(self, broker_id: str = "broker-1") -> AbstractAsyncContextManager[LedgerStore]:
         """See `Place`."""
-        return ledger_store(self._files.process(), broker_id=broker_id, is_alive=_nobody)
-
-
-async def _nobody(_writer: Writer) -> bool:
-    return False
+        return ledger_store(self._files.process(), broker_id=broker_id, metadata=self._metadata)
 
 
 @pytest.fixture(params=[Directory, MemoryLedgers])

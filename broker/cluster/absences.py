@@ -1,0 +1,60 @@
+"""Whether another broker is gone, so that its journal may be recovered (C12).
+
+A registration that is missing shows only that the session has ended. The broker may live, and return: the metadata
+store was away for longer than the sessions, or the broker was cut off from it. Such a broker closes all its ledgers as
+soon as its session ends, and then nobody has to fence its journal. So the others give it a grace before they do.
+
+    registered in this folder                                  alive
+    not registered, and its lock proves that it has ended      gone
+    not registered for the grace, as this process saw it       gone
+    not registered for a shorter time                          may be alive
+
+The grace begins again under a new session of this process, because until then it was cut off itself.
+"""
+
+import orjson
+import trio
+
+from broker.cluster.membership import BROKERS, Membership
+from storage.broker_home import BrokerHome
+from storage.dead_or_alive import Liveness, probe
+from storage.errors import WriterAlive
+from storage.journal_recovery import Absent
+from storage.metadata.store import ABSENT, Check, MetadataStore, Session
+from storage.writer import Writer
+
+
+class Absences:
+    """See the module's docstring."""
+
+    def __init__(
+        self, metadata: MetadataStore, membership: Membership, home: BrokerHome, *, grace_seconds: float
+    ) -> None:
+        self._metadata = metadata
+        self._membership = membership
+        self._home = home
+        self._grace_seconds = grace_seconds
+        self._session: Session | None = None
+        self._since: dict[str, float] = {}
+        """When each broker was first seen missing under this session, on Trio's clock."""
+
+    async def require_gone(self, writer: Writer, lock: str | None) -> Absent:
+        """Return if the writer's broker is gone. `lock` is the name of the lock that it held, if that is known.
+
+        Raises:
+            WriterAlive: it runs, or may still run.
+        """
+        session = self._membership.session
+        if session is not self._session:
+            self._session = session
+            self._since.clear()
+        key = BROKERS + writer.broker
+        record = await self._metadata.get(key)
+        if record is not None and orjson.loads(record.value)["folder"] == writer.folder:
+            self._since.pop(writer.broker, None)
+            raise WriterAlive(writer)
+        if await probe(self._home.files, self._home.data_dir, writer.broker, lock) is not Liveness.DEAD:
+            now = trio.current_time()
+            if now - self._since.setdefault(writer.broker, now) < self._grace_seconds:
+                raise WriterAlive(writer)
+        return Absent(Check(key, ABSENT if record is None else record.version), session)

@@ -1,0 +1,122 @@
+"""Recovers what dead brokers left open: their journals are replayed, and the ends of their ledgers go on record.
+
+A new owner of a topic would do the same for that topic. This work does it for all topics of a dead broker, also for
+those that nobody asks for, and begins as soon as the broker is known to be gone. An index finds the ledgers, so the
+cost is what that broker had open (C11). Several brokers may begin at once. One of them announces itself, and the others
+wait for it.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from broker.cluster.membership import BROKERS
+from broker.cluster.ownership import claim_key
+from broker.store_retry import RETRY_SECONDS
+from storage.errors import Fenced, JournalDamaged, JournalMissing, LedgerCorrupt, LedgerOutOfReach, StorageError
+from storage.journal_records import JournalRecords
+from storage.ledger_store import LedgerStore
+from storage.managed_ledger_opening import record_ends
+from storage.managed_ledger_record import left_open_by, writers_of_open_ledgers
+from storage.metadata.store import ABSENT, Check, MetadataStore, Session, starting_with
+from storage.writer import Writer
+
+AT_ONCE_MAX: Final = 32
+"""Ends recorded at the same time."""
+
+log = structlog.get_logger(__name__)
+
+
+class DeadBrokers:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        ledgers: LedgerStore,
+        journals: JournalRecords,
+        session: Session,
+        *,
+        broker_id: str,
+    ) -> None:
+        self._metadata = metadata
+        self._ledgers = ledgers
+        self._journals = journals
+        self._session = session
+        self._broker_id = broker_id
+        self._recovering: set[str] = set()
+
+    async def run(self) -> None:
+        """Follow the registrations, and recover what absent brokers left open, until cancelled."""
+        self._recovering.clear()
+        registered = {self._broker_id}
+        async with self._metadata.watch_range(*starting_with(BROKERS)) as watch, trio.open_nursery() as nursery:
+            while True:
+                change = await watch.next()
+                registered -= {key.removeprefix(BROKERS) for key in change.deleted} - {self._broker_id}
+                registered |= {record.key.removeprefix(BROKERS) for record in change.records}
+                for broker_id in await writers_of_open_ledgers(self._metadata):
+                    if broker_id not in registered and broker_id not in self._recovering:
+                        self._recovering.add(broker_id)
+                        nursery.start_soon(self._recover, broker_id)
+
+    async def _recover(self, broker_id: str) -> None:
+        try:
+            while await self._metadata.get(BROKERS + broker_id) is None:
+                try:
+                    async with self._journals.announced(broker_id, self._broker_id, self._session):
+                        await self._record_ends(broker_id)
+                except StorageError as refused:
+                    if not refused.retriable:
+                        raise
+                    log.info("the recovery of a broker waits", broker=broker_id, reason=str(refused))
+                    await trio.sleep(RETRY_SECONDS)
+                else:
+                    return
+        finally:
+            self._recovering.discard(broker_id)
+
+    async def _record_ends(self, broker_id: str) -> None:
+        """Record the ends of everything that this broker left open.
+
+        Raises:
+            StorageError: some could not be recorded yet, and it is retriable.
+        """
+        names = await left_open_by(broker_id, self._metadata)
+        refused: list[StorageError] = []
+        left = iter(names)
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(AT_ONCE_MAX, len(names))):
+                nursery.start_soon(self._record_some, broker_id, left, refused)
+        if refused:
+            raise refused[0]
+        if names:
+            log.info("what a dead broker left open is recovered", broker=broker_id, topics=len(names))
+
+    async def _record_some(self, broker_id: str, names: Iterator[str], refused: list[StorageError]) -> None:
+        for name in names:
+            if refused:
+                return
+            try:
+                await record_ends(
+                    name,
+                    metadata=self._metadata,
+                    ledgers=self._ledgers,
+                    claim=Check(claim_key(name), ABSENT),
+                    is_left=partial(_is_of, broker_id),
+                )
+            except Fenced:
+                continue  # A new owner has claimed it, and finds the end itself.
+            except (LedgerCorrupt, JournalDamaged, JournalMissing, LedgerOutOfReach) as lost:
+                log.error("the end of a topic cannot be recovered", topic=name, broker=broker_id, reason=str(lost))
+            except StorageError as error:
+                if not error.retriable:
+                    raise
+                refused.append(error)
+
+
+def _is_of(broker_id: str, writer: Writer) -> bool:
+    return writer.broker == broker_id

@@ -1,0 +1,151 @@
+"""What dead brokers left open is recovered by others, at a cost that depends on nothing else."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.cluster.membership import BROKERS
+from broker.cluster.ownership import claim_key
+from broker.cluster.recovery import DeadBrokers
+from storage.directory_ledger_store import DirectoryLedgerStore
+from storage.journal_records import JournalRecords
+from storage.ledger_chain import ManagedLedgerConfig
+from storage.ledger_list import ManagedLedgerRecord
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
+from storage.managed_ledger_record import left_open_by, record_key, writers_of_open_ledgers
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import ABSENT, Committed, Op, Record
+from storage.position import EARLIEST, LATEST
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import DATA, ledger_store
+
+
+async def opened(name: str, metadata: MemoryStore, store: DirectoryLedgerStore) -> ManagedLedger:
+    config = ManagedLedgerConfig()
+    return await open_managed_ledger(
+        name, metadata=metadata, ledgers=store, claim=None, config=config, now_ms=lambda: 1_000
+    )
+
+
+async def publish(topic: ManagedLedger, payload: bytes) -> None:
+    await topic.confirmed.wait_for(topic.append(payload))
+
+
+async def stored(name: str, metadata: MemoryStore) -> ManagedLedgerRecord:
+    record = await metadata.get(record_key(name))
+    assert record is not None
+    return ManagedLedgerRecord.decode(record.value)
+
+
+class Counting(MemoryStore):
+    """Counts what is read and written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    async def get(self, key: str) -> Record | None:
+        self.calls += 1
+        return await super().get(key)
+
+    async def commit(self, ops: Sequence[Op]) -> Committed:
+        self.calls += 1
+        return await super().commit(ops)
+
+
+@asynccontextmanager
+async def survivor(metadata: MemoryStore, files: SimulatedFiles, name: str = "two") -> AsyncIterator[DeadBrokers]:
+    async with ledger_store(files, broker_id=name, metadata=metadata) as store:
+        session = await metadata.open_session(10)
+        yield DeadBrokers(metadata, store, JournalRecords(metadata, DATA), session, broker_id=name)
+
+
+async def test_the_ends_of_a_dead_broker_go_on_record(autojump_clock: MockClock) -> None:
+    """C11: when its registration goes, without anybody asking for its topics."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    session = await metadata.open_session(10)
+    await metadata.put(BROKERS + "one", b"{}", expected=ABSENT, session=session)
+    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+        for name in ("a/b", "c"):
+            await publish(await opened(name, metadata, one), name.encode())
+        closed = await opened("closed", metadata, one)
+        await publish(closed, b"closed")
+        await closed.close()
+        await opened("empty", metadata, one)
+        assert await left_open_by("one", metadata) == ["a/b", "c", "empty"]
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(two.run)
+        await wait_all_tasks_blocked()
+        assert await left_open_by("one", metadata) == ["a/b", "c", "empty"], "it is registered"
+        await session.close()
+        await wait_all_tasks_blocked()
+        assert await writers_of_open_ledgers(metadata) == []
+        for name in ("a/b", "c", "closed"):
+            (info,) = (await stored(name, metadata)).ledgers
+            assert (info.closed, info.entries) == (True, 1)
+        assert (await stored("empty", metadata)).ledgers == ()
+        assert await metadata.get("/recovering/one") is None
+        nursery.cancel_scope.cancel()
+    async with ledger_store(files.process(), broker_id="three", metadata=metadata) as three:
+        topic = await opened("a/b", metadata, three)
+        (entry,) = await topic.read(EARLIEST, upto=LATEST, entries_max=9, bytes_max=999)
+        assert entry.payload == b"a/b"
+
+
+@pytest.mark.parametrize("closed", [1, 200])
+async def test_the_cost_is_what_was_open(autojump_clock: MockClock, closed: int) -> None:
+    """C11: three open ledgers among few or many cost the same reads and writes."""
+    files, metadata = SimulatedFiles(), Counting()
+    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+        for number in range(closed):
+            topic = await opened(f"closed-{number}", metadata, one)
+            await topic.close()
+        for number in range(3):
+            await publish(await opened(f"open-{number}", metadata, one), b"a")
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        metadata.calls = 0
+        nursery.start_soon(two.run)
+        await wait_all_tasks_blocked()
+        assert await left_open_by("one", metadata) == []
+        assert metadata.calls <= 40
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_claimed_topic_is_left_to_its_new_owner(autojump_clock: MockClock) -> None:
+    """C11, D4: it finds the end itself, and the others are recovered."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+        for name in ("claimed", "free"):
+            await publish(await opened(name, metadata, one), b"a")
+    await metadata.put(claim_key("claimed"), b"{}", expected=ABSENT)
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(two.run)
+        await wait_all_tasks_blocked()
+        assert await left_open_by("one", metadata) == ["claimed"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_two_survivors_recover_a_broker_once(autojump_clock: MockClock) -> None:
+    """C8, C11: the second one finds nothing left, and the journal has one new epoch."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+        for number in range(50):
+            await publish(await opened(f"topic-{number}", metadata, one), b"a")
+        epoch = one.writer.epoch
+    async with (
+        survivor(metadata, files.process(), "two") as two,
+        survivor(metadata, files.process(), "three") as three,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(two.run)
+        nursery.start_soon(three.run)
+        await trio.sleep(60)
+        assert await writers_of_open_ledgers(metadata) == []
+        known = await JournalRecords(metadata, DATA).read("one")
+        assert known is not None
+        assert (known.life.number, known.pending) == (epoch + 1, None)
+        nursery.cancel_scope.cancel()

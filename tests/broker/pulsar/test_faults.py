@@ -13,7 +13,11 @@ import storage
 import txn
 from broker.errors import SendInDoubt, StartError
 from broker.pulsar.faults import fault_of
+from storage.epoch_files import EpochTaken
 from storage.errors import DataFolderInUse, ExpectedError, LedgerNotFound, NoSpace, StorageError
+from storage.file_systems import NetworkFileSystem
+from storage.metadata.cluster.fields import LinkError
+from storage.metadata.cluster.frames import OtherProtocol
 from storage.metadata.store import ChangeSetTooLarge, InvalidOperation
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
@@ -21,8 +25,9 @@ from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
 BASES: Final = ("StorageError", "TxnError", "SubscriptionError", "StartError")
 """Never raised themselves."""
 
-ELSEWHERE: Final = (DataFolderInUse, LedgerNotFound)
-"""One ends the start of a broker. The other is met by readers of a ledger that was trimmed, who go on behind it."""
+ELSEWHERE: Final = (DataFolderInUse, NetworkFileSystem, LedgerNotFound, EpochTaken, LinkError, OtherProtocol)
+"""Errors that no client meets. Two end the start of a broker. Readers of a ledger that was trimmed go on behind it. A
+broker that does not get an epoch tries the next one. The last two end the connection of two brokers."""
 
 GIVEN_UP: Final = (
     pb.AuthorizationError,

@@ -44,7 +44,7 @@ class Damages:
             JournalContended: `under` does not hold, because another process has taken over the journal since.
         """
         puts = [Put(_key(ledger), orjson.dumps(damage._asdict())) for ledger, damage in sorted(found.items())]
-        for start in range(0, len(puts), _AT_ONCE_MAX):
+        for start in range(0, max(len(puts), 1), _AT_ONCE_MAX):
             try:
                 await self._metadata.commit([under, *puts[start : start + _AT_ONCE_MAX]])
             except Conflict as conflict:

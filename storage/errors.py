@@ -160,12 +160,14 @@ class LedgerOutOfReach(StorageError):
 
 
 class WriterAlive(StorageError):
-    """A ledger is open in another running broker. That broker has to close it."""
+    """A ledger is open in another broker that may be running. It closes the ledger, or turns out to have ended."""
 
     retriable = True
 
     def __init__(self, writer: Writer) -> None:
-        super().__init__(f"broker {writer.broker} is running and has the ledger open. Try again once it has closed it")
+        super().__init__(
+            f"broker {writer.broker} has the ledger open and is not known to have ended. Try again in a few seconds"
+        )
 
 
 class JournalMissing(StorageError):

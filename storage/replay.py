@@ -229,9 +229,9 @@ class _Replay:
             self._write()
 
     def settle(self) -> tuple[DamagedPart, ...]:
-        self._write()
-        # At once, because a removal lists the whole folder.
+        # Removed first, because a full disk then has space. At once, because a removal lists the whole folder.
         self._folder.remove(self._deleted)
+        self._write()
         for ledger in sorted(self._touched):
             self._folder.open_files.sync(self._folder.ledger_path(ledger))
         self._files.sync_dir(self._folder.path)

@@ -201,7 +201,7 @@ class WriteBehind:
                 settled |= self._unsynced | {ledger: batches[0].ledger.log for ledger, batches in pending.items()}
             indexes = [settling.index.copy() for settling in settled.values()]
             try:
-                lacking = await run(self._write, pending)
+                await run(self._write, pending)
             except DiskFull:
                 for ledger, batches in self._pending.items():
                     pending.setdefault(ledger, []).extend(batches)
@@ -209,8 +209,6 @@ class WriteBehind:
                 raise
             self._pending_bytes -= taken
             self._written(pending)
-            for ledger in lacking:
-                log.error("the file of an open ledger is missing; its entries are not written", ledger=ledger)
             if settled or retired:
                 await run(self._settle, indexes, retired)
                 for ledger in settled:
@@ -271,21 +269,17 @@ class WriteBehind:
     def _remove(self, removed: Sequence[int]) -> None:
         self._folder.remove(removed)
 
-    def _write(self, pending: dict[int, list[Batch]]) -> list[int]:
-        """Write the batches. Returns the ledgers without a file.
+    def _write(self, pending: dict[int, list[Batch]]) -> None:
+        """Write the batches.
 
-        A later owner removes a ledger only after it has fenced this journal. If none did, the file was lost: whoever
-        reads the ledger is told so.
+        Raises:
+            FileNotFoundError: the file of an open ledger is missing. Either another owner has fenced this journal and
+                removed the ledger, or the file was lost. Then only the journal has its entries, so nothing goes on.
         """
-        lacking = []
         for ledger, batches in pending.items():
             # One write for each ledger: its batches follow one another without gaps.
             pieces = [piece for batch in batches for piece in batch.pieces]
-            try:
-                self._folder.open_files.write(self._folder.ledger_path(ledger), batches[0].offset, pieces)
-            except FileNotFoundError:
-                lacking.append(ledger)
-        return lacking
+            self._folder.open_files.write(self._folder.ledger_path(ledger), batches[0].offset, pieces)
 
     def _settle(self, indexes: Sequence[SparseIndex], retired: Sequence[FullFiles]) -> None:
         files = self._folder.files

@@ -9,19 +9,34 @@ soon as its session ends, and then nobody has to fence its journal. So the other
     not registered for the grace, as this process saw it       gone
     not registered for a shorter time                          may be alive
 
-The grace begins again under a new session of this process, because until then it was cut off itself.
+The grace begins again under a new session of this process, because until then it was cut off itself. It also begins
+again if nobody asked for a while, because the broker may have been back in between.
 """
+
+from typing import Final, NamedTuple
 
 import orjson
 import trio
 
 from broker.cluster.membership import BROKERS, Membership
+from broker.store_retry import RETRY_SECONDS
 from storage.broker_home import BrokerHome
 from storage.dead_or_alive import Liveness, probe
 from storage.errors import WriterAlive
 from storage.journal_recovery import Absent
 from storage.metadata.store import ABSENT, Check, MetadataStore, Session
 from storage.writer import Writer
+
+UNASKED_SECONDS_MAX: Final = 2 * RETRY_SECONDS
+"""Longer than the grace by this much: questions further apart are about different absences."""
+
+
+class _Missing(NamedTuple):
+    """One absence of a broker, on Trio's clock."""
+
+    since: float
+    asked: float
+    """When it was last found missing."""
 
 
 class Absences:
@@ -35,8 +50,8 @@ class Absences:
         self._home = home
         self._grace_seconds = grace_seconds
         self._session: Session | None = None
-        self._since: dict[str, float] = {}
-        """When each broker was first seen missing under this session, on Trio's clock."""
+        self._missing: dict[str, _Missing] = {}
+        """The brokers that were seen missing under this session."""
 
     async def require_gone(self, writer: Writer, lock: str | None) -> Absent:
         """Return if the writer's broker is gone. `lock` is the name of the lock that it held, if that is known.
@@ -47,14 +62,18 @@ class Absences:
         session = self._membership.session
         if session is not self._session:
             self._session = session
-            self._since.clear()
+            self._missing.clear()
         key = BROKERS + writer.broker
         record = await self._metadata.get(key)
         if record is not None and orjson.loads(record.value)["folder"] == writer.folder:
-            self._since.pop(writer.broker, None)
+            self._missing.pop(writer.broker, None)
             raise WriterAlive(writer)
         if await probe(self._home.files, self._home.data_dir, writer.broker, lock) is not Liveness.DEAD:
             now = trio.current_time()
-            if now - self._since.setdefault(writer.broker, now) < self._grace_seconds:
+            missing = self._missing.get(writer.broker)
+            if missing is None or now - missing.asked > self._grace_seconds + UNASKED_SECONDS_MAX:
+                missing = _Missing(now, now)
+            self._missing[writer.broker] = missing = missing._replace(asked=now)
+            if now - missing.since < self._grace_seconds:
                 raise WriterAlive(writer)
         return Absent(Check(key, ABSENT if record is None else record.version), session)

@@ -7,7 +7,7 @@ from broker.cluster.locating import Answer, decide
 from broker.cluster.members import Members
 from broker.cluster.ownership import claim_key
 from broker.cluster.placement import choose
-from broker.names import TopicName
+from broker.names import Domain, TopicName
 from storage.metadata.store import MetadataStore, Record
 
 
@@ -36,14 +36,18 @@ class Locator:
         claims = (await self._metadata.fresh({claim_key(text), claim_key(seat)})).records
         owner, together = (_owner(claims[claim_key(claimed)]) for claimed in (text, seat))
         members = self._members.live
-        # A topic's controller opens its segments itself, so those without an owner are placed where it is.
-        assigned = self._assignments.broker_for(text) or together
+        wishes = [self._assignments.broker_for(text), together]
+        if name.domain is not Domain.PERSISTENT:
+            # A scalable topic's controller opens its segments itself. So all of them stay where the first was opened.
+            wishes.append(self._me)
+        taking = {broker for broker, member in members.items() if not member.is_draining}
+        candidate = choose(seat, members, assigned=next((wish for wish in wishes if wish in taking), None))
         return decide(
             text,
             owner=owner,
             members=members,
             me=self._me,
-            candidate=choose(seat, members, assigned=assigned),
+            candidate=candidate,
             authoritative=authoritative,
         )
 

@@ -16,7 +16,7 @@ import trio
 from broker.cluster.membership import BROKERS
 from broker.cluster.ownership import claim_key
 from broker.store_retry import RETRY_SECONDS
-from storage.errors import Fenced, JournalDamaged, JournalMissing, LedgerCorrupt, LedgerOutOfReach, StorageError
+from storage.errors import Fenced, LedgerCorrupt, LedgerOutOfReach, StorageError
 from storage.journal_records import JournalRecords
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger_opening import record_ends
@@ -71,9 +71,14 @@ class DeadBrokers:
                         await self._record_ends(broker_id)
                 except StorageError as refused:
                     if not refused.retriable:
-                        raise
+                        # The others go on. Whoever opens one of its topics is told, and tries again.
+                        log.error("a dead broker cannot be recovered", broker=broker_id, reason=str(refused))
+                        return
                     log.info("the recovery of a broker waits", broker=broker_id, reason=str(refused))
                     await trio.sleep(RETRY_SECONDS)
+                except OSError as failed:
+                    log.error("the files of a dead broker cannot be read", broker=broker_id, reason=str(failed))
+                    return
                 else:
                     return
         finally:
@@ -110,11 +115,10 @@ class DeadBrokers:
                 )
             except Fenced:
                 continue  # A new owner has claimed it, and finds the end itself.
-            except (LedgerCorrupt, JournalDamaged, JournalMissing, LedgerOutOfReach) as lost:
+            except (LedgerCorrupt, LedgerOutOfReach) as lost:
                 log.error("the end of a topic cannot be recovered", topic=name, broker=broker_id, reason=str(lost))
             except StorageError as error:
-                if not error.retriable:
-                    raise
+                # It concerns the whole journal. Each further try would replay it again.
                 refused.append(error)
 
 

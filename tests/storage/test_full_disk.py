@@ -396,3 +396,18 @@ async def test_what_was_taken_is_confirmed_however_much_waits_for_ledger_files(
         await trio.sleep(2 * SPACE_RETRY_SECONDS)
         await add_all(ledger, [PAYLOAD])
         assert await payloads_of(store, 1) == [PAYLOAD] * 9
+
+
+async def test_a_missing_file_of_an_open_ledger_ends_the_store(autojump_clock: MockClock) -> None:
+    """E3: the journal alone has the entries then. So it is not freed, and nothing more is confirmed."""
+    files = SimulatedFiles()
+    async with ledger_store(files) as store:
+        ledger, other = await store.create(1), await store.create(2)
+        await ledger.confirmed.wait_for(add(ledger, PAYLOAD))
+        files.remove(LEDGERS / f"{1:020d}.ledger")
+        with pytest.raises(LedgerFailed):
+            await store.seal(ledger)
+        assert "00001.ledger" in str(store.failure)
+        with pytest.raises(LedgerFailed):
+            add(other, PAYLOAD)
+    assert any(name.endswith(".journal") for name in files.names(journal_dir()))

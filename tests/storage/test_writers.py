@@ -140,7 +140,7 @@ async def test_a_living_writer_is_not_fenced(metadata: MemoryStore) -> None:
         topic = await open_topic(one, metadata)
         await publish(topic, b"a")
         async with ledger_store(files.process(), broker_id="two", is_alive=alive, metadata=metadata) as two:
-            with pytest.raises(WriterAlive, match="one is running and has the ledger open"):
+            with pytest.raises(WriterAlive, match="one has the ledger open and is not known to have ended"):
                 await open_topic(two, metadata)
             await publish(topic, b"b")
             await topic.seal()

@@ -133,3 +133,14 @@ async def test_the_grace_begins_again_with_a_session(
     assert await looking.metadata.get(BROKERS + "one") is None
     assert ABSENT == 0
     one.close()
+
+
+async def test_the_grace_begins_again_with_another_absence(
+    looking: Looking, one: BrokerHome, autojump_clock: MockClock
+) -> None:
+    """C12: a broker that was back meanwhile gets the whole grace, although nobody asked while it was there."""
+    assert not await looking.is_gone()
+    await trio.sleep(100)
+    assert not await looking.is_gone()
+    await trio.sleep(GRACE)
+    assert await looking.is_gone()

@@ -21,7 +21,7 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT, Committed, Op, Record
 from storage.position import EARLIEST, LATEST
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import DATA, ledger_store
+from tests.support.ledgers import DATA, journal_dir, ledger_store
 
 
 async def opened(name: str, metadata: MemoryStore, store: DirectoryLedgerStore) -> ManagedLedger:
@@ -148,4 +148,24 @@ async def test_two_survivors_recover_a_broker_once(autojump_clock: MockClock) ->
         known = await JournalRecords(metadata, DATA).read("one")
         assert known is not None
         assert (known.life.number, known.pending) == (epoch + 1, None)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_cannot_be_recovered_hinders_no_other(autojump_clock: MockClock) -> None:
+    """E3, C11: the journal of one is gone; the other's topics get their ends, and nothing is tried for ever."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    for broker_id in ("four", "one"):
+        async with ledger_store(files.process(), broker_id=broker_id, metadata=metadata) as store:
+            for name in ("a", "b"):
+                await publish(await opened(f"{broker_id}-{name}", metadata, store), b"kept")
+    for name in files.names(journal_dir("one")):
+        files.remove(journal_dir("one") / name)
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(two.run)
+        await wait_all_tasks_blocked()
+        assert await left_open_by("four", metadata) == []
+        assert await left_open_by("one", metadata) == ["one-a", "one-b"]
+        before = metadata.statistics().revision
+        await trio.sleep(600)
+        assert metadata.statistics().revision == before
         nursery.cancel_scope.cancel()

@@ -55,7 +55,7 @@ KINDS: Final = tuple(
     for name, pattern in (
         ("ledger", r"ledgers/\d{20}\.ledger"),
         ("ledger index", r"ledgers/\d{20}\.index"),
-        ("aborted index", r"ledgers/\d{20}\.aborted"),
+        ("aborted index", r"ledgers/\d{20}\.aborted-\d+"),
         ("journal", r"brokers/[^/]+/journal/\d{10}-\d{10}-[0-9a-f]{16}\.journal"),
         ("fence", r"brokers/[^/]+/journal/fence-\d{10}"),
         ("broker lock", r"brokers/[^/]+/lock"),

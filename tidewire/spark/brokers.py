@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses
-from tidewire.protocol.errors import ConnectFailed, ProtocolViolation
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation
 from tidewire.protocol.lookup import Lookup, named_address
 from tidewire.spark.connection import BlockingConnection
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -68,7 +68,8 @@ class Brokers:
             address = self._service.current
             try:
                 return self._connection(address)
-            except ConnectFailed as error:
+            except (ConnectFailed, ConnectionLost, OperationTimedOut) as error:
+                # A broker without a metadata session accepts and closes, and a stopped one says nothing.
                 self._service.failed(address)
                 last = error
         if len(self._service) == 1:

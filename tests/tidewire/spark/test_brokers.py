@@ -6,7 +6,7 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import SERVICE, Readable
 from tidewire.protocol.addresses import BrokerAddress
-from tidewire.protocol.errors import ConnectFailed, ProtocolViolation, TidewireError
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
 from tidewire.protocol.lookup import LOOKUP_REDIRECTS_MAX
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
@@ -144,7 +144,8 @@ def test_when_the_named_address_is_no_brokers_its_option_is_named(error: Tidewir
     assert str(caught.value).startswith(advice)
 
 
-def test_the_next_of_several_brokers_is_asked_when_one_cannot_be_reached() -> None:
+@pytest.mark.parametrize("failure", [ConnectFailed, ConnectionLost, OperationTimedOut])
+def test_the_next_of_several_brokers_is_asked_when_one_cannot_be_reached(failure: type[TidewireError]) -> None:
     """C21: for lookups and for all else; when none is there, each was tried once and all are named."""
     world = Readable()
     dead = BrokerAddress("dead", 1)
@@ -155,7 +156,7 @@ def test_the_next_of_several_brokers_is_asked_when_one_cannot_be_reached() -> No
     def connect(address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
         tried.append(address)
         if address == dead:
-            raise ConnectFailed(f"no broker can be reached at {address}")
+            raise failure(f"no broker can be reached at {address}")
         return reached._connect(address, proxied_to)
 
     with Brokers(options, connect) as brokers:

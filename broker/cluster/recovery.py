@@ -88,7 +88,7 @@ class DeadBrokers:
         """Record the ends of everything that this broker left open.
 
         Raises:
-            StorageError: some could not be recorded yet, and it is retriable.
+            StorageError: some could not be recorded. If it is retriable, another try may succeed.
         """
         names = await left_open_by(broker_id, self._metadata)
         refused: list[StorageError] = []

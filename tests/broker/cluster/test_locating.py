@@ -19,6 +19,26 @@ def members(*brokers: str, draining: str = "") -> dict[str, Member]:
     return {broker: Member(broker, url(broker), is_draining=broker in draining.split()) for broker in brokers}
 
 
+def asked_at(
+    me: str,
+    owner: str | None,
+    candidate: str | None,
+    draining: str,
+    *,
+    authoritative: bool,
+    brokers: tuple[str, ...] = ("one", "two"),
+) -> Answer:
+    """What the broker `me` answers, by what it believes."""
+    return decide(
+        NAME,
+        owner=owner,
+        members=members(*brokers, draining=draining),
+        me=me,
+        candidate=candidate,
+        authoritative=authoritative,
+    )
+
+
 @pytest.mark.parametrize(
     ("owner", "candidate", "draining", "authoritative", "answer"),
     [
@@ -39,15 +59,7 @@ def test_the_answer(
     owner: str | None, candidate: str | None, draining: str, authoritative: bool, answer: Answer
 ) -> None:
     """C21: asked at broker one."""
-    found = decide(
-        NAME,
-        owner=owner,
-        members=members("one", "two", draining=draining),
-        me="one",
-        candidate=candidate,
-        authoritative=authoritative,
-    )
-    assert found == answer
+    assert asked_at("one", owner, candidate, draining, authoritative=authoritative) == answer
 
 
 @pytest.mark.parametrize(
@@ -64,14 +76,7 @@ def test_nobody_serves_it_now(
     owner: str | None, candidate: str | None, draining: str, authoritative: bool, reason: str
 ) -> None:
     """C21: asked at broker one; the client is told why, and asks again."""
-    found = decide(
-        NAME,
-        owner=owner,
-        members=members("one", "two", draining=draining),
-        me="one",
-        candidate=candidate,
-        authoritative=authoritative,
-    )
+    found = asked_at("one", owner, candidate, draining, authoritative=authoritative)
     assert isinstance(found, NotNow)
     assert reason in found.reason
     assert NAME in found.reason
@@ -83,14 +88,7 @@ def test_a_lookup_asks_two_brokers_at_most() -> None:
     for first, second in product(beliefs, beliefs):
         asked, authoritative = "one", False
         for owner, candidate, draining in (first, second):
-            answer = decide(
-                NAME,
-                owner=owner,
-                members=members(*BROKERS, draining=draining),
-                me=asked,
-                candidate=candidate,
-                authoritative=authoritative,
-            )
+            answer = asked_at(asked, owner, candidate, draining, authoritative=authoritative, brokers=BROKERS)
             if not isinstance(answer, Redirect):
                 break
             asked, authoritative = next(broker for broker in BROKERS if url(broker) == answer.service_url), True

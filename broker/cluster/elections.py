@@ -10,11 +10,10 @@ Every broker follows all claims of topics, so it knows each topic's controller w
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-import orjson
 import structlog
 import trio
 
-from broker.cluster.ownership import Claims, claim_key, claimed_name
+from broker.cluster.ownership import Claims, ClaimUnreadable, claim_key, claimed_name, owner_in
 from broker.keyed_locks import KeyedLocks
 from broker.names import Domain, InvalidTopicName, TopicName
 from storage.metadata.store import Check, MetadataStore, Record, starting_with
@@ -142,9 +141,8 @@ class Elections:
 def _controlling(record: Record) -> Controlling:
     """Return the broker that has the claim; one without a name if the record is damaged."""
     try:
-        claim = orjson.loads(record.value)
-        return Controlling(str(claim["broker"]), str(claim["service_url"]))
-    except (KeyError, TypeError, ValueError) as unreadable:
+        return Controlling(*owner_in(record))
+    except ClaimUnreadable as unreadable:
         # Some broker has the claim, so this broker must not act for the topic.
-        log.error("a claim is damaged", key=record.key, reason=repr(unreadable))
+        log.error("a claim is damaged", key=record.key, reason=str(unreadable))
         return Controlling("", "")

@@ -1,11 +1,9 @@
 """Locates the broker that serves a topic, for clients and for other brokers."""
 
-import orjson
-
 from broker.cluster.assignments import Assignments
 from broker.cluster.locating import Answer, decide
 from broker.cluster.members import Members
-from broker.cluster.ownership import claim_key
+from broker.cluster.ownership import ClaimUnreadable, claim_key, owner_in
 from broker.cluster.placement import choose
 from broker.names import Domain, TopicName
 from storage.metadata.store import MetadataStore, Record
@@ -57,6 +55,6 @@ def _owner(claim: Record | None) -> str | None:
     if claim is None:
         return None
     try:
-        return str(orjson.loads(claim.value)["broker"])
-    except (KeyError, TypeError, ValueError):
+        return owner_in(claim).broker_id
+    except ClaimUnreadable:
         return "an unknown broker"

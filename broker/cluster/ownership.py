@@ -5,14 +5,14 @@ an owner to a lasting record is conditioned on it. So a stale owner, which has n
 none (D4). A claim also deletes the topic's assignment (`broker.cluster.assignments`), which has then done its work.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import orjson
 
 from broker.cluster.assignments import assignment_key
 from broker.errors import BrokerError
-from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStore, Put, Session
+from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStore, Put, Record, Session
 
 KEY_PREFIX: Final = "/owners/"
 
@@ -21,6 +21,31 @@ class OwnedElsewhere(BrokerError):
     """Another broker owns the topic, or controls it; the message names it."""
 
     retriable = True
+
+
+class ClaimUnreadable(ValueError):
+    """A claim is damaged. Some broker has it, but nobody can tell which one."""
+
+
+class Owner(NamedTuple):
+    """The broker that holds a claim."""
+
+    broker_id: str
+    service_url: str
+    """The URL at which clients reach it."""
+
+
+def owner_in(claim: Record) -> Owner:
+    """Return the broker that a claim names.
+
+    Raises:
+        ClaimUnreadable: the record is damaged.
+    """
+    try:
+        content = orjson.loads(claim.value)
+        return Owner(str(content["broker"]), str(content["service_url"]))
+    except (KeyError, TypeError, ValueError) as unreadable:
+        raise ClaimUnreadable(repr(unreadable)) from unreadable
 
 
 def claim_key(name: str) -> str:

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-import orjson
 import structlog
 import trio
 
-from broker.cluster.ownership import claim_key, claimed_name
+from broker.cluster.ownership import ClaimUnreadable, claim_key, claimed_name, owner_in
 from broker.names import Domain, InvalidTopicName, SegmentDescriptor, TopicName
 from storage.metadata.store import Change, MetadataStore, Record, starting_with
 from storage.signal import Signal
@@ -130,11 +129,11 @@ class SegmentOwners:
     def _url_elsewhere(self, claim: Record) -> str | None:
         """Return the URL of the other broker that has the claim; None if it is this broker's, or damaged."""
         try:
-            content = orjson.loads(claim.value)
-            return None if content["broker"] == self._me else str(content["service_url"])
-        except (KeyError, TypeError, ValueError) as unreadable:
-            log.error("a claim is damaged", key=claim.key, reason=repr(unreadable))
+            owner = owner_in(claim)
+        except ClaimUnreadable as unreadable:
+            log.error("a claim is damaged", key=claim.key, reason=str(unreadable))
             return None
+        return None if owner.broker_id == self._me else owner.service_url
 
 
 async def _tell(feed: _Feed) -> None:

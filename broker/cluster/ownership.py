@@ -103,20 +103,15 @@ class Claims:
                 if held is None:
                     expected = ABSENT
                     continue
-                other = orjson.loads(held.value)
-                owner = other["broker"]
-                if owner != self.broker_id:
-                    where = other.get("service_url", "an unknown address")
-                    raise OwnedElsewhere(
-                        f"Broker {owner} at {where} owns {topic}. Look the topic up again."
-                    ) from conflict
+                if not self._is_own(held):
+                    raise OwnedElsewhere(_refusal(topic, held)) from conflict
                 expected = held.version
 
     async def wait_not_elsewhere(self, topic: str) -> None:
         """Wait until no other broker holds the claim of `topic`."""
         async with self._metadata.watch_key(claim_key(topic)) as watch:
             while (held := await watch.next()) is not None:
-                if orjson.loads(held.value)["broker"] == self.broker_id:
+                if self._is_own(held):
                     return
 
     @property
@@ -139,3 +134,22 @@ class Claims:
         except Conflict:
             # Another owner holds the claim now, and keeps it.
             return
+
+    def _is_own(self, claim: Record) -> bool:
+        """Return whether the claim names this broker. A damaged claim may be any broker's, so it is not."""
+        try:
+            return owner_in(claim).broker_id == self.broker_id
+        except ClaimUnreadable:
+            return False
+
+
+def _refusal(topic: str, claim: Record) -> str:
+    """Say who owns the topic, for the client's user."""
+    try:
+        owner = owner_in(claim)
+    except ClaimUnreadable as damaged:
+        return (
+            f"A broker owns {topic}, but its claim {claim.key} is damaged ({damaged}). Look the topic up again when "
+            f"that broker's session has ended."
+        )
+    return f"Broker {owner.broker_id} at {owner.service_url} owns {topic}. Look the topic up again."

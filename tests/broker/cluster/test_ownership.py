@@ -2,8 +2,9 @@
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
-from broker.cluster.ownership import KEY_PREFIX, Claims, OwnedElsewhere
+from broker.cluster.ownership import KEY_PREFIX, Claims, OwnedElsewhere, claim_key
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check, Conflict, Put
 from tests.support.schedules import every_schedule
@@ -94,3 +95,38 @@ async def test_of_two_that_claim_at_once_one_wins() -> None:
             nursery.start_soon(claim, broker_id)
     assert len(won) == len(lost) == 1
     assert won[0] in lost[0]
+
+
+DAMAGED = [b"[]", b"{", b'{"broker": "broker-2"}', b"7"]
+
+
+@pytest.mark.parametrize("value", DAMAGED)
+async def test_a_damaged_claim_is_somebody_elses(value: bytes) -> None:
+    """E11: nobody can tell who owns the topic, so it is refused for now, and can be claimed when the record is gone."""
+    store = MemoryStore()
+    claims = await claims_of(store, "broker-1")
+    await store.put(claim_key(NAME), value)
+    with pytest.raises(OwnedElsewhere, match="damaged"):
+        await claims.claim(NAME)
+    await store.delete(claim_key(NAME))
+    await claims.claim(NAME)
+
+
+@pytest.mark.parametrize("value", DAMAGED)
+async def test_a_damaged_claim_is_waited_for(value: bytes) -> None:
+    """E11: whoever waits for the topic waits until the damaged claim is gone."""
+    store = MemoryStore()
+    claims = await claims_of(store, "broker-1")
+    await store.put(claim_key(NAME), value)
+    is_free = trio.Event()
+
+    async def wait() -> None:
+        await claims.wait_not_elsewhere(NAME)
+        is_free.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert not is_free.is_set()
+        await store.delete(claim_key(NAME))
+        await is_free.wait()

@@ -8,6 +8,8 @@ their ledger covers them. Only then may the header be deleted. Every step can be
 from collections.abc import Callable
 from typing import Final
 
+import trio
+
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, RecordVersion
 from storage.watermark import Watermark
@@ -47,6 +49,9 @@ class Settlement:
         self._counters = counters
         self._waiting: list[SegmentWrite] = []
         self._is_discarded = False
+        self._recording = trio.Lock()
+        """Held while abort records are written or discarded. A refused change set is committed again, which must not
+        happen after `discard`."""
 
     def add(self, write: SegmentWrite) -> None:
         """The write's decision is applied in memory, so its records can go."""
@@ -72,12 +77,14 @@ class Settlement:
         """Remove every record of the segment before it is deleted with its data. Durable on return."""
         # Later decisions are not recorded, because nobody would remove the records.
         self._is_discarded = True
-        hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
-        try:
-            await remove_ops([RecordVersion.of(hit.record) for hit in hits], metadata=self._metadata, claim=self._claim)
-        except Conflict as conflict:
-            raise OwnershipLost(self._segment) from conflict
-        await self.commit([self._aborted.to_delete()])
+        async with self._recording:
+            hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
+            ops = [RecordVersion.of(hit.record) for hit in hits]
+            try:
+                await remove_ops(ops, metadata=self._metadata, claim=self._claim)
+            except Conflict as conflict:
+                raise OwnershipLost(self._segment) from conflict
+            await self.commit([self._aborted.to_delete()])
 
     async def commit(self, ops: list[Op], *, along: bool = False) -> int | None:
         """Commit a change set on the condition of the claim. With `along`, it shares the sync of another one.
@@ -114,13 +121,17 @@ class Settlement:
                 if write.decided is TxnState.ABORTED:
                     # First, so that no op record goes before it if they need several change sets.
                     ops.append(self._aborted.to_put(write.txn))
-            if self._is_discarded:
-                return
             ops.extend(op.to_delete() for op in write.ops)
         for start in range(0, len(ops), RECORDS_AT_ONCE_MAX):
             some = ops[start : start + RECORDS_AT_ONCE_MAX]
-            # Nobody waits for a removal. Abort records must keep their order with `discard`, so they are not held back.
-            revision = await self.commit(some, along=all(isinstance(op, Delete) for op in some))
+            if all(isinstance(op, Delete) for op in some):
+                # Nobody waits for a removal.
+                await self.commit(some, along=True)
+                continue
+            async with self._recording:
+                if self._is_discarded:
+                    return
+                revision = await self.commit(some)
             if revision is not None:
                 self._aborted.recorded(some, revision)
         for write in writes:

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from storage.metadata.store import Op, StoreUnavailable
+from storage.metadata.store import Delete, Op, Put, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.segments import SegmentHost, append, puts_an_op, segment_host
 from tests.support.steered_store import LaggingStore, SteeredStore
@@ -113,6 +113,47 @@ async def test_a_deleted_segment_leaves_no_records(host: SegmentHost) -> None:
     await segment.buffer.discard()
     await host.abort(late)
     await wait_all_tasks_blocked()
+    assert await host.op_keys() == await host.abort_keys() == []
+
+
+@pytest.mark.parametrize("first", ["settlement", "deletion"])
+async def test_a_segment_deleted_while_an_abort_is_recorded_leaves_no_records(
+    store: SteeredStore, host: SegmentHost, first: str
+) -> None:
+    """D16: the change set with the abort record is on its way when the deletion begins, or the other way round."""
+    segment = await host.own()
+    txn = await host.begin()
+    await segment.publish(b"a", txn)
+    is_held, go_on, is_deleted = trio.Event(), trio.Event(), trio.Event()
+
+    async def hold(ops: Sequence[Op]) -> None:
+        is_abort = any(isinstance(op, Put) and op.key.startswith("/txn/segment-state/") for op in ops)
+        is_deletion = any(isinstance(op, Delete) and op.key.startswith("/txn/op/") for op in ops) and not is_abort
+        if is_abort if first == "settlement" else is_deletion:
+            store.before = None
+            is_held.set()
+            await go_on.wait()
+
+    async def delete() -> None:
+        await segment.buffer.discard()
+        is_deleted.set()
+
+    store.before = hold
+    async with trio.open_nursery() as nursery:
+        if first == "settlement":
+            await host.abort(txn)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(delete)
+        else:
+            nursery.start_soon(delete)
+            await wait_all_tasks_blocked()
+            await host.abort(txn)
+        await wait_all_tasks_blocked()
+        assert is_held.is_set(), "the change set is on its way"
+        go_on.set()
+        await is_deleted.wait()
+    await wait_all_tasks_blocked()
+    assert segment.ended is None
     assert await host.op_keys() == await host.abort_keys() == []
 
 

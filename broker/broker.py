@@ -19,7 +19,7 @@ from broker.background import keep_running
 from broker.budgets import Budgets
 from broker.cluster.assignments import Assignments
 from broker.cluster.elections import Elections
-from broker.cluster.locator import Locator
+from broker.cluster.locator import Locator, TakesNoClients, not_known
 from broker.cluster.members import Members
 from broker.cluster.ownership import Claims
 from broker.cluster.placement import Member
@@ -79,6 +79,8 @@ class Foundation:
     traffic: Traffic = field(default_factory=Traffic)
     loop: LoopMonitor = field(default_factory=LoopMonitor)
     """The event loop's measurements for `/metrics`."""
+    takes_no_clients: TakesNoClients = not_known
+    """Whether another broker is known to serve no clients, although it may be registered."""
 
 
 class Broker:
@@ -94,7 +96,7 @@ class Broker:
         self.elections = Elections(self.claims, metadata)
         self.members = Members(metadata, Member(settings.broker_id, base.service_url, base.http_url))
         self.assignments = Assignments(metadata, session, broker_id=settings.broker_id)
-        self.locator = Locator(metadata, self.members, self.assignments, me=settings.broker_id)
+        self.locator = Locator(metadata, self.members, self.assignments, base.takes_no_clients, me=settings.broker_id)
         self.segment_owners = SegmentOwners(metadata, nursery, me=settings.broker_id)
         self.layouts = Layouts(metadata)
         self.feeds = LayoutFeeds(metadata, nursery)

@@ -102,6 +102,7 @@ async def serve(
             budgets=Budgets.of(int(settings.client_memory_bytes_max), connections_max),
             codecs=ENTRY_CODECS,
             loop=loop or LoopMonitor(),
+            takes_no_clients=absences.takes_no_clients,
         )
         is_ready = trio.Event()
 

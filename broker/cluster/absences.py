@@ -1,4 +1,4 @@
-"""Whether another broker is gone, so that its journal may be recovered (C12).
+"""Whether another broker is gone, so that its journal may be recovered (C12), or at least takes no clients.
 
 A registration that is missing shows only that the session has ended. The broker may live, and return: the metadata
 store was away for longer than the sessions, or the broker was cut off from it. Such a broker closes all its ledgers as
@@ -11,6 +11,9 @@ soon as its session ends, and then nobody has to fence its journal. So the other
 
 The grace begins again under a new session of this process, because until then it was cut off itself. It also begins
 again if nobody asked for a while, because the broker may have been back in between.
+
+After a kill, the registration stays until the session ends. Until then a free lock proves that the broker serves no
+clients. That is enough to send them elsewhere (`takes_no_clients`), but it does not end the broker's claims.
 """
 
 from typing import Final, NamedTuple
@@ -19,6 +22,7 @@ import orjson
 import trio
 
 from broker.cluster.membership import BROKERS, Membership
+from broker.keyed_locks import KeyedLocks
 from broker.store_retry import RETRY_SECONDS
 from storage.broker_home import BrokerHome
 from storage.dead_or_alive import Liveness, probe
@@ -52,6 +56,9 @@ class Absences:
         self._session: Session | None = None
         self._missing: dict[str, _Missing] = {}
         """The brokers that were seen missing under this session."""
+        self._ended: dict[str, int] = {}
+        """Versions of registrations whose process has ended, by broker."""
+        self._probing: KeyedLocks[str] = KeyedLocks()
 
     async def require_gone(self, writer: Writer, lock: str | None) -> Absent:
         """Return if the writer's broker is gone. `lock` is the name of the lock that it held, if that is known.
@@ -77,3 +84,25 @@ class Absences:
             if now - missing.since < self._grace_seconds:
                 raise WriterAlive(writer)
         return Absent(Check(key, ABSENT if record is None else record.version), session)
+
+    async def takes_no_clients(self, broker_id: str) -> bool:
+        """Return whether the broker has no registration, or one whose process has ended.
+
+        False proves nothing: a stopped process holds its lock, and the lock of another machine cannot be tried.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        key = BROKERS + broker_id
+        record = (await self._metadata.fresh([key])).records[key]
+        if record is None:
+            return True
+        lock = orjson.loads(record.value)["lock"]
+        # One after another, because two that try a lock at the same moment disturb each other.
+        async with self._probing.hold(broker_id):
+            if self._ended.get(broker_id) == record.version:
+                return True
+            if await probe(self._home.files, self._home.data_dir, broker_id, lock) is not Liveness.DEAD:
+                return False
+            self._ended[broker_id] = record.version
+            return True

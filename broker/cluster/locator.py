@@ -1,22 +1,54 @@
-"""Locates the broker that serves a topic, for clients and for other brokers."""
+"""Locates the broker that serves a topic, for clients and for other brokers.
+
+A redirect sends the client to a broker that has not claimed the topic. That broker may have been killed a moment ago:
+its registration stays until its session ends. So before a redirect this broker makes sure of that, and otherwise takes
+the next candidate. The answers without a redirect need no such question.
+"""
+
+from collections.abc import Awaitable, Callable
 
 from broker.cluster.assignments import Assignments
-from broker.cluster.locating import Answer, decide
+from broker.cluster.locating import Answer, Redirect, decide
 from broker.cluster.members import Members
 from broker.cluster.ownership import ClaimUnreadable, claim_key, owner_in
 from broker.cluster.placement import choose
 from broker.names import Domain, TopicName
 from storage.metadata.store import MetadataStore, Record
 
+TakesNoClients = Callable[[str], Awaitable[bool]]
+"""Returns whether the broker with this id is known to serve no clients. It may be registered."""
+
+
+async def not_known(_broker_id: str) -> bool:
+    """Answer for a process that cannot try the locks of others."""
+    return False
+
 
 class Locator:
     """Joins what one broker knows about the others for `decide`. It changes nothing."""
 
-    def __init__(self, metadata: MetadataStore, members: Members, assignments: Assignments, *, me: str) -> None:
-        """Set up; `me` is the id of this broker."""
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        members: Members,
+        assignments: Assignments,
+        takes_no_clients: TakesNoClients,
+        *,
+        me: str,
+    ) -> None:
+        """Set up.
+
+        Args:
+            metadata: the store of the claims.
+            members: the registered brokers.
+            assignments: the hints which broker should own a topic.
+            takes_no_clients: asked before a client is sent to a broker that does not own the topic.
+            me: the id of this broker.
+        """
         self._metadata = metadata
         self._members = members
         self._assignments = assignments
+        self._takes_no_clients = takes_no_clients
         self._me = me
 
     async def locate(self, name: TopicName, *, authoritative: bool) -> Answer:
@@ -33,21 +65,25 @@ class Locator:
         seat = text if name.segment is None else str(name.scalable_topic)
         claims = (await self._metadata.fresh({claim_key(text), claim_key(seat)})).records
         owner, together = (_owner(claims[claim_key(claimed)]) for claimed in (text, seat))
-        members = self._members.live
+        members = dict(self._members.live)
         wishes = [self._assignments.broker_for(text), together]
         if name.domain is not Domain.PERSISTENT:
             # A scalable topic's controller opens its segments itself. So all of them stay where the first was opened.
             wishes.append(self._me)
-        taking = {broker for broker, member in members.items() if not member.is_draining}
-        candidate = choose(seat, members, assigned=next((wish for wish in wishes if wish in taking), None))
-        return decide(
-            text,
-            owner=owner,
-            members=members,
-            me=self._me,
-            candidate=candidate,
-            authoritative=authoritative,
-        )
+        while True:
+            taking = {broker for broker, member in members.items() if not member.is_draining}
+            candidate = choose(seat, members, assigned=next((wish for wish in wishes if wish in taking), None))
+            answer = decide(
+                text,
+                owner=owner,
+                members=members,
+                me=self._me,
+                candidate=candidate,
+                authoritative=authoritative,
+            )
+            if not isinstance(answer, Redirect) or candidate is None or not await self._takes_no_clients(candidate):
+                return answer
+            del members[candidate]
 
 
 def _owner(claim: Record | None) -> str | None:

@@ -18,6 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
+from broker.cluster.locator import TakesNoClients, not_known
 from broker.cluster.membership import Membership
 from broker.config import BrokerSettings, load_settings
 from broker.entry_codecs import EntryCodecs
@@ -138,9 +139,14 @@ async def rooms(
     clock: WallClock = now_ms,
     is_alive: IsAlive | None = None,
     codecs: EntryCodecs = ENTRY_CODECS,
+    takes_no_clients: TakesNoClients = not_known,
     **settings: object,
 ) -> AsyncIterator[Rooms]:
-    """Run one broker's rooms. `is_alive` says whether another broker of the same folder is alive."""
+    """Run one broker's rooms.
+
+    `is_alive` says whether another broker of the same folder is alive, and `takes_no_clients` whether it is known to
+    serve no clients.
+    """
     chosen = settings_of(**settings)
     async with (
         ledger_store(files, broker_id=chosen.broker_id, is_alive=is_alive, metadata=metadata) as ledgers,
@@ -156,6 +162,7 @@ async def rooms(
             now_ms=clock,
             budgets=Budgets.of(1 << 30, 1_000),
             codecs=codecs,
+            takes_no_clients=takes_no_clients,
         )
         made = Rooms(foundation, session, nursery, ledgers)
         await made.follow()

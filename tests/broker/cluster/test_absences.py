@@ -144,3 +144,39 @@ async def test_the_grace_begins_again_with_another_absence(
     assert not await looking.is_gone()
     await trio.sleep(GRACE)
     assert await looking.is_gone()
+
+
+async def test_a_killed_broker_takes_no_clients_before_its_session_ends(looking: Looking, one: BrokerHome) -> None:
+    """C21: its free lock shows that. Its registration says the name of the lock."""
+    session = await looking.metadata.open_session(10)
+    membership = Membership(
+        looking.metadata,
+        broker_id="one",
+        folder_id=FOLDER,
+        lock_name=one.lock_name,
+        service_url="pulsar://one",
+        http_url="http://one",
+        release="test",
+    )
+    assert await looking.absences.takes_no_clients("one"), "it is not registered"
+    await membership.register(session, timeout_seconds=10)
+    assert not await looking.absences.takes_no_clients("one")
+    one.close()
+    tries = looking.files.operations
+    assert await looking.absences.takes_no_clients("one")
+    assert looking.files.operations > tries
+    tries = looking.files.operations
+    assert await looking.absences.takes_no_clients("one")
+    assert looking.files.operations == tries, "what has ended stays so"
+    again = await BrokerHome.enter(looking.files.process(), DATA, FOLDER, "one")
+    await session.close()
+    session = await looking.metadata.open_session(10)
+    await membership.register(session, timeout_seconds=10)
+    assert not await looking.absences.takes_no_clients("one"), "another run"
+    again.close()
+
+
+async def test_a_lock_of_another_machine_proves_nothing(looking: Looking) -> None:
+    """C21: then clients are sent to the registered broker."""
+    await registered_as(looking, "another folder")
+    assert not await looking.absences.takes_no_clients("one")

@@ -111,6 +111,8 @@ def alone(subjects: Mapping[str, Subject]) -> Iterator[Turns]:
             if name != system:
                 os.kill(subject.pid, signal.SIGSTOP)
                 stopped.append(subject.pid)
+        # What they wrote without a sync would otherwise delay the syncs of this one.
+        os.sync()
         time.sleep(SETTLE_SECONDS)  # noqa: TID251 - the other systems report nothing to wait for
         return subjects[system]
 

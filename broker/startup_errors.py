@@ -6,7 +6,7 @@ from broker.metadata_setting import EMBEDDED
 from storage.errors import DataFolderInUse, IdentityMismatch, JournalContended, JournalDamaged, LedgerFailed
 from storage.file_systems import NetworkFileSystem
 from storage.files import AlreadyLocked, DiskFull
-from storage.metadata.log import CorruptMetadata
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.store import MetadataError, StoreUnavailable
 
 

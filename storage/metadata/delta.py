@@ -16,9 +16,14 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from storage.metadata.image import Image
+from storage.metadata.outcomes import (
+    Made,
+    WriteId,
+)
 from storage.metadata.records import (
     KEY_BYTES_MAX,
     RECORD_BYTES_MAX,
+    Answered,
     DataRecord,
     Deletion,
     FeatureLevel,
@@ -127,11 +132,11 @@ class Delta:
         self._decide(decided)
         return Committed(self.revision, tuple(keys))
 
-    def open_session(self, timeout_ms: int) -> int:
-        """Decide a new session; its id."""
+    def open_session(self, timeout_ms: int, owner: str = "", nonce: int = 0) -> int:
+        """Decide a new session; its id. See `records.SessionStart`."""
         session = self.revision + 1
         self._sessions[session] = True
-        self._decide([SessionStart(session, timeout_ms)])
+        self._decide([SessionStart(session, timeout_ms, owner, nonce)])
         return session
 
     def end_sessions(self, sessions: Iterable[int]) -> int:
@@ -152,6 +157,14 @@ class Delta:
                 decided.append(SessionEnd(revision, session))
         self._decide(decided)
         return self.revision
+
+    def answer(self, write: WriteId, made: Made) -> None:
+        """Add the outcome of a numbered write to its change set, the last one that was decided.
+
+        A write that decided no change set has no outcome on record, because to repeat it changes nothing.
+        """
+        assert made.revision == self.revision, "the outcome is part of the change set"
+        self.change_sets[-1].append(Answered(write, made))
 
     def set_feature_level(self, level: int) -> None:
         """Decide what may be in the log from here on. Readers see no change, so the revision stays."""

@@ -44,7 +44,8 @@ from storage.metadata.opening import Opened, metadata_directory, open_folder
 from storage.metadata.pacing import paced
 from storage.metadata.proposals import Proposal, WantedSnapshot
 from storage.metadata.proposed import Proposed
-from storage.metadata.records import TRANSACTIONS_LEVEL, DataRecord, encode
+from storage.metadata.record_codec import encode
+from storage.metadata.records import TRANSACTIONS_LEVEL, DataRecord
 from storage.metadata.steps import KEYS_AT_ONCE
 from storage.metadata.store import ChangeSetTooLarge, Committed, Op, SnapshotTaken, StoreFull, StoreStatistics
 from storage.signal import Signal

@@ -16,7 +16,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from storage.metadata.outcomes import (
+    Outcomes,
+)
 from storage.metadata.records import (
+    Answered,
     DataRecord,
     Deletion,
     FeatureLevel,
@@ -24,6 +28,7 @@ from storage.metadata.records import (
     SequenceAdvance,
     SessionEnd,
     SessionStart,
+    TakeOver,
 )
 from storage.metadata.store import IndexHit, Record
 from storage.metadata.table import RecordTable, SortedSet
@@ -45,26 +50,49 @@ class LiveSession(NamedTuple):
     timeout_ms: int
     keys: dict[str, None]
     """The keys of its ephemeral records. A dict, because its order is the same in every process without sorting."""
+    owner: str = ""
+    """The broker whose link it is; "" for other sessions."""
+    nonce: int = 0
+    """See `SessionStart`."""
 
 
 class Image:
-    """Records, secondary indexes, sessions and the sequence counter, all at one revision."""
+    """Records, secondary indexes, sessions, outcomes and the sequence counter, all at one revision."""
 
-    __slots__ = ("_indexes", "_sorts_late", "feature_level", "records", "revision", "sequence", "sessions")
+    __slots__ = (
+        "_indexes",
+        "_sorts_late",
+        "feature_level",
+        "outcomes",
+        "records",
+        "revision",
+        "sequence",
+        "sessions",
+        "taken_over",
+    )
 
     def __init__(self) -> None:
         self.records = RecordTable()
         """Every record by its key."""
         self.sessions: dict[int, LiveSession] = {}
         """Every session that has not ended, by its id."""
+        self.outcomes = Outcomes()
+        """The numbered writes of those sessions that may be repeated."""
         self.revision = 0
         """The revision of the last applied change set. Every record's version is at most this."""
         self.sequence = 0
         """The last number given to a sequential put; never goes back."""
         self.feature_level = 0
         """Decides what may be in the log. 0 before anything was written."""
+        self.taken_over: TakeOver | None = None
+        """How the newest epoch of the log began; None in a log without epochs."""
         self._indexes: dict[str, SortedSet[tuple[str, str]]] = {}
         self._sorts_late = True
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch of the log; 0 in a log without epochs."""
+        return 0 if self.taken_over is None else self.taken_over.epoch
 
     def settle(self) -> None:
         """End recovery: from now on, order is kept at once (see `SortedSet`)."""
@@ -114,13 +142,20 @@ class Image:
                 assert record.last > self.sequence, "the sequence counter only rises"
                 self.sequence = record.last
             elif isinstance(record, SessionStart):
-                self.sessions[record.revision] = LiveSession(record.timeout_ms, {})
+                self.sessions[record.revision] = LiveSession(record.timeout_ms, {}, record.owner, record.nonce)
             elif isinstance(record, SessionEnd):
                 for key in list(self.sessions[record.session].keys):
                     yield self._delete(key)
                 del self.sessions[record.session]
+                self.outcomes.session_ended(record.session)
+            elif isinstance(record, Answered):
+                # Nobody repeats a write of an ended session, so its outcome would stay for ever.
+                if record.write.session in self.sessions:
+                    self.outcomes.note(record.write, record.made)
             elif isinstance(record, FeatureLevel):
                 self.feature_level = record.level
+            elif isinstance(record, TakeOver):
+                self.taken_over = record
 
     def load(self, state: Iterable[DataRecord]) -> None:
         """Apply a snapshot's records one by one, without reporting what that does to which keys."""

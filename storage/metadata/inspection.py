@@ -15,16 +15,23 @@ from typing import Final, NamedTuple
 from storage.files import Files, Lock
 from storage.metadata import snapshots
 from storage.metadata.batches import BEGINNING, HEADER_BYTES, Point, link_at
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.image import Image
-from storage.metadata.log import CorruptMetadata, FileRead, Reader, is_closed, log_paths, missing_after, read_file
+from storage.metadata.log import (
+    FileRead,
+    Reader,
+    is_closed,
+    log_paths,
+    missing_after,
+    read_file,
+)
 from storage.metadata.opening import metadata_directory
+from storage.metadata.record_codec import CorruptRecord, decode
 from storage.metadata.records import (
     AbortTransaction,
     BeginTransaction,
-    CorruptRecord,
     EndTransaction,
     LogRecord,
-    decode,
 )
 from storage.metadata.replay import Replay
 from storage.metadata.store import MetadataError

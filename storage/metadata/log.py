@@ -29,7 +29,7 @@ from storage.metadata.batches import (
     encode_batches,
     read_batches,
 )
-from storage.metadata.store import MetadataError
+from storage.metadata.corruption import CorruptMetadata
 from storage.sector import SECTOR
 
 PREALLOCATION_BYTES: Final = 1024 * 1024
@@ -51,16 +51,6 @@ _CLOSED: Final = ".closed-log"
 _UNFINISHED: Final = ".log-unfinished"
 
 assert READ_BYTES > 2 * (BODY_BYTES_MAX + HEADER_BYTES)
-
-
-class CorruptMetadata(MetadataError):
-    """A file of the store is damaged, or not for this release. The store does not open."""
-
-    def __init__(self, path: Path, offset: int, reason: str) -> None:
-        super().__init__(f"{path}: damaged at byte {offset}: {reason}")
-        self.path = path
-        self.offset = offset
-        self.reason = reason
 
 
 def numbered(directory: Path, number: int, suffix: str) -> Path:

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from storage.files import Files
 from storage.metadata import snapshots
-from storage.metadata.log import numbered
+from storage.metadata.log import (
+    numbered,
+)
 from storage.metadata.opening import metadata_directory, open_folder
-from storage.metadata.records import FEATURE_LEVEL
+from storage.metadata.records import TRANSACTIONS_LEVEL
 from storage.metadata.store import InvalidOperation
 
 
@@ -42,8 +44,10 @@ async def write_snapshot(files: Files, data_dir: Path, *, feature_level: int | N
         AlreadyLocked: a broker has it open.
         CorruptMetadata: a file is damaged, or of a later release.
     """
-    if feature_level is not None and not 1 <= feature_level <= FEATURE_LEVEL:
-        raise InvalidOperation(f"there is no feature level {feature_level}; this release knows 1 to {FEATURE_LEVEL}")
+    if feature_level is not None and not 1 <= feature_level <= TRANSACTIONS_LEVEL:
+        raise InvalidOperation(
+            f"there is no feature level {feature_level}; this release knows 1 to {TRANSACTIONS_LEVEL}"
+        )
     directory = metadata_directory(data_dir)
     if not await files.run(files.exists, directory):
         raise FileNotFoundError(2, "there is no metadata store", str(directory))

@@ -16,8 +16,11 @@ from storage.metadata.batches import pack
 from storage.metadata.collector import collector_paused
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import FEATURE_LEVEL, encode
+from storage.metadata.log import (
+    MetadataLog,
+)
+from storage.metadata.record_codec import encode
+from storage.metadata.records import TRANSACTIONS_LEVEL
 from storage.metadata.replay import Replay
 
 SESSIONS_AT_ONCE: Final = 256
@@ -82,7 +85,7 @@ def _begin(replay: Replay, log: MetadataLog) -> None:
     image = replay.image
     delta = Delta(image)
     if not image.feature_level:
-        delta.set_feature_level(FEATURE_LEVEL)
+        delta.set_feature_level(TRANSACTIONS_LEVEL)
     sessions = list(image.sessions)
     for begin in range(0, len(sessions), SESSIONS_AT_ONCE):
         delta.end_sessions(sessions[begin : begin + SESSIONS_AT_ONCE])

@@ -24,6 +24,10 @@ class OpenSession(NamedTuple):
     """A new session. Its id is the revision of the answer."""
 
     timeout_ms: int
+    owner: str = ""
+    """The broker whose link it is for; "" for any other session."""
+    nonce: int = 0
+    """See `records.SessionStart`."""
 
     @property
     def size(self) -> int:
@@ -62,7 +66,7 @@ def decide(proposed: Proposed, delta: Delta) -> Steps[Committed]:
 
 def _open(proposed: OpenSession, delta: Delta) -> Steps[Committed]:
     yield from ()
-    return Committed(delta.open_session(proposed.timeout_ms), ())
+    return Committed(delta.open_session(proposed.timeout_ms, proposed.owner, proposed.nonce), ())
 
 
 def _end(proposed: EndSessions, delta: Delta) -> Steps[Committed]:

@@ -14,6 +14,7 @@ import orjson
 
 from storage.metadata.records import (
     AbortTransaction,
+    Answered,
     BeginTransaction,
     Deletion,
     EndTransaction,
@@ -25,6 +26,8 @@ from storage.metadata.records import (
     SessionStart,
     SnapshotFooter,
     SnapshotHeader,
+    SnapshotNamed,
+    TakeOver,
 )
 from storage.metadata.store import Change, IndexHit, Record
 
@@ -39,6 +42,9 @@ _TYPES: Final[dict[type, str]] = {
     SessionStart: "session_start",
     SessionEnd: "session_end",
     FeatureLevel: "feature_level",
+    TakeOver: "take_over",
+    Answered: "answered",
+    SnapshotNamed: "snapshot_named",
     BeginTransaction: "begin_transaction",
     EndTransaction: "end_transaction",
     AbortTransaction: "abort_transaction",
@@ -73,8 +79,7 @@ def record_line(record: Record) -> bytes:
 
 def log_record_fields(record: LogRecord) -> dict[str, object]:
     """A record of the log: its type, and its fields by their names."""
-    fields = record_fields(record) if isinstance(record, Record) else record._asdict()
-    return {"type": _TYPES[type(record)], **fields}
+    return {"type": _TYPES[type(record)], **_log_fields(record)}
 
 
 def hit_line(hit: IndexHit) -> bytes:
@@ -123,6 +128,15 @@ def pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
             size = 0
     if gathered:
         yield b"".join(gathered)
+
+
+def _log_fields(record: LogRecord) -> dict[str, object]:
+    if isinstance(record, Record):
+        return record_fields(record)
+    if isinstance(record, Answered):
+        numbers = [run._asdict() for run in record.made.numbers]
+        return {**record.write._asdict(), "revision": record.revision, "numbers": numbers}
+    return record._asdict()
 
 
 def _value(value: bytes) -> dict[str, object]:

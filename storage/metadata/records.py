@@ -1,31 +1,28 @@
-"""The records of the metadata log and of snapshots, and their bytes.
-
-    record = [u8 type][u8 version][u32 length of the rest][fixed fields][u8 count][u8 tag, u32 length, value]*
+"""The records of the metadata log and of snapshots, as values. Their bytes are in `record_codec`.
 
 Every data record carries the revision of its change set, which is also the version of what it writes. So a record means
-the same in any batch, and snapshots use the same codec. Change sets that fit a batch need no frame, because neighbours
-with the same revision belong together. Optional fields are tagged, as in Kafka's flexible versions. An older reader
-skips a tag that it does not know, and an absent text stays absent instead of becoming "". An unknown record type or
-version is refused, because skipping it would lose state.
+the same in any batch, and snapshots use the same records. Change sets that fit a batch need no frame, because
+neighbours with the same revision belong together.
 
-`BeginTransaction`, `EndTransaction` and `AbortTransaction` are those of KIP-868 and keep its numbers (R1).
-
-Pure: values in, bytes out, and back.
+Pure: values only.
 """
 
-import struct
-import sys
-from collections.abc import Callable, Iterator
-from enum import IntEnum
 from typing import Final, NamedTuple
 
-from storage.metadata.store import IndexEntry, InvalidOperation, Record
+from storage.metadata.outcomes import (
+    Made,
+    WriteId,
+)
+from storage.metadata.store import Record
 
-FEATURE_LEVEL: Final = 2
-"""The highest feature level that this code reads, and the level of a store that it makes. Level 1 was the first."""
+FEATURE_LEVEL: Final = 3
+"""The highest feature level that this code reads. Level 1 was the first."""
 
 TRANSACTIONS_LEVEL: Final = 2
 """From this feature level on, a change set may fill several batches, between transaction markers (R25)."""
+
+EPOCHS_LEVEL: Final = 3
+"""From this feature level on, one controller after another writes the log, each in its own files."""
 
 RECORD_BYTES_MAX: Final = 1024 * 1024
 """The largest record, encoded (docs/design.md#metadata)."""
@@ -67,6 +64,10 @@ class SessionStart(NamedTuple):
 
     revision: int
     timeout_ms: int
+    owner: str = ""
+    """The broker whose link the session is; "" for any other session, and below `EPOCHS_LEVEL`."""
+    nonce: int = 0
+    """The number of that broker's store, so that a repeated HELLO finds the session; 0 if there is no owner."""
 
 
 class SessionEnd(NamedTuple):
@@ -81,6 +82,41 @@ class FeatureLevel(NamedTuple):
 
     revision: int
     level: int
+
+
+class TakeOver(NamedTuple):
+    """A controller has taken over the log. It is in the first batch of the controller's epoch."""
+
+    revision: int
+    epoch: int
+    """Above the epochs of all controllers before it."""
+    broker: str
+    address: str | None = None
+    """Where other brokers reach it; None if it serves no others."""
+
+
+class Answered(NamedTuple):
+    """A numbered write is made. It is in the write's own change set."""
+
+    write: WriteId
+    made: Made
+
+    @property
+    def revision(self) -> int:
+        """The revision of the write's change set."""
+        return self.made.revision
+
+
+class SnapshotNamed(NamedTuple):
+    """A whole, durable snapshot may get its name. So whatever has that name includes only batches of the log."""
+
+    revision: int
+    sequence: int
+    """The last log batch whose effects the snapshot contains."""
+    crc: int
+    """The crc of that batch."""
+    epoch: int
+    """The epoch of the controller that wrote the snapshot."""
 
 
 class BeginTransaction(NamedTuple):
@@ -117,261 +153,12 @@ class SnapshotFooter(NamedTuple):
     """How many records are between header and footer."""
 
 
-DataRecord = Record | Deletion | RangeDeletion | SequenceAdvance | SessionStart | SessionEnd | FeatureLevel
-"""A change of state. A `Record` gives the new content of its key."""
+EpochRecord = TakeOver | Answered | SnapshotNamed
+"""The records that need `EPOCHS_LEVEL`."""
+
+DataRecord = (
+    Record | Deletion | RangeDeletion | SequenceAdvance | SessionStart | SessionEnd | FeatureLevel | EpochRecord
+)
+"""A change of state. A `Record` gives the new content of its key. A `SnapshotNamed` changes nothing."""
 
 LogRecord = DataRecord | BeginTransaction | EndTransaction | AbortTransaction | SnapshotHeader | SnapshotFooter
-
-
-class CorruptRecord(ValueError):
-    """The bytes are not a record that this code knows. The message names the broken rule."""
-
-
-class _Type(IntEnum):
-    PUT = 1
-    DELETE = 2
-    RANGE_DELETE = 3
-    SEQUENCE = 4
-    SESSION_START = 5
-    SESSION_END = 6
-    FEATURE_LEVEL = 12
-    BEGIN_TRANSACTION = 23
-    END_TRANSACTION = 24
-    ABORT_TRANSACTION = 25
-    SNAPSHOT_HEADER = 30
-    SNAPSHOT_FOOTER = 31
-
-
-_VERSION: Final = 0
-_HEADER: Final = struct.Struct(">BBI")
-_TAG: Final = struct.Struct(">BI")
-_PUT: Final = struct.Struct(">BBIQHI")  # header, revision, length of the key, length of the value
-_PUT_FIXED: Final = struct.Struct(">QHI")
-_U64: Final = struct.Struct(">Q")
-_TWO_U64: Final = struct.Struct(">QQ")
-_LEVEL: Final = struct.Struct(">QH")
-_POINT: Final = struct.Struct(">QQI")
-_TWO_U16: Final = struct.Struct(">HH")
-_KEY: Final = struct.Struct(">QH")
-_RANGE: Final = struct.Struct(">QHH")
-
-_TAG_TEXT: Final = 0
-_TAG_PARTITION: Final = 0
-_TAG_SESSION: Final = 1
-_TAG_INDEXES: Final = 2
-
-_Tags = dict[int, bytes]
-
-
-def encode(record: LogRecord) -> bytes:
-    """The record as it is in a batch.
-
-    Raises:
-        InvalidOperation: the name or reason of a transaction is too long.
-    """
-    if isinstance(record, Record):
-        return _encode_put(record)
-    kind, fixed, text = _parts(record)
-    if text is None:
-        return _HEADER.pack(kind, _VERSION, len(fixed) + 1) + fixed + b"\0"
-    encoded = text.encode()
-    if len(encoded) > TEXT_BYTES_MAX:
-        raise InvalidOperation(f"{len(encoded)} bytes of name or reason are above the limit of {TEXT_BYTES_MAX}")
-    tail = b"\1" + _TAG.pack(_TAG_TEXT, len(encoded)) + encoded
-    return _HEADER.pack(kind, _VERSION, len(fixed) + len(tail)) + fixed + tail
-
-
-def decode(body: bytes) -> Iterator[LogRecord]:
-    """The records of a batch's body, in order.
-
-    Raises:
-        CorruptRecord: the body does not divide into known records exactly.
-    """
-    offset = 0
-    end = len(body)
-    decoders = _DECODERS
-    while offset < end:
-        try:
-            kind, version, length = _HEADER.unpack_from(body, offset)
-            offset += _HEADER.size
-            stop = offset + length
-            if stop > end:
-                raise CorruptRecord(f"a record claims {length} bytes, but {end - offset} are left")
-            decoder = decoders.get(kind)
-            if decoder is None or version != _VERSION:
-                raise CorruptRecord(f"record type {kind}, version {version} is not known to this release")
-            yield decoder(body, offset, stop)
-        except (struct.error, UnicodeDecodeError) as malformed:
-            raise CorruptRecord(f"a record at byte {offset} of its batch is malformed: {malformed}") from malformed
-        offset = stop
-
-
-def _encode_put(record: Record) -> bytes:
-    key = record.key.encode()
-    value = record.value
-    if record.partition_key is None and record.session is None and not record.indexes:
-        length = _PUT_FIXED.size + len(key) + len(value) + 1
-        header = _PUT.pack(_Type.PUT, _VERSION, length, record.version, len(key), len(value))
-        return b"".join((header, key, value, b"\0"))
-    tags = []
-    if record.partition_key is not None:
-        tags.append(_tag(_TAG_PARTITION, record.partition_key.encode()))
-    if record.session is not None:
-        tags.append(_tag(_TAG_SESSION, _U64.pack(record.session)))
-    if record.indexes:
-        tags.append(_tag(_TAG_INDEXES, b"".join(map(_encode_index, record.indexes))))
-    tail = bytes((len(tags),)) + b"".join(tags)
-    length = _PUT_FIXED.size + len(key) + len(value) + len(tail)
-    header = _PUT.pack(_Type.PUT, _VERSION, length, record.version, len(key), len(value))
-    return b"".join((header, key, value, tail))
-
-
-def _encode_index(entry: IndexEntry) -> bytes:
-    name = entry.name.encode()
-    key = entry.key.encode()
-    return _TWO_U16.pack(len(name), len(key)) + name + key
-
-
-def _tag(tag: int, value: bytes) -> bytes:
-    return _TAG.pack(tag, len(value)) + value
-
-
-def _parts(record: LogRecord) -> tuple[_Type, bytes, str | None]:
-    """Type, fixed fields and the tagged text of any record but a put."""
-    match record:
-        case Deletion(revision, key):
-            name = key.encode()
-            return _Type.DELETE, _KEY.pack(revision, len(name)) + name, None
-        case RangeDeletion(revision, start, end):
-            first, last = start.encode(), end.encode()
-            return _Type.RANGE_DELETE, _RANGE.pack(revision, len(first), len(last)) + first + last, None
-        case SequenceAdvance(revision, last_used):
-            return _Type.SEQUENCE, _TWO_U64.pack(revision, last_used), None
-        case SessionStart(revision, timeout_ms):
-            return _Type.SESSION_START, _TWO_U64.pack(revision, timeout_ms), None
-        case SessionEnd(revision, session):
-            return _Type.SESSION_END, _TWO_U64.pack(revision, session), None
-        case FeatureLevel(revision, level):
-            return _Type.FEATURE_LEVEL, _LEVEL.pack(revision, level), None
-        case BeginTransaction(text):
-            return _Type.BEGIN_TRANSACTION, b"", text
-        case EndTransaction():
-            return _Type.END_TRANSACTION, b"", None
-        case AbortTransaction(text):
-            return _Type.ABORT_TRANSACTION, b"", text
-        case SnapshotHeader(revision, sequence, crc):
-            return _Type.SNAPSHOT_HEADER, _POINT.pack(revision, sequence, crc), None
-        case SnapshotFooter(records):
-            return _Type.SNAPSHOT_FOOTER, _U64.pack(records), None
-    raise AssertionError(f"{type(record)} is not a log record")
-
-
-def _tags(body: bytes, offset: int, stop: int) -> _Tags:
-    """The tagged fields that end a record. Unknown tags are skipped."""
-    count = body[offset]
-    offset += 1
-    tags: _Tags = {}
-    for _ in range(count):
-        tag, length = _TAG.unpack_from(body, offset)
-        offset += _TAG.size + length
-        tags[tag] = body[offset - length : offset]
-    if offset != stop:
-        raise CorruptRecord(f"the fields of a record end at byte {offset} of its batch, the record at {stop}")
-    return tags
-
-
-def _decode_put(body: bytes, offset: int, stop: int) -> Record:
-    revision, key_size, value_size = _PUT_FIXED.unpack_from(body, offset)
-    offset += _PUT_FIXED.size
-    end_of_key = offset + key_size
-    end_of_value = end_of_key + value_size
-    key = body[offset:end_of_key].decode()
-    value = body[end_of_key:end_of_value]
-    if end_of_value + 1 == stop and not body[end_of_value]:
-        return Record(key, value, revision)
-    if end_of_value >= stop:
-        raise CorruptRecord(f"the key and value of a record pass its end at byte {stop} of its batch")
-    tags = _tags(body, end_of_value, stop)
-    partition = tags.get(_TAG_PARTITION)
-    session = tags.get(_TAG_SESSION)
-    return Record(
-        key,
-        value,
-        revision,
-        _decode_indexes(tags.get(_TAG_INDEXES, b"")),
-        None if partition is None else partition.decode(),
-        None if session is None else _U64.unpack(session)[0],
-    )
-
-
-def _decode_indexes(data: bytes) -> tuple[IndexEntry, ...]:
-    entries: list[IndexEntry] = []
-    offset = 0
-    while offset < len(data):
-        name_size, key_size = _TWO_U16.unpack_from(data, offset)
-        offset += _TWO_U16.size
-        end_of_name = offset + name_size
-        end_of_key = end_of_name + key_size
-        if end_of_key > len(data):
-            raise CorruptRecord("an index entry passes the end of its record")
-        # Interned, because every record has some of the same few index names.
-        name = sys.intern(data[offset:end_of_name].decode())
-        entries.append(IndexEntry(name, data[end_of_name:end_of_key].decode()))
-        offset = end_of_key
-    return tuple(entries)
-
-
-def _decode_delete(body: bytes, offset: int, stop: int) -> Deletion:
-    revision, size = _KEY.unpack_from(body, offset)
-    end_of_key = offset + _KEY.size + size
-    _tags(body, end_of_key, stop)
-    return Deletion(revision, body[offset + _KEY.size : end_of_key].decode())
-
-
-def _decode_range(body: bytes, offset: int, stop: int) -> RangeDeletion:
-    revision, start_size, end_size = _RANGE.unpack_from(body, offset)
-    offset += _RANGE.size
-    middle = offset + start_size
-    _tags(body, middle + end_size, stop)
-    return RangeDeletion(revision, body[offset:middle].decode(), body[middle : middle + end_size].decode())
-
-
-def _decode_fixed(layout: struct.Struct, make: Callable[..., LogRecord]) -> Callable[[bytes, int, int], LogRecord]:
-    def decode_fields(body: bytes, offset: int, stop: int) -> LogRecord:
-        fields = layout.unpack_from(body, offset)
-        _tags(body, offset + layout.size, stop)
-        return make(*fields)
-
-    return decode_fields
-
-
-def _decode_text(make: Callable[[str | None], LogRecord]) -> Callable[[bytes, int, int], LogRecord]:
-    def decode_fields(body: bytes, offset: int, stop: int) -> LogRecord:
-        text = _tags(body, offset, stop).get(_TAG_TEXT)
-        return make(None if text is None else text.decode())
-
-    return decode_fields
-
-
-def _known_level(revision: int, level: int) -> FeatureLevel:
-    if level > FEATURE_LEVEL:
-        raise CorruptRecord(
-            f"the following records need feature level {level}; this release reads up to {FEATURE_LEVEL}"
-        )
-    return FeatureLevel(revision, level)
-
-
-_DECODERS: Final[dict[int, Callable[[bytes, int, int], LogRecord]]] = {
-    _Type.PUT: _decode_put,
-    _Type.DELETE: _decode_delete,
-    _Type.RANGE_DELETE: _decode_range,
-    _Type.SEQUENCE: _decode_fixed(_TWO_U64, SequenceAdvance),
-    _Type.SESSION_START: _decode_fixed(_TWO_U64, SessionStart),
-    _Type.SESSION_END: _decode_fixed(_TWO_U64, SessionEnd),
-    _Type.FEATURE_LEVEL: _decode_fixed(_LEVEL, _known_level),
-    _Type.BEGIN_TRANSACTION: _decode_text(BeginTransaction),
-    _Type.END_TRANSACTION: _decode_fixed(struct.Struct(""), EndTransaction),
-    _Type.ABORT_TRANSACTION: _decode_text(AbortTransaction),
-    _Type.SNAPSHOT_HEADER: _decode_fixed(_POINT, SnapshotHeader),
-    _Type.SNAPSHOT_FOOTER: _decode_fixed(_U64, SnapshotFooter),
-}

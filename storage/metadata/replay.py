@@ -11,6 +11,9 @@ always holds complete change sets only. An abort leaves it unchanged (R13-R15).
     a data record of the transaction's revision          | it is applied    | it is kept for the end
     any other data record, a change of the feature level | it is applied    | refused: nothing stands between (R7, R18)
     a marker in a log below feature level 2              | refused (R25)    | -
+    `TakeOver`, `Answered`, `SnapshotNamed` below level 3| refused (R25)    | refused (R25)
+    a `TakeOver` of no higher epoch                      | refused          | refused
+    an `Answered` that the outcomes before contradict    | refused          | refused
     a record of a snapshot                               | refused          | refused
     the end of a file that is not the last               | nothing          | refused (R18)
     the end of the log                                   | nothing          | the next opening aborts it first (R17)
@@ -21,21 +24,29 @@ Pure: bytes in, an image out.
 from typing import Final
 
 from storage.metadata.image import Image
+from storage.metadata.outcomes import (
+    ContradictedOutcome,
+)
+from storage.metadata.record_codec import CorruptRecord, decode
 from storage.metadata.records import (
+    EPOCHS_LEVEL,
     TRANSACTIONS_LEVEL,
     AbortTransaction,
     BeginTransaction,
-    CorruptRecord,
     DataRecord,
     EndTransaction,
+    EpochRecord,
     FeatureLevel,
     LogRecord,
     SequenceAdvance,
-    decode,
+    SnapshotNamed,
+    TakeOver,
 )
 from storage.metadata.store import Record
 
 _MARKERS: Final = (BeginTransaction, EndTransaction, AbortTransaction)
+_ALONE: Final = (FeatureLevel, TakeOver, SnapshotNamed)
+"""No transaction holds these."""
 
 
 class Replay:
@@ -90,11 +101,8 @@ class Replay:
         self._open = []
 
     def _take(self, record: LogRecord) -> None:
-        if isinstance(record, _MARKERS) and self.image.feature_level < TRANSACTIONS_LEVEL:
-            raise CorruptRecord(
-                f"{type(record).__name__} needs feature level {TRANSACTIONS_LEVEL}, but the log has "
-                f"{self.image.feature_level}"
-            )
+        if isinstance(record, _MARKERS):
+            _require_level(record, TRANSACTIONS_LEVEL, self.image.feature_level)
         if isinstance(record, BeginTransaction):
             if self.begun is not None:
                 raise CorruptRecord(f"a transaction begins while {self._name()} is open")
@@ -109,7 +117,7 @@ class Replay:
             self.abort()
         elif isinstance(record, DataRecord):
             revision = record.version if isinstance(record, Record) else record.revision
-            if revision != self.image.revision + 1 or isinstance(record, FeatureLevel):
+            if revision != self.image.revision + 1 or isinstance(record, _ALONE):
                 raise CorruptRecord(
                     f"{type(record).__name__} of revision {revision} is inside {self._name()}, which has "
                     f"revision {self.image.revision + 1}"
@@ -119,16 +127,31 @@ class Replay:
             raise CorruptRecord(f"{type(record).__name__} does not belong in a log")
 
     def _apply(self, records: list[DataRecord]) -> None:
-        last = self.image.sequence
+        last, level, epoch = self.image.sequence, self.image.feature_level, self.image.epoch
         for record in records:
             if isinstance(record, SequenceAdvance):
                 if record.last <= last:
                     raise CorruptRecord(f"the sequence counter goes from {last} back to {record.last}")
                 last = record.last
+            elif isinstance(record, FeatureLevel):
+                level = record.level
+            elif isinstance(record, EpochRecord):
+                _require_level(record, EPOCHS_LEVEL, level)
+                if isinstance(record, TakeOver):
+                    if record.epoch <= epoch:
+                        raise CorruptRecord(f"epoch {record.epoch} begins behind epoch {epoch}")
+                    epoch = record.epoch
         try:
             self.image.apply(records)
         except KeyError as absent:
             raise CorruptRecord(f"a record changes {absent}, which does not exist") from absent
+        except ContradictedOutcome as contradicted:
+            raise CorruptRecord(str(contradicted)) from contradicted
 
     def _name(self) -> str:
         return "a transaction" if self.begun is None or self.begun.name is None else f"transaction {self.begun.name!r}"
+
+
+def _require_level(record: LogRecord, needed: int, level: int) -> None:
+    if level < needed:
+        raise CorruptRecord(f"{type(record).__name__} needs feature level {needed}, but the log has {level}")

@@ -20,12 +20,18 @@ from sortedcontainers import SortedDict
 
 from storage.files import DiskFull, File, Files
 from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batches, read_batches
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.image import Image, Written
-from storage.metadata.log import CorruptMetadata, numbered, numbers
+from storage.metadata.log import (
+    numbered,
+    numbers,
+)
+from storage.metadata.record_codec import CorruptRecord, decode, encode
 from storage.metadata.records import (
+    EPOCHS_LEVEL,
     AbortTransaction,
+    Answered,
     BeginTransaction,
-    CorruptRecord,
     DataRecord,
     EndTransaction,
     FeatureLevel,
@@ -34,8 +40,7 @@ from storage.metadata.records import (
     SessionStart,
     SnapshotFooter,
     SnapshotHeader,
-    decode,
-    encode,
+    SnapshotNamed,
 )
 from storage.metadata.store import Record
 
@@ -69,7 +74,16 @@ class View:
         level = image.feature_level if feature_level is None else feature_level
         self.head: list[DataRecord] = [FeatureLevel(image.revision, level)]
         """All of the state except its records. Sessions come before the records that are bound to them."""
-        self.head += (SessionStart(session, state.timeout_ms) for session, state in image.sessions.items())
+        if level >= EPOCHS_LEVEL:
+            if image.taken_over is not None:
+                self.head.append(image.taken_over)
+            self.head += (
+                SessionStart(session, state.timeout_ms, state.owner, state.nonce)
+                for session, state in image.sessions.items()
+            )
+            self.head += (Answered(write, made) for write, made in image.outcomes.each())
+        else:
+            self.head += (SessionStart(session, state.timeout_ms) for session, state in image.sessions.items())
         if image.sequence:
             self.head.append(SequenceAdvance(image.revision, image.sequence))
         self._image = image
@@ -266,7 +280,7 @@ def _until_footer(records: Iterator[LogRecord]) -> Iterator[DataRecord]:
             if record.records != count or next(records, None) is not None:
                 raise CorruptRecord(f"its footer counts {record.records} records, but {count} precede it")
             return
-        if isinstance(record, BeginTransaction | EndTransaction | AbortTransaction | SnapshotHeader):
+        if isinstance(record, BeginTransaction | EndTransaction | AbortTransaction | SnapshotHeader | SnapshotNamed):
             raise CorruptRecord(f"a {type(record).__name__} does not belong in it")
         yield record
     raise CorruptRecord("it has no footer")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from storage.metadata.batches import BATCH_BYTES_MAX, Body
+from storage.metadata.record_codec import encode
 from storage.metadata.records import (
     TEXT_BYTES_MAX,
     AbortTransaction,
@@ -18,7 +19,6 @@ from storage.metadata.records import (
     DataRecord,
     EndTransaction,
     LogRecord,
-    encode,
 )
 
 PIECE_BYTES_MAX: Final = 256 * 1024

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from storage.metadata.batches import BEGINNING, Point
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.image import Image
 from storage.metadata.inspection import (
     ABORTED,
@@ -30,7 +31,10 @@ from storage.metadata.inspection import (
     Torn,
     torn_tail,
 )
-from storage.metadata.log import CorruptMetadata, is_closed
+from storage.metadata.log import (
+    is_closed,
+)
+from storage.metadata.records import EPOCHS_LEVEL
 from storage.metadata.replay import Replay
 from storage.metadata.store import starting_with
 
@@ -209,11 +213,17 @@ def _difference(replayed: Image, loaded: Image) -> str | None:
 
     The feature level may differ, because a snapshot can be written for another release (R26).
     """
-    for what, one, other in (
+    compared: list[tuple[str, object, object]] = [
         ("revision", replayed.revision, loaded.revision),
         ("sequence counter", replayed.sequence, loaded.sequence),
         ("sessions", sorted(replayed.sessions), sorted(loaded.sessions)),
-    ):
+    ]
+    if loaded.feature_level >= EPOCHS_LEVEL:
+        compared += (
+            ("epoch", replayed.epoch, loaded.epoch),
+            ("outcomes of writes", sorted(replayed.outcomes.each()), sorted(loaded.outcomes.each())),
+        )
+    for what, one, other in compared:
         if one != other:
             return f"{what} {one} where it has {other}"
     records, loaded_records = replayed.scan(*_ALL, None), loaded.scan(*_ALL, None)

@@ -51,6 +51,7 @@ RAISED_ONCE: Final = {
 NOT_OF_THE_ROOT: Final = {
     # Bytes or records that cannot be read. Who reads them raises an error of the root, or passes them over.
     "ClaimUnreadable",
+    "ContradictedOutcome",
     "CorruptEntry",
     "CorruptIndex",
     "CorruptRecord",

@@ -15,7 +15,8 @@ from storage.metadata import transactions
 from storage.metadata.batches import Body, pack
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.opening import metadata_directory, open_folder
-from storage.metadata.records import DataRecord, encode
+from storage.metadata.record_codec import encode
+from storage.metadata.records import DataRecord
 from storage.metadata.store import IndexEntry, Put, Record
 
 LARGE = 500

@@ -12,12 +12,12 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata.batches import BEGINNING, Batch, read_batches
+from storage.metadata.record_codec import decode
 from storage.metadata.records import (
     AbortTransaction,
     BeginTransaction,
     EndTransaction,
     LogRecord,
-    decode,
 )
 from storage.metadata.store import (
     Delete,

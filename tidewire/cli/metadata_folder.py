@@ -11,8 +11,8 @@ from pathlib import Path
 import trio
 
 from storage.files import AlreadyLocked, DiskFiles, ReadOnlyFiles
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.inspection import COMMITTED, FoundBatch, FoundState, Inspection, NoMetadata, Torn, inspect
-from storage.metadata.log import CorruptMetadata
 from storage.metadata.offline import SnapshotInfo, write_snapshot
 from storage.metadata.readable import hit_line, line, log_record_fields, record_line
 from storage.metadata.store import InvalidOperation, starting_with

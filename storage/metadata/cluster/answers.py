@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from storage.metadata.cluster.fields import LinkError
+from storage.metadata.outcomes import Made, Run
 from storage.metadata.steps import KEYS_AT_ONCE, Steps
 from storage.metadata.store import (
     SEQUENCE_DIGITS,
@@ -32,21 +33,6 @@ from storage.metadata.store import (
 
 MESSAGE_BYTES_MAX: Final = 1024
 """The longest message of a refusal, in UTF-8. A longer one is cut, because it is for people."""
-
-
-class Run(NamedTuple):
-    """Numbers without a gap that sequential puts got, in the order of the operations."""
-
-    first: int
-    length: int
-
-
-class Made(NamedTuple):
-    """The write is durable."""
-
-    revision: int
-    """As `Committed.revision`. For a new session, its id."""
-    numbers: tuple[Run, ...] = ()
 
 
 class Conflicted(NamedTuple):

@@ -17,7 +17,12 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 
 from storage.metadata.batches import Point
-from storage.metadata.cluster.answers import Conflicted, Made, Outcome, Refusal, Refused, Run
+from storage.metadata.cluster.answers import (
+    Conflicted,
+    Outcome,
+    Refusal,
+    Refused,
+)
 from storage.metadata.cluster.fields import Fields, LinkError, blob, text, u8, u16, u32, u64
 from storage.metadata.cluster.messages import (
     Alive,
@@ -37,6 +42,10 @@ from storage.metadata.cluster.messages import (
     Token,
     Welcome,
     Write,
+)
+from storage.metadata.outcomes import (
+    Made,
+    Run,
 )
 from storage.metadata.proposed import EndSessions
 from storage.metadata.steps import KEYS_AT_ONCE

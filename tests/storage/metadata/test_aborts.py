@@ -10,6 +10,7 @@ from storage.metadata import log, transactions
 from storage.metadata.batches import Body
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.opening import open_folder
+from storage.metadata.record_codec import encode
 from storage.metadata.records import (
     AbortTransaction,
     BeginTransaction,
@@ -17,7 +18,6 @@ from storage.metadata.records import (
     FeatureLevel,
     LogRecord,
     SessionEnd,
-    encode,
 )
 from storage.metadata.store import (
     Op,

@@ -9,10 +9,16 @@ from trio.testing import wait_all_tasks_blocked
 from storage.files import AlreadyLocked, DiskFiles, Files
 from storage.metadata import embedded, log
 from storage.metadata.batches import Body
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.embedded import ALONG_SECONDS_MAX, EmbeddedStore
-from storage.metadata.log import CorruptMetadata
 from storage.metadata.opening import open_folder
-from storage.metadata.records import RECORD_BYTES_MAX, LogRecord, SequenceAdvance, SnapshotFooter, encode
+from storage.metadata.record_codec import encode
+from storage.metadata.records import (
+    RECORD_BYTES_MAX,
+    LogRecord,
+    SequenceAdvance,
+    SnapshotFooter,
+)
 from storage.metadata.store import (
     ABSENT,
     ChangeSetTooLarge,

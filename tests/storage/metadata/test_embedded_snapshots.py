@@ -13,7 +13,9 @@ from storage.files import Files
 from storage.metadata import log, snapshots, transactions
 from storage.metadata.batches import Body
 from storage.metadata.embedded import EmbeddedStore
-from storage.metadata.log import MetadataLog
+from storage.metadata.log import (
+    MetadataLog,
+)
 from storage.metadata.store import (
     IndexEntry,
     Op,

@@ -8,9 +8,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata import batches, embedded, log, transactions
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.image import Image
-from storage.metadata.log import CorruptMetadata
 from storage.metadata.opening import open_folder
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, Op, Put, PutSequential
 from tests.support.disk import SECTOR, SimulatedFiles

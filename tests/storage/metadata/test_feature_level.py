@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 
 from storage.files import AlreadyLocked
-from storage.metadata import log, records
+from storage.metadata import log, record_codec
 from storage.metadata.batches import Body
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.embedded import EmbeddedStore
-from storage.metadata.log import CorruptMetadata
 from storage.metadata.offline import SnapshotInfo, write_snapshot
 from storage.metadata.opening import open_folder
+from storage.metadata.record_codec import encode
 from storage.metadata.records import (
     AbortTransaction,
     BeginTransaction,
     EndTransaction,
     FeatureLevel,
     LogRecord,
-    encode,
 )
 from storage.metadata.store import ChangeSetTooLarge, InvalidOperation, Put, PutSequential, Record
 from tests.support.disk import PowerLost, SimulatedFiles
@@ -36,7 +36,7 @@ def disk() -> SimulatedFiles:
 
 def be_the_older_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Act like the release before transactions: limit the highest level that it reads."""
-    monkeypatch.setattr(records, "FEATURE_LEVEL", 1)
+    monkeypatch.setattr(record_codec, "FEATURE_LEVEL", 1)
 
 
 async def level_of(disk: SimulatedFiles) -> float:
@@ -95,7 +95,7 @@ def log_records(disk: SimulatedFiles, path: Path) -> list[LogRecord]:
     offset = 0
     while content[offset : offset + 4] == b"TWM1":
         size = int.from_bytes(content[offset + 32 : offset + 36])
-        found += records.decode(content[offset + 40 : offset + 40 + size])
+        found += record_codec.decode(content[offset + 40 : offset + 40 + size])
         offset += 40 + size
     return found
 

@@ -8,6 +8,7 @@ import pytest
 
 from storage.files import AlreadyLocked, DiskFiles, ReadOnlyFiles
 from storage.metadata import log as log_module
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.inspection import (
     ABORTED,
     COMMITTED,
@@ -19,10 +20,14 @@ from storage.metadata.inspection import (
     Torn,
     inspect,
 )
-from storage.metadata.log import CorruptMetadata
 from storage.metadata.offline import write_snapshot
 from storage.metadata.opening import metadata_directory, open_folder
-from storage.metadata.records import AbortTransaction, BeginTransaction, EndTransaction, SessionStart
+from storage.metadata.records import (
+    AbortTransaction,
+    BeginTransaction,
+    EndTransaction,
+    SessionStart,
+)
 from storage.metadata.store import Record
 from tests.support.metadata_folders import (
     LARGE,

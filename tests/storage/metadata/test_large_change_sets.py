@@ -7,11 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 from storage.metadata import log, transactions
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
-from storage.metadata.records import (
-    BeginTransaction,
-    EndTransaction,
-    SessionEnd,
-)
+from storage.metadata.records import BeginTransaction, EndTransaction, SessionEnd
 from storage.metadata.store import (
     ABSENT,
     Check,

@@ -6,7 +6,10 @@ import pytest
 
 from storage.metadata import log as log_module
 from storage.metadata.batches import BEGINNING, Body, Point
-from storage.metadata.log import CorruptMetadata, MetadataLog
+from storage.metadata.corruption import CorruptMetadata
+from storage.metadata.log import (
+    MetadataLog,
+)
 from tests.support.disk import SECTOR, PowerLost, SimulatedFiles
 
 DIRECTORY = Path("/data/metadata")

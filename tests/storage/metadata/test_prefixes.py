@@ -7,7 +7,8 @@ from storage.metadata import transactions
 from storage.metadata.batches import BEGINNING
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image
-from storage.metadata.records import DataRecord, decode, encode
+from storage.metadata.record_codec import decode, encode
+from storage.metadata.records import DataRecord
 from storage.metadata.replay import Replay
 from storage.metadata.snapshots import View
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, Op, Put, PutSequential, Session

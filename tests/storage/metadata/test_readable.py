@@ -7,15 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.metadata.outcomes import (
+    Made,
+    Run,
+    WriteId,
+)
 from storage.metadata.readable import (
     PIECE_BYTES,
     change_lines,
     failure_line,
     hit_line,
+    line,
     listing_lines,
+    log_record_fields,
     pieces,
     record_line,
 )
+from storage.metadata.records import Answered, TakeOver
 from storage.metadata.store import Change, IndexEntry, IndexHit, Record
 
 
@@ -72,26 +80,41 @@ def test_an_index_hit_says_by_what_it_was_found() -> None:
 
 def test_a_listing_says_when_it_is_whole() -> None:
     """M14: the existing records, then the revision from which changes follow, even if there are none."""
-    lines = [json.loads(line) for line in listing_lines(Change(9, (Record("/a", b"1", 3), Record("/b", b"2", 9))))]
-    assert [(line["event"], line.get("key")) for line in lines] == [
+    lines = [json.loads(each) for each in listing_lines(Change(9, (Record("/a", b"1", 3), Record("/b", b"2", 9))))]
+    assert [(each["event"], each.get("key")) for each in lines] == [
         ("present", "/a"),
         ("present", "/b"),
         ("listed", None),
     ]
     assert lines[-1]["revision"] == 9
-    assert [json.loads(line) for line in listing_lines(Change(0))] == [{"event": "listed", "revision": 0}]
+    assert [json.loads(each) for each in listing_lines(Change(0))] == [{"event": "listed", "revision": 0}]
 
 
 def test_a_change_is_told_in_key_order_and_says_when_it_is_whole() -> None:
     """R14: a reader of lines can tell which changes belong to one step."""
     change = Change(9, (Record("/a", b"1", 9), Record("/c", b"2", 8)), ("/b", "/d"))
-    lines = [json.loads(line) for line in change_lines(change)]
-    assert [(line["event"], line["key"], line["revision"], line.get("more", False)) for line in lines] == [
+    lines = [json.loads(each) for each in change_lines(change)]
+    assert [(each["event"], each["key"], each["revision"], each.get("more", False)) for each in lines] == [
         ("written", "/a", 9, True),
         ("deleted", "/b", 9, True),
         ("written", "/c", 9, True),
         ("deleted", "/d", 9, False),
     ]
+
+
+def test_a_record_of_the_log_is_told_by_its_fields() -> None:
+    """R24: values inside a record of the log become plain fields too."""
+    answered = Answered(WriteId(2, 5, 4), Made(9, (Run(1, 3),)))
+    assert json.loads(line(log_record_fields(answered))) == {
+        "type": "answered",
+        "session": 2,
+        "number": 5,
+        "answered_below": 4,
+        "revision": 9,
+        "numbers": [{"first": 1, "length": 3}],
+    }
+    told = json.loads(line(log_record_fields(TakeOver(9, 4, "b"))))
+    assert told == {"type": "take_over", "revision": 9, "epoch": 4, "broker": "b", "address": None}
 
 
 def test_a_failure_looks_like_nothing_else() -> None:

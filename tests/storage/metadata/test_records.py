@@ -7,11 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.metadata.outcomes import (
+    Made,
+    Run,
+    WriteId,
+)
+from storage.metadata.record_codec import CorruptRecord, decode, encode
 from storage.metadata.records import (
     FEATURE_LEVEL,
     AbortTransaction,
+    Answered,
     BeginTransaction,
-    CorruptRecord,
     Deletion,
     EndTransaction,
     FeatureLevel,
@@ -22,8 +28,8 @@ from storage.metadata.records import (
     SessionStart,
     SnapshotFooter,
     SnapshotHeader,
-    decode,
-    encode,
+    SnapshotNamed,
+    TakeOver,
 )
 from storage.metadata.store import IndexEntry, InvalidOperation, Record
 
@@ -42,9 +48,16 @@ RECORDS: st.SearchStrategy[LogRecord] = st.one_of(
     st.builds(Deletion, U64, TEXT),
     st.builds(RangeDeletion, U64, TEXT, TEXT),
     st.builds(SequenceAdvance, U64, U64),
-    st.builds(SessionStart, U64, U64),
+    st.builds(SessionStart, U64, U64, TEXT, U64),
     st.builds(SessionEnd, U64, U64),
     st.builds(FeatureLevel, U64, st.integers(0, FEATURE_LEVEL)),
+    st.builds(TakeOver, U64, U64, TEXT, st.none() | TEXT),
+    st.builds(
+        Answered,
+        st.builds(WriteId, U64, U64, U64),
+        st.builds(Made, U64, st.lists(st.builds(Run, U64, st.integers(0, 2**32 - 1)), max_size=3).map(tuple)),
+    ),
+    st.builds(SnapshotNamed, U64, U64, st.integers(0, 2**32 - 1), U64),
     st.builds(BeginTransaction, st.none() | TEXT),
     st.builds(EndTransaction),
     st.builds(AbortTransaction, st.none() | TEXT),
@@ -98,6 +111,19 @@ def test_an_unknown_tag_is_skipped() -> None:
     extended[2:6] = struct.pack(">I", len(known) - 6 + len(added))
     extended[6 + 14 + 2 + 1] += 1
     assert list(decode(bytes(extended) + added)) == [Record("/k", b"v", 7, (IndexEntry("i", "x"),))]
+
+
+@pytest.mark.parametrize("kind", [2, 3, 13])
+def test_a_key_or_name_beyond_its_record_is_refused(kind: int) -> None:
+    """C22: a deletion or take-over whose text claims more bytes than there are is refused, not read past its end."""
+    fixed = {2: struct.pack(">QH", 1, 500), 3: struct.pack(">QHH", 1, 500, 500), 13: struct.pack(">QQH", 1, 1, 500)}
+    with pytest.raises(CorruptRecord, match="pass its end"):
+        list(decode(struct.pack(">BBI", kind, 0, len(fixed[kind]) + 1) + fixed[kind] + b"\0"))
+
+
+def test_a_session_without_an_owner_is_as_before() -> None:
+    """C22: the release before reads it, because it has no field that this one does not know."""
+    assert encode(SessionStart(7, 5000)) == struct.pack(">BBIQQB", 5, 0, 17, 7, 5000, 0)
 
 
 @pytest.mark.parametrize(

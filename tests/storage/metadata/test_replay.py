@@ -7,10 +7,16 @@ from hypothesis import strategies as st
 from storage.metadata import transactions
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image
+from storage.metadata.outcomes import (
+    Made,
+    Run,
+    WriteId,
+)
+from storage.metadata.record_codec import CorruptRecord, encode
 from storage.metadata.records import (
     AbortTransaction,
+    Answered,
     BeginTransaction,
-    CorruptRecord,
     DataRecord,
     Deletion,
     EndTransaction,
@@ -22,7 +28,8 @@ from storage.metadata.records import (
     SessionStart,
     SnapshotFooter,
     SnapshotHeader,
-    encode,
+    SnapshotNamed,
+    TakeOver,
 )
 from storage.metadata.replay import Replay
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, Op, Put, PutSequential, Record
@@ -49,6 +56,8 @@ def state(image: Image) -> object:
         {session: (opened.timeout_ms, sorted(opened.keys)) for session, opened in image.sessions.items()},
         image.scan("", "\U0010ffff", None),
         image.query("i", "", "\U0010ffff", None),
+        image.taken_over,
+        list(image.outcomes.each()),
     )
 
 
@@ -148,6 +157,56 @@ def test_a_marker_needs_its_feature_level(marker: LogRecord) -> None:
     """R25: in a log of level 1 any marker is fatal, even an open transaction at the end."""
     with pytest.raises(CorruptRecord, match="needs feature level 2, but the log has 1"):
         replay(marker, level=1)
+
+
+TAKE_OVER = TakeOver(3, 4, "b", "localhost:1")
+ANSWERED = Answered(WriteId(2, 5, 4), Made(4, (Run(1, 2),)))
+NAMED = SnapshotNamed(3, 1, 2, 4)
+
+
+@pytest.mark.parametrize("record", [TAKE_OVER, ANSWERED, NAMED])
+def test_a_record_of_epochs_needs_its_feature_level(record: LogRecord) -> None:
+    """C22, R25: the release before does not know these records, so they are fatal in a log that it may read."""
+    replay(record, level=3)
+    replay(FeatureLevel(3, 3), record)
+    with pytest.raises(CorruptRecord, match=f"{type(record).__name__} needs feature level 3, but the log has 2"):
+        replay(record)
+
+
+@pytest.mark.parametrize("record", [TAKE_OVER._replace(revision=4), NAMED._replace(revision=4)])
+def test_no_epoch_begins_and_no_snapshot_is_named_inside_a_transaction(record: LogRecord) -> None:
+    """R17, R21: a take-over aborts what is open first, and a snapshot is taken while nothing is open."""
+    with pytest.raises(CorruptRecord, match="is inside transaction 't'"):
+        replay(BEGIN, record, level=3)
+
+
+def test_epochs_rise() -> None:
+    """C1: the first batch of a lower epoch behind a higher one is not from this log."""
+    assert replay(TAKE_OVER, TAKE_OVER._replace(epoch=9), level=3).image.epoch == 9
+    for epoch in (4, 3):
+        with pytest.raises(CorruptRecord, match=f"epoch {epoch} begins behind epoch 4"):
+            replay(TAKE_OVER, TAKE_OVER._replace(epoch=epoch), level=3)
+
+
+def test_an_outcome_is_there_with_its_change_set() -> None:
+    """M22: in one step with what the write did, and not before the end of a large one."""
+    write = ANSWERED.write
+    assert replay(EVERYTHING[0], ANSWERED, level=3).image.outcomes.find(write) == ANSWERED.made
+    assert replay(BEGIN, EVERYTHING[0], ANSWERED, level=3).image.outcomes.find(write) is None
+    assert replay(BEGIN, EVERYTHING[0], ANSWERED, END, level=3).image.outcomes.find(write) == ANSWERED.made
+    assert replay(BEGIN, EVERYTHING[0], ANSWERED, ABORT, level=3).image.outcomes.find(write) is None
+
+
+def test_an_outcome_goes_with_its_session() -> None:
+    """M22, E16: nobody repeats a write of a session that has ended, even one that ended by that write."""
+    for records in ((ANSWERED, SessionEnd(5, 2)), (SessionEnd(4, 2), ANSWERED)):
+        assert list(replay(*records, level=3).image.outcomes.each()) == []
+
+
+def test_an_outcome_that_cannot_be_is_fatal() -> None:
+    """M22: the same write twice in a log means that the log is not what was written."""
+    with pytest.raises(CorruptRecord, match="made twice"):
+        replay(ANSWERED, ANSWERED, level=3)
 
 
 OPS: st.SearchStrategy[Op] = st.one_of(

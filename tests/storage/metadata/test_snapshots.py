@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 
 from storage.metadata import snapshots
 from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batches, read_batches
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image, Written
-from storage.metadata.log import CorruptMetadata, numbered
+from storage.metadata.log import (
+    numbered,
+)
+from storage.metadata.outcomes import (
+    Made,
+    Run,
+    WriteId,
+)
+from storage.metadata.record_codec import decode, encode
 from storage.metadata.records import (
     AbortTransaction,
     BeginTransaction,
@@ -20,8 +29,8 @@ from storage.metadata.records import (
     LogRecord,
     SnapshotFooter,
     SnapshotHeader,
-    decode,
-    encode,
+    SnapshotNamed,
+    TakeOver,
 )
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, Op, Put, PutSequential, Record
 from tests.support.disk import PowerLost, SimulatedFiles
@@ -89,6 +98,41 @@ async def test_a_snapshot_is_the_state() -> None:
         commit(both, PutSequential("/op/2", b"", "2"), DeleteRange("/2", "/3"))
         change(both, lambda delta: delta.end_sessions([1]))
     assert state(loaded) == state(image)
+
+
+def sample_of_a_cluster() -> Image:
+    """Return the state of a store with a link's session and the outcomes of its writes."""
+    image = Image()
+    image.apply([FeatureLevel(0, 3), TakeOver(0, 6, "b", "localhost:1")])
+    change(image, lambda delta: delta.open_session(5000, "c", 77))
+    for number in (1, 2, 3):
+        delta = Delta(image)
+        revision = delta.commit([Put(f"/{number}", b"")]).revision
+        delta.answer(WriteId(1, number, 2 if number == 3 else 1), Made(revision, (Run(number, 1),)))
+        image.apply(delta.change_sets[0])
+    return image
+
+
+async def test_the_state_of_a_cluster_is_restored() -> None:
+    """R27, M22: also the epoch, whose link a session is, and the outcomes that a write may be repeated for."""
+    image = sample_of_a_cluster()
+    loaded = await write_and_load(image)
+    assert state(loaded) == state(image)
+    assert loaded.taken_over == image.taken_over == TakeOver(0, 6, "b", "localhost:1")
+    assert loaded.sessions[1][2:] == image.sessions[1][2:] == ("c", 77)
+    assert list(loaded.outcomes.each()) == list(image.outcomes.each()) != []
+    assert loaded.outcomes.answered_below(1) == 2
+
+
+async def test_a_snapshot_for_an_older_release_has_only_what_that_knows() -> None:
+    """R26: what needs level 3 stays out at level 2, and the rest is there."""
+    image = sample_of_a_cluster()
+    disk = new_disk()
+    await snapshots.write(disk, DIRECTORY, snapshots.View(image, POINT, feature_level=2))
+    loaded, *_ = snapshots.load_newest(disk, DIRECTORY)
+    assert loaded.scan("", "~", None) == image.scan("", "~", None)
+    assert (loaded.taken_over, list(loaded.outcomes.each()), loaded.sessions[1][2:]) == (None, [], ("", 0))
+    assert loaded.feature_level == 2
 
 
 async def test_an_empty_state_is_a_state() -> None:
@@ -175,6 +219,7 @@ HEADER = SnapshotHeader(3, *POINT)
     ("records", "reason"),
     [
         ([HEADER, BeginTransaction(), SnapshotFooter(1)], "BeginTransaction"),
+        ([HEADER, SnapshotNamed(1, 1, 1, 1), SnapshotFooter(1)], "SnapshotNamed"),
         ([HEADER, EndTransaction(), SnapshotFooter(1)], "EndTransaction"),
         ([HEADER, AbortTransaction("r"), SnapshotFooter(1)], "AbortTransaction"),
         ([HEADER, Record("/a", b"", 1)], "no footer"),

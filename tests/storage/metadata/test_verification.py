@@ -9,10 +9,11 @@ from storage.files import DiskFiles, Files, ReadOnlyFiles
 from storage.metadata import log as log_module
 from storage.metadata import snapshots
 from storage.metadata.batches import BEGINNING, Body, Point, encode_batches, link_at
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.inspection import FoundBatch, inspect
-from storage.metadata.log import CorruptMetadata
 from storage.metadata.offline import write_snapshot
 from storage.metadata.opening import open_folder
+from storage.metadata.record_codec import encode
 from storage.metadata.records import (
     BeginTransaction,
     Deletion,
@@ -22,7 +23,6 @@ from storage.metadata.records import (
     SessionStart,
     SnapshotFooter,
     SnapshotHeader,
-    encode,
 )
 from storage.metadata.store import IndexEntry, Record
 from storage.metadata.verification import FileReport, verify

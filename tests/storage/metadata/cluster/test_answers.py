@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from storage.metadata.cluster.answers import (
     MESSAGE_BYTES_MAX,
     Conflicted,
-    Made,
     Refusal,
     Refused,
-    Run,
     committed_in_steps,
     error_of,
     made_in_steps,
@@ -20,6 +18,10 @@ from storage.metadata.cluster.fields import LinkError
 from storage.metadata.cluster.ops_codec import OPS_MAX
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image
+from storage.metadata.outcomes import (
+    Made,
+    Run,
+)
 from storage.metadata.steps import KEYS_AT_ONCE, finished
 from storage.metadata.store import (
     ChangeSetTooLarge,

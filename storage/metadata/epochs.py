@@ -26,7 +26,7 @@ import orjson
 
 from storage.epoch_files import EpochFiles, TakenEpoch
 from storage.files import AlreadyLocked, Files, Lock
-from storage.metadata.log import CorruptMetadata
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.store import StoreUnavailable
 from storage.sector import decode_sector, encode_sector
 

@@ -8,6 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata import log, transactions
 from storage.metadata.batches import Body
+from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.opening import open_folder
 from storage.metadata.record_codec import encode
@@ -215,7 +216,7 @@ async def test_a_log_with_markers_out_of_place_does_not_open(
     opened.close()
     content = disk.content(FIRST_LOG)
     for _ in range(2):
-        with pytest.raises(log.CorruptMetadata, match=reason) as caught:
+        with pytest.raises(CorruptMetadata, match=reason) as caught:
             open_folder(disk, DATA / "metadata")
         assert (caught.value.path, caught.value.offset) == (FIRST_LOG, offset)
     assert disk.content(FIRST_LOG) == content

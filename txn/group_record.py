@@ -89,6 +89,7 @@ class GroupRecord:
 
     def to_put(self, application: str, expected: int) -> Put:
         """The conditional write of this record with its index entry."""
+        name = quote(application, safe="")
         fields: dict[str, object] = {
             "batch": self.batch,
             "state": self.state,
@@ -103,8 +104,8 @@ class GroupRecord:
         fields.update((name, value) for name, value in self.content._asdict().items() if value is not None)
         if self.once:
             fields["once"] = True
-            indexes = (IndexEntry(ONCE_BY_TIME, fixed_width(self.since_ms)),)
-        return Put(group_key(application), orjson.dumps(fields), expected, indexes, quote(application, safe=""))
+            indexes = (IndexEntry(ONCE_BY_TIME, f"{fixed_width(self.since_ms)}:{name}"),)
+        return Put(group_key(application), orjson.dumps(fields), expected, indexes, name)
 
     @classmethod
     def from_value(cls, value: bytes) -> "GroupRecord":
@@ -140,9 +141,12 @@ def application_of(key: str) -> str:
     return unquote(key.removeprefix(KEY_PREFIX))
 
 
-def unchanged_since(moment_ms: int) -> tuple[str, str]:
-    """The part of `groups-once-by-time` that was begun or decided by that moment, inclusive, and not since."""
-    return "", fixed_width(max(moment_ms + 1, 0))
+def since_ms_of(index_key: str) -> int:
+    """When the record under this key of `groups-once-by-time` was begun or decided. Milliseconds since the epoch."""
+    try:
+        return int(index_key.partition(":")[0])
+    except UNREADABLE as damaged:
+        raise RecordUnreadable(f"{index_key!r} has no moment") from damaged
 
 
 def standing(record: GroupRecord | None, batch: int) -> Standing:

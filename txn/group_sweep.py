@@ -4,12 +4,16 @@ A continuing application, such as a streaming query or a named job, keeps its re
 retried after any pause (docs/design.md#groups).
 """
 
+from contextlib import aclosing
+
 import structlog
 
 from storage.clock import WallClock
-from storage.metadata.store import Conflict, Delete, MetadataStore, StoreUnavailable, starting_with
+from storage.metadata.store import Conflict, Delete, MetadataStore, Record, StoreUnavailable
 from txn.counters import OpCounters
-from txn.group_record import ONCE_BY_TIME, application_of, unchanged_since
+from txn.due_records import DueRecords, Kind
+from txn.duty import EVERYTHING, Duty
+from txn.group_record import ONCE_BY_TIME, application_of, since_ms_of
 from txn.headers import BY_GROUP, group_members
 from txn.wall_clock_timer import WallClockTimer
 
@@ -20,7 +24,14 @@ class GroupSweep:
     """Removes the records of applications that run only once, a while after their end."""
 
     def __init__(
-        self, metadata: MetadataStore, *, age_ms: int, now_ms: WallClock, timer: WallClockTimer, counters: OpCounters
+        self,
+        metadata: MetadataStore,
+        *,
+        age_ms: int,
+        now_ms: WallClock,
+        timer: WallClockTimer,
+        counters: OpCounters,
+        duty: Duty = EVERYTHING,
     ) -> None:
         """Set up.
 
@@ -30,12 +41,23 @@ class GroupSweep:
             now_ms: the wall clock.
             timer: fires `age_ms` after each requested moment.
             counters: counts queries.
+            duty: this broker's part.
         """
         self._metadata = metadata
-        self._age_ms = age_ms
         self._now_ms = now_ms
         self._timer = timer
         self._counters = counters
+        kind = Kind(
+            ONCE_BY_TIME,
+            ("",),
+            since_ms_of,
+            age_ms,
+            lambda _record: age_ms,
+            lambda key: key,
+            lambda record: record,
+            leaves_index=False,
+        )
+        self.due = DueRecords(kind, metadata, duty=duty, now_ms=now_ms, timer=timer, counters=counters)
 
     async def run(self) -> None:
         """Sweep until cancelled: once at the start, then whenever a record has reached its age."""
@@ -48,19 +70,20 @@ class GroupSweep:
             await self._timer.wait()
 
     async def _sweep(self) -> None:
-        due_start, due_end = unchanged_since(self._now_ms() - self._age_ms)
-        for hit in await self._counters.query(self._metadata, ONCE_BY_TIME, due_start, due_end):
-            application = application_of(hit.record.key)
-            if await self._counters.query(self._metadata, BY_GROUP, *group_members(application), limit=1):
-                # A long job. Check it again after another `age_ms`.
-                self._timer.at_latest(self._now_ms())
-                continue
-            try:
-                await self._metadata.commit([Delete(hit.record.key, hit.record.version)])
-            except Conflict:
-                # Begun again, or removed by another broker.
-                continue
-        _, all_end = starting_with("")
-        later = await self._counters.query(self._metadata, ONCE_BY_TIME, due_end, all_end, limit=1)
-        if later:
-            self._timer.at_latest(int(later[0].index_key))
+        async with aclosing(self.due.pages()) as pages:
+            async for due in pages:
+                for record in due:
+                    await self._forget(record)
+        await self.due.ring_next()
+
+    async def _forget(self, record: Record) -> None:
+        members = group_members(application_of(record.key))
+        if await self._counters.query(self._metadata, BY_GROUP, *members, limit=1):
+            # A long job. Check it again after another `age_ms`.
+            self._timer.at_latest(self._now_ms())
+            return
+        try:
+            await self._metadata.commit([Delete(record.key, record.version)])
+        except Conflict:
+            # Begun again, or removed by another broker.
+            return

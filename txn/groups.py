@@ -4,12 +4,12 @@ Spark writes a batch in many tasks. It retries failed tasks, and runs slow ones 
 its own, so none of its output is visible. The driver names the attempts that count. One compare-and-set on the record
 of the application decides all of them, once for each batch, however often it is asked (docs/design.md#groups, D17).
 
-Only that record holds the decision. `run` learns of it by a watch and writes it into the headers. From these, segments
-and subscriptions learn of it like any other end of a transaction. If a broker dies in between, its next start does the
-rest. Until then, a reader of an open header asks the record (open_header.py).
+Only that record holds the decision. `txn.group_settlement` learns of it and has it written into the headers. From
+these, segments and subscriptions learn of it like any other end of a transaction. Until then, a reader of an open
+header asks the record (open_header.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -25,19 +25,15 @@ from storage.metadata.store import (
     MetadataStore,
     Op,
     Record,
-    StoreUnavailable,
-    starting_with,
 )
 from storage.unknown_fields import NOTHING_UNKNOWN
 from txn.counters import OpCounters
 from txn.errors import InvalidTxnStatus, TooManyWinners, TransactionNotFound
 from txn.group_record import (
-    KEY_PREFIX,
     UNKNOWN,
     Content,
     GroupRecord,
     GroupState,
-    application_of,
     group_key,
     require_going_on,
     require_origin,
@@ -49,7 +45,6 @@ from txn.headers import BY_GROUP, Header, TransactionGroup, group_members, heade
 from txn.open_header import Lookup
 from txn.states import TxnState
 from txn.statistics import CoordinatorStatistics
-from txn.unreadable import Unreadable
 from txn.wall_clock_timer import WallClockTimer
 
 log = structlog.get_logger(__name__)
@@ -59,9 +54,6 @@ WINNERS_MAX: Final = 10_000
 
 SETTLE_BATCH_MAX: Final = 50
 """Headers written in one change set. With the group's record it stays below etcd's 124 operations."""
-
-UNANSWERED_SECONDS: Final = 1.0
-"""How long after the metadata store gave no answer a decision is written into the headers again."""
 
 
 class TransactionGroups:
@@ -93,7 +85,6 @@ class TransactionGroups:
         self._once_timer = once_timer
         self._counters = counters
         self._statistics = statistics
-        self._unreadable = Unreadable()
         self._aborting: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._settling: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
@@ -257,10 +248,11 @@ class TransactionGroups:
                     return
                 await self._write([(own, header, TxnState.ABORTED)], _undecided(group.application, record, found))
 
-    async def abort_due(self, application: str, until_ms: int) -> None:
+    async def abort_due(self, application: str, is_due: Callable[[Record], bool]) -> None:
         """Abort the transactions of the application that are past their deadline, together, unless they are decided.
 
         The headers say so on return. One by one, each abort would be a change set that writes the record again.
+        `is_due` says of an open header whether it is past its deadline.
         """
         async with self._aborting.setdefault(application, trio.Lock()):
             while True:
@@ -271,7 +263,7 @@ class TransactionGroups:
                     header = Header.from_value(hit.record.value)
                     assert header.group is not None, "it was found by its group"
                     state = state_in(record, header.group, txn_of_key(hit.record.key))
-                    if header.timeout_ms <= until_ms and not state.is_final:
+                    if not state.is_final and is_due(hit.record):
                         due.append((hit.record, header, TxnState.ABORTED))
                 if not due:
                     break
@@ -295,42 +287,6 @@ class TransactionGroups:
                 if not ended:
                     return
                 await self._write(ended)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Settle the decisions of groups until cancelled. Started once earlier decisions are settled."""
-        async with self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
-            await watch.next()
-            left = await self._counters.query(self._metadata, BY_GROUP, *starting_with(""))
-            applications: set[str] = set()
-            for hit in left:
-                with self._unreadable.reading(hit.record.key):
-                    group = Header.from_value(hit.record.value).group
-                    applications.update(() if group is None else (group.application,))
-            await self._settle_all(sorted(applications))
-            task_status.started()
-            while True:
-                change = await watch.next()
-                decided: list[str] = []
-                for record in change.records:
-                    with self._unreadable.reading(record.key):
-                        if GroupRecord.from_value(record.value).state is not GroupState.OPEN:
-                            decided.append(application_of(record.key))
-                await self._settle_all(decided)
-
-    async def _settle_all(self, applications: Sequence[str]) -> None:
-        for application in applications:
-            while True:
-                try:
-                    with self._unreadable.reading(group_key(application)):
-                        await self.settle(application)
-                    break
-                except StoreUnavailable as unanswered:
-                    log.warning(
-                        "the decision of a group is not written into its headers yet",
-                        group=application,
-                        reason=str(unanswered),
-                    )
-                    await trio.sleep(UNANSWERED_SECONDS)
 
     async def _read(self, application: str) -> tuple[GroupRecord | None, Record | None]:
         record, found, _ = await self._read_with(application, ())

@@ -5,8 +5,8 @@ segment and subscription with unresolved op records of that transaction. A parti
 record, and that write requires the open header. So the decision always comes after the joining and cannot be missed
 (T27).
 
-The sweep of deadlines also learns each header's deadline here, whichever broker opened the transaction. That broker may
-be gone when the deadline comes, and nobody else would end the transaction.
+The sweeps also learn of each header here, whichever broker wrote it. That broker may be gone when the header is due,
+and nobody else would end or forget the transaction.
 """
 
 from typing import Final, Protocol
@@ -15,11 +15,10 @@ import trio
 
 from storage.entry import TxnId
 from storage.metadata.store import Check, Conflict, MetadataStore, Record, starting_with
-from txn.headers import BY_DEADLINE, KEY_PREFIX, Header, deadline_ms_of, header_key, txn_of_key
+from txn.headers import KEY_PREFIX, Header, header_key, txn_of_key
 from txn.open_header import fresh_headers, state_of
 from txn.states import TxnState
 from txn.unreadable import Unreadable
-from txn.wall_clock_timer import WallClockTimer
 
 TOLD_AT_ONCE: Final = 4
 """Participants told without a pause. Each wakes its dispatchers. With pauses in between, the client that decided the
@@ -41,17 +40,31 @@ class Participant(Protocol):
         """Note that `txn` has ended. Called at least once for each decision. Must not block, and must be idempotent."""
 
 
+class RecordFollower(Protocol):
+    """What sees every change of a range of records: a sweep's `DueRecords`."""
+
+    def shown(self, record: Record) -> None:
+        """Note that a record was written. Raises RecordUnreadable."""
+
+    def removed(self, key: str) -> None:
+        """Note that a record was removed."""
+
+
 class HeaderWatch:
     """Follows every header and tells the participants of a transaction when it ends."""
 
-    def __init__(self, metadata: MetadataStore, *, deadlines: WallClockTimer | None = None) -> None:
-        """Set up. `deadlines` gets the deadline of every transaction that is opened while this runs."""
+    def __init__(self, metadata: MetadataStore) -> None:
+        """Set up. `run` does the work."""
         self._metadata = metadata
-        self._deadlines = deadlines
+        self._followers: list[RecordFollower] = []
         self._participants: dict[TxnId, set[Participant]] = {}
         self._unreadable = Unreadable()
         self._told = 0
         """Participants told since the last pause."""
+
+    def attach(self, follower: RecordFollower) -> None:
+        """Tell `follower` of every header that is written or removed while this runs."""
+        self._followers.append(follower)
 
     @property
     def transactions_joined(self) -> int:
@@ -101,23 +114,20 @@ class HeaderWatch:
             task_status.started()
             async for change in watch:
                 for key in change.deleted:
+                    for follower in self._followers:
+                        follower.removed(key)
                     with self._unreadable.reading(key):
                         # Participants that know the outcome already ignore this.
                         await self._tell(txn_of_key(key), WITHOUT_HEADER)
                 for record in change.records:
                     # A damaged header leaves its transaction undecided here. The others go on.
                     with self._unreadable.reading(record.key):
-                        self._note_deadline(record)
+                        for follower in self._followers:
+                            follower.shown(record)
                         txn = txn_of_key(record.key)
                         if txn in self._participants:
                             # The state at this change. The group's record may already be about a later batch.
                             await self._tell(txn, Header.from_value(record.value).state)
-
-    def _note_deadline(self, record: Record) -> None:
-        if self._deadlines is not None:
-            for entry in record.indexes:
-                if entry.name == BY_DEADLINE:
-                    self._deadlines.at_latest(deadline_ms_of(entry.key))
 
     async def _tell(self, txn: TxnId, state: TxnState) -> None:
         if state.is_final:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import orjson
 
 from storage.entry import TxnId
-from storage.metadata.store import IndexEntry, Put, exactly, starting_with
+from storage.metadata.store import IndexEntry, Put, exactly
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from txn.errors import UNREADABLE, RecordUnreadable
 from txn.states import TxnState
@@ -89,19 +89,9 @@ def fixed_width(number: int) -> str:
     return f"{number:020d}"
 
 
-def deadline_range(until_ms: int) -> tuple[str, str]:
-    """The part of `txn-by-deadline` that is due at `until_ms`, inclusive (T9)."""
-    return "", fixed_width(until_ms + 1)
-
-
-def final_state_range(state: TxnState) -> tuple[str, str]:
-    """The part of `txn-by-final-state` for one state, oldest first."""
-    return starting_with(f"{state}:")
-
-
-def final_state_until(state: TxnState, until_ms: int) -> tuple[str, str]:
-    """The part of `txn-by-final-state` for one state that was decided by `until_ms`, inclusive."""
-    return f"{state}:", f"{state}:{fixed_width(max(until_ms + 1, 0))}"
+def stamped_until(prefix: str, until_ms: int) -> tuple[str, str]:
+    """The part of an index whose keys have this prefix and then a moment by `until_ms`, inclusive (T9)."""
+    return prefix, prefix + fixed_width(max(until_ms + 1, 0))
 
 
 def finalized_ms_of(index_key: str) -> int:

@@ -1,14 +1,14 @@
 """The two sweeps: abort transactions past their deadline, and forget finished ones after their retention.
 
 Both sleep until the next moment with something to do. Both only propose: the abort is the same compare-and-set as a
-client's, and a header is deleted only when it has no op records left (docs/design.md#transactions). Several brokers may
-sweep at once.
+client's, and a header is deleted only when it has no op records left (docs/design.md#transactions). So several brokers
+may sweep at once. Each does its part (`txn.duty`): the transactions of the coordinators that it owns.
 
-A sweep goes through its index once, in pages, and handles nothing twice. The next sweep takes up what this one cannot
-finish. So its work is proportional to what is due, and nothing blocks what follows.
+A sweep goes once through what is due (`txn.due_records`), in pages, and handles nothing twice. The next sweep takes up
+what this one cannot finish. So its work is proportional to what is due, and nothing blocks what follows.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -17,32 +17,14 @@ import trio
 
 from storage.clock import WallClock
 from storage.entry import TxnId
-from storage.metadata.store import (
-    Conflict,
-    Delete,
-    IndexHit,
-    MetadataStore,
-    Record,
-    RecordVersion,
-    StoreUnavailable,
-    starting_with,
-)
+from storage.metadata.store import Conflict, Delete, MetadataStore, Record, RecordVersion, StoreUnavailable
 from txn.coordinator import Coordinator
 from txn.counters import OpCounters
+from txn.due_records import AGAIN_MS, DueRecords, Kind
+from txn.duty import EVERYTHING, Duty, shard_of
 from txn.errors import InvalidTxnStatus, TransactionNotFound
 from txn.group_record import group_key
-from txn.headers import (
-    BY_DEADLINE,
-    BY_FINAL_STATE,
-    Header,
-    TransactionGroup,
-    deadline_ms_of,
-    deadline_range,
-    final_state_range,
-    final_state_until,
-    finalized_ms_of,
-    txn_of_key,
-)
+from txn.headers import BY_DEADLINE, BY_FINAL_STATE, Header, deadline_ms_of, finalized_ms_of, txn_of_key
 from txn.op_removal import remove_ops
 from txn.ops import ops_of, segment_of
 from txn.states import EndAction, TxnState
@@ -50,13 +32,6 @@ from txn.unreadable import Unreadable
 from txn.wall_clock_timer import WallClockTimer
 
 log = structlog.get_logger(__name__)
-
-SWEEP_BATCH: Final = 100
-"""Headers handled between two queries. It bounds memory, not how many are swept, and stays below etcd's 128 operations.
-"""
-
-AGAIN_MS: Final = 1_000
-"""The earliest time after which an unfinished sweep continues. The sweep of deadlines continues exactly then."""
 
 LEFTOVER_OPS_SHOWN: Final = 1000
 """Op records of one finished transaction that are read at once."""
@@ -68,19 +43,19 @@ REDRIVE_SECONDS_MAX: Final = 30.0
 """How long a sweep waits for the segments of one page. They go on loading without it."""
 
 
-async def _pages(
-    counters: OpCounters, metadata: MetadataStore, index: str, start: str, end: str
-) -> AsyncGenerator[list[IndexHit], None]:
-    """What an index holds in [start, end), in pages. Entries that the caller leaves there do not appear again."""
-    while True:
-        page = await counters.query(metadata, index, start, end, limit=SWEEP_BATCH)
-        if page:
-            # On a store in memory, the caller's work on a page may never yield.
-            await trio.lowlevel.checkpoint()
-            yield page
-        if len(page) < SWEEP_BATCH:
-            return
-        start = page[-1].index_key + "\0"
+def _check_open(record: Record) -> None:
+    """Decode a header with its key. Raises RecordUnreadable."""
+    txn_of_key(record.key)
+    Header.from_value(record.value)
+
+
+def _open_span(record: Record) -> int:
+    header = Header.from_value(record.value)
+    return header.timeout_ms - header.created_ms
+
+
+def _shard_of_key(key: str) -> str:
+    return shard_of(txn_of_key(key))
 
 
 class TimeoutSweep:
@@ -94,20 +69,21 @@ class TimeoutSweep:
         now_ms: WallClock,
         timer: WallClockTimer,
         counters: OpCounters,
+        duty: Duty = EVERYTHING,
     ) -> None:
-        self._metadata = metadata
-        self._counters = counters
         self._coordinator = coordinator
         self._now_ms = now_ms
         self._timer = timer
         self._unreadable = Unreadable()
+        kind = Kind(BY_DEADLINE, ("",), deadline_ms_of, 0, _open_span, _shard_of_key, _check_open, leaves_index=True)
+        self.due = DueRecords(kind, metadata, duty=duty, now_ms=now_ms, timer=timer, counters=counters)
 
     async def run(self) -> None:
         """Sweep until cancelled: once at the start, then at each deadline."""
         while True:
             try:
                 await self._abort_due()
-                await self._ring_next()
+                await self.due.ring_next()
             except* StoreUnavailable as unanswered:
                 # The outcome is unknown. The next sweep handles what is still open.
                 log.warning("a sweep of deadlines had no answer", reason=str(unanswered.exceptions[0]))
@@ -115,40 +91,20 @@ class TimeoutSweep:
             await self._timer.wait()
 
     async def _abort_due(self) -> None:
-        now = self._now_ms()
-        async with aclosing(_pages(self._counters, self._metadata, BY_DEADLINE, *deadline_range(now))) as pages:
+        async with aclosing(self.due.pages()) as pages:
             async for due in pages:
-                groups: dict[TxnId, TransactionGroup | None] = {}
-                for hit in due:
-                    with self._unreadable.reading(hit.record.key):
-                        groups[txn_of_key(hit.record.key)] = Header.from_value(hit.record.value).group
+                groups = {txn_of_key(record.key): Header.from_value(record.value).group for record in due}
                 # At once, so that they share the store's syncs.
                 async with trio.open_nursery() as nursery:
                     for txn, group in groups.items():
                         if group is None:
                             nursery.start_soon(self._abort, txn)
                     for application in {group.application for group in groups.values() if group is not None}:
-                        nursery.start_soon(self._abort_members, application, now)
+                        nursery.start_soon(self._abort_members, application)
 
-    async def _ring_next(self) -> None:
-        """Set the timer to the next deadline of a transaction with a readable header."""
-        limit = len(self._unreadable) + 1
-        upcoming = await self._counters.query(self._metadata, BY_DEADLINE, *starting_with(""), limit=limit)
-        for hit in upcoming:
-            if hit.record.key in self._unreadable:
-                continue
-            # A transaction past its deadline could not be aborted.
-            now = self._now_ms()
-            moment_ms = now + AGAIN_MS
-            with self._unreadable.reading(hit.record.key):
-                deadline_ms = deadline_ms_of(hit.index_key)
-                moment_ms = deadline_ms if deadline_ms > now else moment_ms
-            self._timer.at_latest(moment_ms)
-            return
-
-    async def _abort_members(self, application: str, now_ms: int) -> None:
+    async def _abort_members(self, application: str) -> None:
         with self._unreadable.reading(group_key(application)):
-            await self._coordinator.groups.abort_due(application, now_ms)
+            await self._coordinator.groups.abort_due(application, self.due.is_due)
 
     async def _abort(self, txn: TxnId) -> None:
         try:
@@ -170,6 +126,7 @@ class HeaderSweep:
         timer: WallClockTimer,
         redrive: Callable[[str], Awaitable[bool]],
         counters: OpCounters,
+        duty: Duty = EVERYTHING,
     ) -> None:
         """Set up.
 
@@ -181,39 +138,45 @@ class HeaderSweep:
             redrive: makes the owner of a segment apply a decision. Called for op records left behind. Returns False if
                 the segment is gone, so that nobody ever will. Raises RecordUnreadable if no segment can have that name.
             counters: counts queries.
+            duty: this broker's part.
         """
         self._metadata = metadata
-        self._counters = counters
         self._retention_ms = retention_ms
         self._now_ms = now_ms
         self._timer = timer
         self._redrive = redrive
-        self._unreadable = Unreadable()
         self.deleted = 0
+        kind = Kind(
+            BY_FINAL_STATE,
+            [f"{state}:" for state in (TxnState.COMMITTED, TxnState.ABORTED)],
+            finalized_ms_of,
+            retention_ms,
+            lambda _record: retention_ms,
+            _shard_of_key,
+            lambda record: txn_of_key(record.key),
+            leaves_index=False,
+        )
+        self.due = DueRecords(kind, metadata, duty=duty, now_ms=now_ms, timer=timer, counters=counters)
+        self._unreadable = self.due.unreadable
 
     async def run(self) -> None:
         """Sweep until cancelled: once at the start, then whenever a retention ends."""
         while True:
             try:
-                for state in (TxnState.COMMITTED, TxnState.ABORTED):
-                    await self._sweep(state)
+                await self._sweep()
             except* StoreUnavailable as unanswered:
                 # A retention from now is soon enough.
                 log.warning("a sweep of finished transactions had no answer", reason=str(unanswered.exceptions[0]))
                 self._timer.at_latest(self._now_ms())
             await self._timer.wait()
 
-    async def _sweep(self, state: TxnState) -> None:
-        due_start, due_end = final_state_until(state, self._now_ms() - self._retention_ms)
+    async def _sweep(self) -> None:
         is_kept = False
         # Many transactions may concern one segment, and loading it may fail each time.
         redriven: dict[str, bool] = {}
-        async with aclosing(_pages(self._counters, self._metadata, BY_FINAL_STATE, due_start, due_end)) as pages:
+        async with aclosing(self.due.pages()) as pages:
             async for due in pages:
-                headers: dict[TxnId, Record] = {}
-                for hit in due:
-                    with self._unreadable.reading(hit.record.key):
-                        headers[txn_of_key(hit.record.key)] = hit.record
+                headers = {txn_of_key(record.key): record for record in due}
                 unsettled = await self._with_ops(headers)
                 settled = [record for txn, record in headers.items() if txn not in unsettled]
                 if settled:
@@ -224,13 +187,7 @@ class HeaderSweep:
         if is_kept:
             # Their participants are applying them. Check again after another retention, or a little later.
             self._timer.at_latest(self._now_ms() + max(AGAIN_MS - self._retention_ms, 0))
-        _, all_end = final_state_range(state)
-        upcoming = await self._counters.query(self._metadata, BY_FINAL_STATE, due_end, all_end, limit=1)
-        if upcoming:
-            finalized_ms = self._now_ms()
-            with self._unreadable.reading(upcoming[0].record.key):
-                finalized_ms = finalized_ms_of(upcoming[0].index_key)
-            self._timer.at_latest(finalized_ms)
+        await self.due.ring_next()
 
     async def _with_ops(self, txns: Iterable[TxnId]) -> set[TxnId]:
         """Those of these finished transactions that have op records.

@@ -17,6 +17,8 @@ from storage.clock import WallClock
 from storage.metadata.store import MetadataStore
 from txn.coordinator import Coordinator
 from txn.counters import OpCounters
+from txn.duty import EVERYTHING, Duty
+from txn.group_settlement import GroupSettlement
 from txn.group_sweep import GroupSweep
 from txn.header_watch import HeaderWatch
 from txn.sweeps import HeaderSweep, TimeoutSweep
@@ -43,16 +45,19 @@ class TransactionSettings:
 class Transactions:
     """See the module's docstring."""
 
-    def __init__(self, metadata: MetadataStore, settings: TransactionSettings, now_ms: WallClock) -> None:
-        """Put the parts together. Reads and writes nothing."""
+    def __init__(
+        self, metadata: MetadataStore, settings: TransactionSettings, now_ms: WallClock, duty: Duty = EVERYTHING
+    ) -> None:
+        """Put the parts together. Reads and writes nothing. `duty` is this broker's part of the background work."""
         self._metadata = metadata
         self._settings = settings
         self._now_ms = now_ms
+        self._duty = duty
         deadlines = WallClockTimer(now_ms)
         self._finals = WallClockTimer(now_ms, delay_ms=settings.retention_ms)
         onces = WallClockTimer(now_ms, delay_ms=settings.group_age_ms)
         self.counters = OpCounters()
-        self.headers = HeaderWatch(metadata, deadlines=deadlines)
+        self.headers = HeaderWatch(metadata)
         self.coordinator = Coordinator(
             metadata,
             count=settings.coordinators,
@@ -63,24 +68,31 @@ class Transactions:
             counters=self.counters,
         )
         self.timeout_sweep = TimeoutSweep(
-            metadata, self.coordinator, now_ms=now_ms, timer=deadlines, counters=self.counters
+            metadata, self.coordinator, now_ms=now_ms, timer=deadlines, counters=self.counters, duty=duty
         )
+        self.headers.attach(self.timeout_sweep.due)
         self.group_sweep = GroupSweep(
-            metadata, age_ms=settings.group_age_ms, now_ms=now_ms, timer=onces, counters=self.counters
+            metadata, age_ms=settings.group_age_ms, now_ms=now_ms, timer=onces, counters=self.counters, duty=duty
+        )
+        self.group_settlement = GroupSettlement(
+            self.coordinator.groups, metadata, duty=duty, counters=self.counters, follower=self.group_sweep.due
         )
 
     def header_sweep(self, redrive: Callable[[str], Awaitable[bool]]) -> HeaderSweep:
-        """The sweep that deletes headers of finished transactions. See `HeaderSweep` for `redrive`."""
-        return HeaderSweep(
+        """Make the sweep that deletes headers of finished transactions. See `HeaderSweep` for `redrive`."""
+        made = HeaderSweep(
             self._metadata,
             retention_ms=self._settings.retention_ms,
             now_ms=self._now_ms,
             timer=self._finals,
             redrive=redrive,
             counters=self.counters,
+            duty=self._duty,
         )
+        self.headers.attach(made.due)
+        return made
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Follow headers and groups in `nursery`. On return, all earlier decisions are known."""
         await nursery.start(self.headers.run)
-        await nursery.start(self.coordinator.groups.run)
+        await nursery.start(self.group_settlement.run)

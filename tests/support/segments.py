@@ -114,6 +114,7 @@ class SegmentHost:
         self.headers = transactions.headers
         self.counters = transactions.counters
         self.coordinator = transactions.coordinator
+        self._group_settlement = transactions.group_settlement
         self._nursery = nursery
 
     async def claim(self, name: str = SEGMENT) -> Check:
@@ -142,7 +143,7 @@ class SegmentHost:
 
     async def start_groups(self) -> None:
         """Run the groups' part of the headers. Tests that inspect open transactions leave it out."""
-        await self._nursery.start(self.coordinator.groups.run)
+        await self._nursery.start(self._group_settlement.run)
 
     async def begin(self) -> TxnId:
         """Begin a transaction."""

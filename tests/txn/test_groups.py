@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import IndexEntry, Op, Put, starting_with
-from tests.support.group_hosts import AGE_MS, GroupHost, now_ms, running
+from tests.support.group_hosts import AGE_MS, GroupHost, running
 from tests.support.metadata import keys
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore
@@ -423,7 +423,7 @@ async def test_a_decision_meets_a_time_out_of_its_winner(mock_clock: MockClock) 
 
     async def abort(ops: Sequence[Op]) -> None:
         store.before = None
-        await other.groups.abort_due(ONE.application, now_ms())
+        await other.groups.abort_due(ONE.application, host.transactions.timeout_sweep.due.is_due)
 
     store.before = abort
     with pytest.raises(InvalidTxnStatus):
@@ -438,7 +438,7 @@ async def test_a_large_batch_ends_without_reading_its_members_for_each_part(mock
     members = [await host.join(ONE) for _ in range(4 * SETTLE_BATCH_MAX)]
     mock_clock.jump(60)
     asked = host.transactions.counters.index_queries
-    await host.groups.abort_due(ONE.application, now_ms())
+    await host.groups.abort_due(ONE.application, host.transactions.timeout_sweep.due.is_due)
     assert host.transactions.counters.index_queries - asked == 3
     assert {await host.state(txn) for txn in members} == {TxnState.ABORTED}
     members = [await host.join(TWO) for _ in range(4 * SETTLE_BATCH_MAX)]
@@ -462,7 +462,7 @@ async def test_a_time_out_stops_at_a_decision_in_its_middle(mock_clock: MockCloc
         await other.commit(ONE, *left)
 
     store.after = decide
-    await host.groups.abort_due(ONE.application, now_ms())
+    await host.groups.abort_due(ONE.application, host.transactions.timeout_sweep.due.is_due)
     states = [await host.state(txn) for txn in members]
     assert states.count(TxnState.COMMITTED) == states.count(TxnState.ABORTED) == SETTLE_BATCH_MAX
 

@@ -15,7 +15,9 @@ from tests.support.steered_store import LaggingStore
 from txn.header_watch import HeaderWatch
 from txn.headers import BY_DEADLINE, Header, header_key, v5_id
 from txn.states import TxnState
-from txn.wall_clock_timer import WallClockTimer
+from txn.transactions import Transactions, TransactionSettings
+
+SETTINGS = TransactionSettings(coordinators=1, timeout_ms_max=10, retention_ms=10)
 
 
 class Listener:
@@ -114,7 +116,8 @@ async def test_a_header_that_opens_tells_nobody_and_one_that_goes_is_no_commit(d
 async def test_a_damaged_header_ends_nothing(damaged: Put) -> None:
     """E11: participants of other transactions are told, even when the damaged record is deleted."""
     desk = Desk()
-    watch = HeaderWatch(desk.store, deadlines=WallClockTimer(lambda: 0))
+    watch = HeaderWatch(desk.store)
+    watch.attach(Transactions(desk.store, SETTINGS, lambda: 0).timeout_sweep.due)
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)
         first, second = await desk.open(1), await desk.open(2)

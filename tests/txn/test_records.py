@@ -10,11 +10,10 @@ from txn.headers import (
     BY_DEADLINE,
     BY_FINAL_STATE,
     Header,
-    deadline_range,
-    final_state_until,
     fixed_width,
     header_key,
     is_v5,
+    stamped_until,
     txn_from_name,
     txn_name,
     txn_of_key,
@@ -49,9 +48,9 @@ def test_an_open_header_stands_under_its_deadline_only(txn: TxnId, created: int,
     assert Header.from_value(put.value) == header
     assert [entry.name for entry in put.indexes] == [BY_DEADLINE]
     assert put.partition_key == txn_name(txn)
-    start, end = deadline_range(timeout)
+    start, end = stamped_until("", timeout)
     assert start <= put.indexes[0].key < end
-    assert not put.indexes[0].key < deadline_range(timeout - 1)[1]
+    assert not put.indexes[0].key < stamped_until("", timeout - 1)[1]
 
 
 @given(ids, times, st.sampled_from([TxnState.COMMITTED, TxnState.ABORTED]))
@@ -62,9 +61,9 @@ def test_a_final_header_stands_under_its_state_only(txn: TxnId, finalized: int, 
     assert Header.from_value(put.value) == header
     assert put.expected == 7
     assert [entry.name for entry in put.indexes] == [BY_FINAL_STATE]
-    start, end = final_state_until(state, finalized)
+    start, end = stamped_until(f"{state}:", finalized)
     assert start <= put.indexes[0].key < end
-    assert not put.indexes[0].key < final_state_until(state, finalized - 1)[1]
+    assert not put.indexes[0].key < stamped_until(f"{state}:", finalized - 1)[1]
 
 
 @given(st.integers(0, 10**19), st.integers(0, 10**19))

@@ -13,17 +13,16 @@ from storage.position import Position
 from tests.support.steered_store import SteeredStore
 from txn.coordinator import Coordinator
 from txn.counters import OpCounters
+from txn.due_records import AGAIN_MS, SWEEP_BATCH
 from txn.errors import RecordUnreadable
 from txn.headers import BY_DEADLINE, BY_FINAL_STATE, Header, header_key, v5_id
 from txn.ops import KEY_PREFIX as OPS
 from txn.ops import WriteOp
 from txn.states import TxnState
 from txn.sweeps import (
-    AGAIN_MS,
     LEFTOVER_OPS_SHOWN,
     REDRIVE_SECONDS_MAX,
     REDRIVES_AT_ONCE,
-    SWEEP_BATCH,
     HeaderSweep,
     TimeoutSweep,
 )

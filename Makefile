@@ -2,6 +2,7 @@
 #
 #   make demo     the main job, end to end; ends in `demo: OK`     (DAYS=365 for the whole year, METADATA=etcd)
 #   make pipeline Spark's streams over the same flights; ends in `pipeline: OK`   (DAYS=14)
+#   make cluster METADATA=etcd   three brokers as one cluster in ./data, until make cluster-down
 #   make check    format, lint, generated code, types, layers, docs, tests
 #   make help     the rest
 
@@ -18,7 +19,7 @@ STAMP := .venv/.complete
 SOURCES := broker dispatch storage txn tidewire pyspark_tidewire examples tests scripts
 # Days of flights that the demo streams.
 DAYS ?= 31
-# Where the demo's broker keeps its metadata: embedded, or etcd to install and start one for it.
+# Where the demo's broker, or a cluster, keeps its metadata: embedded, or etcd to install and start one for it.
 METADATA ?= embedded
 # Further arguments for pytest (check, interop, thorough-..., coverage) and for the broker (run).
 ARGS ?=
@@ -35,7 +36,7 @@ BY_FILE := --dist loadfile
 # The tests start hundreds of Python processes. Without cached bytecode each of them compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env java demo pipeline run check format-check lint generated types layers tests interop \
+.PHONY: help env java demo pipeline run cluster cluster-down check format-check lint generated types layers tests interop \
 	thorough thorough-examples thorough-kills coverage format against-pulsar wheel generate bench attack docs lock clean
 
 help: ## print this list
@@ -61,6 +62,15 @@ pipeline: java $(STAMP) ## stream flights through Spark and back, kill, compare,
 
 run: $(STAMP) ## start a broker in ./data (ARGS="--http 127.0.0.1:0")
 	@$(BIN)/tidewire broker $(ARGS)
+
+# What is not given is as it was at the last start.
+cluster: $(STAMP) ## start brokers in ./data as one cluster (N=3, METADATA=etcd, ARGS="--pulsar 127.0.0.1:0")
+	@if [[ $(METADATA) == etcd ]]; then $(BIN)/python scripts/need.py etcd; fi
+	@$(BIN)/tidewire cluster start $(if $(N),--brokers $(N)) \
+		$(if $(filter file,$(origin METADATA)),,--metadata $(METADATA)) $(ARGS)
+
+cluster-down: $(STAMP) ## stop the brokers that make cluster started
+	@$(BIN)/tidewire cluster stop $(ARGS)
 
 check: java $(STAMP) format-check lint generated types layers docs tests ## everything that must pass before a change lands
 	@echo "check: OK"

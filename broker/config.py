@@ -188,6 +188,24 @@ class BrokerSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _others_can_connect_to_what_they_are_told(self) -> "BrokerSettings":
+        if self.advertised_pulsar is not None and self.advertised_pulsar.is_wildcard:
+            raise PydanticCustomError(
+                "advertised",
+                "Nobody can connect to --advertised-pulsar {address}. Give an address of this machine that clients "
+                "reach.",
+                {"address": str(self.advertised_pulsar)},
+            )
+        if self.metadata != EMBEDDED and self.pulsar.is_wildcard and self.advertised_pulsar is None:
+            raise PydanticCustomError(
+                "advertised",
+                "With metadata in etcd, other brokers send clients to this one, and nobody can connect to {address}. "
+                "Give --advertised-pulsar HOST:PORT, an address of this machine that clients reach.",
+                {"address": str(self.pulsar)},
+            )
+        return self
+
+    @model_validator(mode="after")
     def _listeners_off_loopback_are_wanted(self) -> "BrokerSettings":
         if self.allow_unauthenticated:
             return self

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import orjson
+import trio
 
-from storage.broker_home import epochs_of
+from storage.broker_home import LOCK_RETRY_SECONDS, epochs_of
 from storage.errors import IdentityMismatch
 from storage.files import AlreadyLocked, Files
 from storage.journal_records import JournalRecords, require_fit
@@ -32,6 +33,9 @@ from storage.metadata.store import ABSENT, Conflict, MetadataStore
 
 CLUSTER_KEY: Final = "/cluster"
 IDENTITY_FILE: Final = "identity.json"
+MAKING_SECONDS_MAX: Final = 10.0
+"""How long a start waits for another broker that makes the same folder's identity, which takes two syncs."""
+
 _IDENTITY_BITS: Final = 128
 
 
@@ -138,7 +142,18 @@ async def join_cluster(
         return identity
     root = root or await _make_root(metadata, _fresh(random_bits))
     wanted = FolderIdentity(_fresh(random_bits), root, place)
-    return await files.run(_make_identity, files, data_dir, wanted)
+    deadline = trio.current_time() + MAKING_SECONDS_MAX
+    while True:
+        try:
+            return await files.run(_make_identity, files, data_dir, wanted)
+        except AlreadyLocked as held:
+            if trio.current_time() >= deadline:
+                raise IdentityMismatch(
+                    f"Another broker has been making the data folder {data_dir} for {MAKING_SECONDS_MAX:.0f} s. Start "
+                    "this one again when it is ready."
+                ) from held
+        # The operating system tells nobody that a lock was released.
+        await trio.sleep(LOCK_RETRY_SECONDS)
 
 
 async def _root(metadata: MetadataStore) -> str | None:
@@ -158,10 +173,7 @@ async def _make_root(metadata: MetadataStore, identity: str) -> str:
 
 def _make_identity(files: Files, data_dir: Path, wanted: FolderIdentity) -> FolderIdentity:
     files.make_dir(data_dir)
-    try:
-        lock = files.lock(data_dir / "identity.lock")
-    except AlreadyLocked as held:
-        raise IdentityMismatch(f"Another broker is making the data folder {data_dir}. Start this one again.") from held
+    lock = files.lock(data_dir / "identity.lock")
     try:
         made = read_identity(files, data_dir)
         if made is not None:

@@ -62,7 +62,7 @@ class Members:
         for key in change.deleted:
             self._registered.pop(key.removeprefix(BROKERS), None)
         for record in change.records:
-            member = _member(record)
+            member = member_in(record)
             if member is None:
                 self._registered.pop(record.key.removeprefix(BROKERS), None)
             else:
@@ -79,7 +79,7 @@ class Members:
         self._live = {broker: member._replace(is_draining=broker in self._draining) for broker, member in known.items()}
 
 
-def _member(record: Record) -> Member | None:
+def member_in(record: Record) -> Member | None:
     """Return the registered broker; None if the record is damaged, so that nothing is sent to that broker."""
     try:
         value = orjson.loads(record.value)

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from broker.administration_contract import BrokerMonitor, TopicService
 from broker.errors import sentences
-from broker.http import metadata, metrics, retention, scalable, segments
+from broker.http import cluster, metadata, metrics, retention, scalable, segments
 from broker.http.credentials import NoCredentials
 from broker.http.origin import KnownHostsOnly, SameOriginOnly
 from broker.http.refusals import exception_handlers, refusal
@@ -36,6 +36,7 @@ def build_application(
             *scalable.routes(topics),
             *segments.routes(topics),
             *metadata.routes(store),
+            *cluster.routes(store),
         ],
         middleware=[Middleware(KnownHostsOnly, hosts), Middleware(SameOriginOnly), Middleware(NoCredentials)],
         exception_handlers=exception_handlers(),

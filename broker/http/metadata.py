@@ -19,7 +19,8 @@ watch ends when its reader leaves.
 There are no changes here except snapshots, because a change would bypass the rules of the records' owners.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, Protocol
 from urllib.parse import parse_qsl
 
@@ -31,16 +32,10 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from broker.errors import NotSupported
+from broker.http.lines import Lines, NextLines, PushedLines
 from broker.http.refusals import json_response, refusal
-from storage.metadata.readable import (
-    change_lines,
-    failure_line,
-    hit_line,
-    listing_lines,
-    pieces,
-    record_line,
-)
-from storage.metadata.store import MetadataStore, RangeWatch, StoreUnavailable, TakesSnapshots, starting_with
+from storage.metadata.readable import change_lines, failure_line, hit_line, listing_lines, record_line
+from storage.metadata.store import MetadataStore, StoreUnavailable, TakesSnapshots, starting_with
 
 PREFIX: Final = "/admin/v2/metadata"
 WATCHES_MAX: Final = 64
@@ -93,7 +88,7 @@ class _MetadataRoutes:
     async def watch(self, request: Request) -> Response:
         prefix = _parameters(request, "prefix").get("prefix", "")
         if request.method == "HEAD":
-            return _Lines()
+            return Lines()
         if not self._watching.available_tokens:
             return refusal(
                 503, f"{WATCHES_MAX} programs already watch this broker's metadata. Try again when one has ended."
@@ -103,7 +98,7 @@ class _MetadataRoutes:
                 f"More than {WATCH_RECORDS_MAX:,} records have keys that begin with {prefix!r}. Watch a longer prefix."
             )
             return refusal(412, reason)
-        return _WatchAnswer(self._store, prefix, self._watching)
+        return PushedLines(_watching(self._store, prefix), self._watching)
 
     async def _more_than(self, count: int, start: str, end: str) -> bool:
         """Return whether there are more than `count` records. The check takes short steps."""
@@ -183,33 +178,7 @@ class _HitPages:
         return ()
 
 
-class _Lines(Response):
-    """A response of JSON lines."""
-
-    media_type = "application/x-ndjson"
-
-    def __init__(self) -> None:
-        super().__init__()
-        # The length is not known in advance.
-        del self.headers["content-length"]
-
-    async def begin(self, send: Send) -> None:
-        """Send the head."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-
-    @staticmethod
-    async def add(send: Send, lines: Iterable[bytes]) -> None:
-        """Send lines, in small pieces so that other tasks can run."""
-        for piece in pieces(lines):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-
-    @staticmethod
-    async def end(send: Send) -> None:
-        """End the response."""
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class _LongAnswer(_Lines):
+class _LongAnswer(Lines):
     """A list of pages. The first page is given, so its errors are refused as elsewhere."""
 
     def __init__(self, page: Sequence[bytes], following: _Pages) -> None:
@@ -230,57 +199,20 @@ class _LongAnswer(_Lines):
         await self.end(send)
 
 
-class _WatchAnswer(_Lines):
-    """A watch's response. It lasts until its reader leaves, the broker stops or the store fails."""
+@asynccontextmanager
+async def _watching(store: MetadataStore, prefix: str) -> AsyncIterator[NextLines]:
+    """Watch the records below a prefix, for `PushedLines`."""
+    async with store.watch_range(*starting_with(prefix)) as watch:
+        is_first = True
 
-    def __init__(self, store: MetadataStore, prefix: str, watching: trio.CapacityLimiter) -> None:
-        super().__init__()
-        self._store = store
-        self._prefix = prefix
-        self._watching = watching
-        self._left = False
-        self._waiting: trio.CancelScope | None = None
+        async def next_lines() -> Iterable[bytes]:
+            nonlocal is_first
+            change = await watch.next()
+            lines = listing_lines(change) if is_first else change_lines(change)
+            is_first = False
+            return lines
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone: OSError | None = None
-        async with self._watching, trio.open_nursery() as nursery:
-            nursery.start_soon(self._notice_leaving, receive)
-            try:
-                await self._follow(send)
-            except OSError as refused:
-                gone = refused
-            nursery.cancel_scope.cancel()
-        # This is raised outside the nursery, which would wrap it in an exception group.
-        if gone is not None:
-            raise gone
-
-    async def _follow(self, send: Send) -> None:
-        await self.begin(send)
-        try:
-            async with self._store.watch_range(*starting_with(self._prefix)) as watch:
-                lines: Iterable[bytes] | None = listing_lines(await watch.next())
-                while lines is not None:
-                    await self.add(send, lines)
-                    lines = await self._next_lines(watch)
-        except StoreUnavailable as failure:
-            await self.add(send, [failure_line(str(failure))])
-        await self.end(send)
-
-    async def _next_lines(self, watch: RangeWatch) -> Iterable[bytes] | None:
-        if self._left:
-            return None
-        # When the reader leaves, only this wait is cancelled. A line that is being sent is sent whole, so the stream
-        # stays readable.
-        with trio.CancelScope() as self._waiting:
-            return change_lines(await watch.next())
-        return None
-
-    async def _notice_leaving(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._left = True
-        if self._waiting is not None:
-            self._waiting.cancel()
+        yield next_lines
 
 
 def _parameters(request: Request, *known: str) -> Mapping[str, str]:

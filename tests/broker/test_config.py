@@ -121,6 +121,20 @@ def test_a_listener_off_loopback_has_to_be_accepted(field: str) -> None:
     assert getattr(accepted, field) == Address("0.0.0.0", 7000)
 
 
+def test_with_etcd_other_brokers_are_told_an_address_that_exists() -> None:
+    """C21: nobody can connect to a wildcard, so another broker must not send clients there."""
+    etcd = {"metadata": "etcd://127.0.0.1:2379", "allow_unauthenticated": True}
+    for wildcard in ("0.0.0.0:7000", "[::]:7000"):
+        (sentence,) = problems({**etcd, "pulsar": wildcard})
+        assert wildcard in sentence
+        assert "--advertised-pulsar" in sentence
+        load_settings({**etcd, "pulsar": wildcard, "advertised_pulsar": "broker.example:0"})
+        load_settings({"allow_unauthenticated": True, "pulsar": wildcard})
+    for metadata in ("embedded", etcd["metadata"]):
+        (sentence,) = problems({**etcd, "metadata": metadata, "advertised_pulsar": "0.0.0.0:7000"})
+        assert "0.0.0.0:7000" in sentence
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from storage.broker_home import BrokerHome
 from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.errors import IdentityMismatch, JournalContended
 from storage.fence import EpochRecord, Owner
-from storage.identity import CLUSTER_KEY, IDENTITY_FILE, FolderIdentity, join_cluster
+from storage.identity import CLUSTER_KEY, IDENTITY_FILE, MAKING_SECONDS_MAX, FolderIdentity, join_cluster
 from storage.journal_records import JournalRecords, Pending, Recorded, require_fit
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check, Record
@@ -68,6 +70,33 @@ async def refused(files: SimulatedFiles, metadata: MemoryStore, match: str, brok
         await start(files, metadata, broker_id)
     assert str(caught.value).endswith(".")
     assert (snapshot(files), await metadata.scan("", LAST)) == before
+
+
+async def test_brokers_that_make_a_folder_together_wait_for_each_other(
+    metadata: MemoryStore, autojump_clock: MockClock
+) -> None:
+    """E1: a cluster's first start. The one that comes second goes on with what the first one made."""
+    files = SimulatedFiles(seed=1)
+    files.make_dir(DATA)
+    lock = files.lock(DATA / "identity.lock")
+    joined: list[FolderIdentity] = []
+
+    async def join_as(broker_id: str) -> None:
+        joined.append(await join(files, metadata, broker_id))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(join_as, f"broker-{number}")
+        await trio.sleep(MAKING_SECONDS_MAX / 2)
+        assert joined == []
+        lock.close()
+    assert len(set(joined)) == 1
+    assert len(joined) == 3
+    stopped = SimulatedFiles(seed=1)
+    stopped.make_dir(DATA)
+    stopped.lock(DATA / "identity.lock")
+    with pytest.raises(IdentityMismatch, match="has been making"):
+        await join(stopped, MemoryStore())
 
 
 async def test_a_new_folder_and_a_new_root_get_identities_that_stay(metadata: MemoryStore) -> None:

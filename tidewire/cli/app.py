@@ -5,6 +5,7 @@ from typing import Final
 import typer
 
 from tidewire.cli import broker, consume, metadata, produce, topics, txn
+from tidewire.cli.cluster import command as cluster
 from tidewire.cli.demo import command as demo
 
 app: Final = typer.Typer(
@@ -14,6 +15,7 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("broker")(broker.command)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.command)
 app.command("consume")(consume.command)

@@ -7,17 +7,21 @@
 
 Its data and its log are in `folder`. The command `etcd` must be on the path; Debian's package is etcd-server. All
 methods block; code with an event loop calls them in a thread.
+
+etcd says that it serves by a message to the socket in NOTIFY_SOCKET (sd_notify(3)). So nothing has to read its log, and
+an etcd of its own session outlives the process that starts it.
 """
 
+import os
+import selectors
 import shutil
 import socket
 import subprocess
-import threading
 from collections import deque
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from time import monotonic
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import Final, Self
 
 from tidewire.cli.endings import CommandFailed
 
@@ -33,7 +37,8 @@ STARTS_MAX: Final = 3
 LOG_LINES_SHOWN: Final = 10
 """How many of the last lines of etcd's log a failure shows."""
 
-_SERVES: Final = b"serving client traffic"
+_SERVES: Final = b"READY=1"
+_NOTE_BYTES_MAX: Final = 4096
 
 
 class EtcdFailed(CommandFailed):
@@ -43,14 +48,23 @@ class EtcdFailed(CommandFailed):
 class EtcdProcess:
     """See the module's docstring."""
 
-    def __init__(self, folder: Path, *, command: str = "etcd") -> None:
+    def __init__(self, folder: Path, *, command: str = "etcd", port: int = 0, outlives: bool = False) -> None:
+        """Set up; nothing runs yet.
+
+        Args:
+            folder: for its data and log.
+            command: the program.
+            port: where it listens on loopback; 0 takes a free port.
+            outlives: whether it goes on when this process ends, and gets none of its terminal's signals.
+        """
         self.folder = folder
+        self._outlives = outlives
         self._command = command
         self._data = folder / "data"
         self._log_path = folder / "etcd.log"
         self._process: subprocess.Popen[bytes] | None = None
-        # The first start chooses it; later starts use it again.
-        self._port = 0
+        # If it is 0, the first start chooses it, and later starts use it again.
+        self._port = port
 
     @property
     def endpoint(self) -> str:
@@ -124,27 +138,26 @@ class EtcdProcess:
         # Members of a cluster use this port among themselves. There is only one member, so any port will do.
         peer = "http://127.0.0.1:0"
         self.folder.mkdir(parents=True, exist_ok=True)
-        process = self._process = subprocess.Popen(  # noqa: S603 - etcd
-            [
-                self._command,
-                *("--data-dir", str(self._data)),
-                *("--listen-client-urls", client, "--advertise-client-urls", client),
-                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                *("--initial-cluster", f"default={peer}"),
-                *("--logger", "zap", "--log-outputs", "stderr"),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        assert process.stderr is not None
-        serves: SimpleQueue[bool] = SimpleQueue()
-        # This thread reads to the end, so etcd never blocks on a full pipe.
-        threading.Thread(target=_keep_log, args=(process.stderr, self._log_path, serves), daemon=True).start()
-        try:
-            is_serving = serves.get(timeout=START_SECONDS_MAX)
-        except Empty:
-            is_serving = False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notes, self._log_path.open("ab") as log:
+            # The kernel chooses a free name in the abstract namespace, which is written with an @ for its NUL byte.
+            notes.bind("")
+            name: bytes = notes.getsockname()
+            self._process = subprocess.Popen(  # noqa: S603 - etcd
+                [
+                    self._command,
+                    *("--data-dir", str(self._data)),
+                    *("--listen-client-urls", client, "--advertise-client-urls", client),
+                    *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                    *("--initial-cluster", f"default={peer}"),
+                    *("--logger", "zap", "--log-outputs", "stderr"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=os.environ | {"NOTIFY_SOCKET": "@" + name[1:].decode("ascii")},
+                start_new_session=self._outlives,
+            )
+            is_serving = _is_ready(notes, self._process.pid)
         if not is_serving:
             self.kill()
             raise EtcdFailed(f"etcd did not start. The end of its log:\n{self._shown()}")
@@ -159,14 +172,23 @@ class EtcdProcess:
             return "".join(f"  {line}" for line in deque(log, LOG_LINES_SHOWN))
 
 
-def _keep_log(lines: IO[bytes], path: Path, serves: SimpleQueue[bool]) -> None:
-    with lines, path.open("ab") as log:
-        for line in lines:
-            log.write(line)
-            log.flush()
-            if _SERVES in line:
-                serves.put(True)
-    serves.put(False)
+def _is_ready(notes: socket.socket, pid: int) -> bool:
+    """Wait until the process says that it serves. Return False if it ends before, or takes too long."""
+    ended = os.pidfd_open(pid)
+    deadline = monotonic() + START_SECONDS_MAX
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(notes, selectors.EVENT_READ)
+            selector.register(ended, selectors.EVENT_READ)
+            while (seconds := deadline - monotonic()) > 0:
+                ready = {key.fileobj for key, _ in selector.select(seconds)}
+                if notes in ready and _SERVES in notes.recv(_NOTE_BYTES_MAX).splitlines():
+                    return True
+                if ended in ready:
+                    return False
+        return False
+    finally:
+        os.close(ended)
 
 
 def _free_port() -> int:

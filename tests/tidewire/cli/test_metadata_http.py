@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tidewire.cli.administration import NotAccepted, NotAnswered
+from tidewire.cli.broker_http import ANSWER_SECONDS_MAX
 from tidewire.cli.endings import CommandFailed
 from tidewire.cli.interruptible import InterruptibleSocket
-from tidewire.cli.metadata_http import ANSWER_SECONDS_MAX, BrokerMetadata
+from tidewire.cli.metadata_http import BrokerMetadata
 
 LINES = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n"
 FIRST = b'{"key":"/a"}\n'

@@ -1,0 +1,81 @@
+"""The cluster over HTTP: one answer, and a stream of changes that ends when it should."""
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+import orjson
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.addresses import Address
+from broker.cluster.ownership import claim_key
+from broker.http import cluster as module
+from storage.metadata.memory import MemoryStore
+from tests.broker.cluster.test_overview import claim, join
+from tests.broker.http.test_metadata import Watcher
+from tests.support.http import request
+
+SEGMENT = "segment://public/default/a/0000-ffff-0"
+
+
+async def test_one_answer_has_brokers_claims_and_transactions(server: Address, store: MemoryStore) -> None:
+    await join(store, "b-1")
+    await claim(store, SEGMENT, "b-1")
+    answer = await request(server, "GET", module.PATH)
+    assert answer.json == {
+        "brokers": [
+            {
+                "broker": "b-1",
+                "state": "running",
+                "serviceUrl": "pulsar://b-1:6650",
+                "httpUrl": "http://b-1:8080",
+                "claims": {"segments": 1, "topics": 0, "controllers": 0, "coordinators": 0},
+            }
+        ],
+        "openTransactions": 0,
+    }
+    assert (await request(server, "POST", module.PATH)).status == 405
+
+
+async def test_changes_are_pushed_and_joined(autojump_clock: MockClock) -> None:
+    """Many changes at once make one line, and a change that shows nothing new makes none."""
+    store = MemoryStore()
+    async with module.views(store) as next_lines:
+
+        async def brokers() -> list[dict[str, Any]]:
+            (shown,) = await next_lines()
+            return list(orjson.loads(shown)["brokers"])
+
+        assert await brokers() == []
+        for number in range(20):
+            await join(store, f"b-{number}")
+        began = trio.current_time()
+        assert len(await brokers()) == 20
+        assert trio.current_time() - began == module.UPDATE_SECONDS_MIN
+        await claim(store, "weather://tomorrow", "b-1")
+        with trio.move_on_after(60) as unchanged:
+            await brokers()
+        assert unchanged.cancelled_caught
+        await claim(store, SEGMENT, "b-1")
+        assert [broker["broker"] for broker in await brokers() if broker["claims"]["segments"]] == ["b-1"]
+        await store.delete(claim_key(SEGMENT))
+        assert not any(broker["claims"]["segments"] for broker in await brokers())
+
+
+async def test_streams_are_pushed_and_bounded(
+    server: Address, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E8: one more is refused in a sentence, and a single answer is still given."""
+    monkeypatch.setattr(module, "UPDATE_SECONDS_MIN", 0)
+    async with AsyncExitStack() as stack:
+        for _ in range(module.WATCHES_MAX):
+            watcher = Watcher(await stack.enter_async_context(await trio.open_tcp_stream(*server)))
+            await watcher.ask(server, module.PATH + "?watch=true")
+            assert (await watcher.line())["brokers"] == []
+        await join(store, "b-1")
+        assert [broker["broker"] for broker in (await watcher.line())["brokers"]] == ["b-1"]
+        refused = await request(server, "GET", module.PATH + "?watch=true")
+        assert refused.status == 503
+        assert refused.reason.endswith(".")
+        assert (await request(server, "GET", module.PATH)).json["openTransactions"] == 0

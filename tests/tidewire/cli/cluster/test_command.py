@@ -1,0 +1,146 @@
+"""`tidewire cluster start`, `stop` and `status`, with real brokers and an etcd of their own."""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+
+from tests.tidewire.cli.cluster.conftest import ANY, ClusterCommand, is_running, states
+from tidewire import connect
+
+BROKERS = ("broker-1", "broker-2", "broker-3")
+
+
+def test_a_cluster_starts_goes_on_and_stops(made: Callable[[str], ClusterCommand]) -> None:
+    """C21, E4: it stops without rest, starts again on the same addresses, and replaces a broker that was killed."""
+    cluster = made("data")
+    said = cluster.well("start", "--brokers", "3", "--metadata", "etcd", *ANY)
+    first = cluster.addresses()
+    assert tuple(first) == BROKERS
+    urls = ",".join(addresses["pulsar"] for addresses in first.values())
+    assert said.splitlines()[-1].startswith(f"ready service-url=pulsar://{urls} http={first['broker-1']['http']} ")
+    pids = cluster.pids()
+    assert sorted(pids) == [*BROKERS, "etcd"]
+
+    async def story() -> None:
+        async with connect(f"pulsar://{urls}") as client, client.producer("persistent://public/default/a") as producer:
+            await producer.send(b"kept")
+
+    anyio.run(story)
+    shown = cluster.status()
+    assert states(shown) == dict.fromkeys(BROKERS, "running")
+    assert sum(broker["claims"]["topics"] for broker in shown["brokers"]) == 1
+    assert "broker-2  running  " in cluster.well("status")
+
+    os.kill(pids["broker-2"], signal.SIGKILL)
+    again = cluster.well("start").splitlines()
+    assert f"broker-1 runs already (pid {pids['broker-1']})" in again
+    assert cluster.addresses() == first
+    assert {name for name, pid in cluster.pids().items() if pid != pids[name]} == {"broker-2"}
+    assert states(cluster.status()) == dict.fromkeys(BROKERS, "running")
+
+    ended = cluster.pids()
+    assert cluster.well("stop").splitlines() == [f"stopped {name}" for name in (*BROKERS, "etcd")]
+    assert not any(is_running(pid) for pid in ended.values())
+    assert cluster.pids() == {}
+    assert cluster.well("stop") == ""
+    assert "answers" in cluster.complaint("status")
+
+    cluster.well("start", "--brokers", "4")
+    assert list(cluster.addresses().items())[:3] == list(first.items())
+    assert len(cluster.status()["brokers"]) == 4
+
+    async def later() -> None:
+        async with connect(f"pulsar://{urls}") as client, client.consumer("persistent://public/default/a", "s") as one:
+            assert (await one.receive()).value == b"kept"
+
+    anyio.run(later)
+
+
+def test_a_watch_goes_on_at_another_broker(made: Callable[[str], ClusterCommand]) -> None:
+    """C21: what changes is pushed. When the broker that was asked dies, another one shows that."""
+    cluster = made("data")
+    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *ANY)
+    with subprocess.Popen(
+        cluster.command("status", "--watch", "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as watch:
+        assert watch.stdout is not None
+        assert watch.stderr is not None
+        assert states(json.loads(watch.stdout.readline())) == {"broker-1": "running", "broker-2": "running"}
+        os.kill(cluster.pids()["broker-1"], signal.SIGKILL)
+        while states(json.loads(watch.stdout.readline())) != {"broker-2": "running"}:
+            pass
+        cluster.well("stop")
+        assert watch.wait() == 1
+        assert "None of the brokers" in watch.stderr.read()
+
+
+def test_a_broker_that_cannot_start_is_explained_and_nothing_is_left(made: Callable[[str], ClusterCommand]) -> None:
+    """The second broker's port is taken. The first broker and etcd are stopped again."""
+    cluster = made("data")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1] - 1
+        arguments = ("--brokers", "2", "--metadata", "etcd", "--pulsar", f"127.0.0.1:{port}")
+        complaint = cluster.complaint("start", *arguments, "--http", "127.0.0.1:0")
+    assert f"broker-2 did not start. Another process already listens on 127.0.0.1:{port + 1}." in complaint
+    assert str(cluster.folder / "broker-2.log") in complaint
+    assert cluster.pids() == {}
+    # The addresses can still be chosen.
+    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *ANY)
+
+
+def test_what_a_killed_start_left_is_replaced(made: Callable[[str], ClusterCommand]) -> None:
+    """E4: nobody knows the addresses of what it started, so the next start begins again."""
+    cluster = made("data")
+    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *ANY)
+    left = cluster.pids()
+    (cluster.folder / "cluster.json").unlink()
+    said = cluster.well("start", "--brokers", "2", "--metadata", "etcd", *ANY)
+    assert said.splitlines()[:3] == ["stopped broker-1", "stopped broker-2", "stopped etcd"]
+    assert not set(cluster.pids().values()) & set(left.values())
+    assert states(cluster.status()) == {"broker-1": "running", "broker-2": "running"}
+
+
+def test_commands_do_not_get_in_each_others_way(made: Callable[[str], ClusterCommand]) -> None:
+    cluster = made("data")
+    cluster.folder.mkdir(parents=True)
+    with (cluster.folder / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "Wait until it has ended" in cluster.complaint("start", "--brokers", "1", *ANY)
+
+
+def test_mistakes_are_told_in_one_line(made: Callable[[str], ClusterCommand], tmp_path: Path) -> None:
+    cluster = made("data")
+    assert "No cluster was started" in cluster.complaint("stop")
+    assert "--metadata etcd" in cluster.complaint("start", status=2)
+    wildcard = cluster.complaint("start", "--metadata", "etcd", "--pulsar", "0.0.0.0:6650", status=2)
+    assert "0.0.0.0:6650" in wildcard
+    assert "65535" in cluster.complaint("start", "--metadata", "etcd", "--pulsar", "127.0.0.1:65535", status=2)
+    assert "HOST:PORT" in cluster.complaint("start", "--metadata", "etcd", "--pulsar", "6650", status=2)
+    assert "embedded" in cluster.complaint("start", "--metadata", "zookeeper", "--brokers", "1", status=2)
+    assert cluster.pids() == {}
+    (tmp_path / "file").touch()
+    assert "cannot be used" in made("file").complaint("start", "--brokers", "1")
+    (cluster.folder).mkdir(parents=True, exist_ok=True)
+    (cluster.folder / "cluster.json").write_text("{")
+    for command in ("start", "stop", "status"):
+        assert "damaged" in cluster.complaint(command)
+    (cluster.folder / "cluster.json").unlink()
+
+
+def test_one_broker_needs_no_etcd_and_its_store_is_kept(made: Callable[[str], ClusterCommand]) -> None:
+    """The metadata cannot move to another store, and no second broker joins, until several share the embedded one."""
+    cluster = made("data")
+    cluster.well("start", "--brokers", "1", *ANY)
+    assert "cannot change" in cluster.complaint("start", "--metadata", "etcd", status=2)
+    assert "--metadata etcd" in cluster.complaint("start", "--brokers", "2", status=2)
+    assert "later starts" in cluster.complaint("start", "--pulsar", "127.0.0.1:7000", status=2)
+    assert states(cluster.status()) == {"broker-1": "running"}

@@ -1,0 +1,205 @@
+"""`tidewire cluster`: start and stop a cluster on this machine, and show any cluster.
+
+`start`, `stop` and `kill` work on processes of this machine, so they need the data folder. All other commands ask a
+broker over HTTP. Any broker of the cluster answers for all of them.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, while_somebody_reads
+
+if TYPE_CHECKING:
+    from tidewire.cli.cluster.folder import Cluster, ClusterFolder
+
+app: Final = typer.Typer(help="Run several brokers as one cluster on this machine, and watch it.", no_args_is_help=True)
+
+COMMAND: Final = "tidewire cluster"
+BROKERS_DEFAULT: Final = 3
+BROKERS_MAX: Final = 64
+EMBEDDED: Final = "embedded"
+OWN_ETCD: Final = "etcd"
+PULSAR_DEFAULT: Final = "127.0.0.1:6650"
+HTTP_DEFAULT: Final = "127.0.0.1:8080"
+HTTP_VARIABLE: Final = "TIDEWIRE_HTTP_URL"
+
+DataDir = Annotated[
+    Path, typer.Option(envvar="TIDEWIRE_DATA_DIR", help="The folder that all brokers of the cluster share.")
+]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        help=f"HOST:PORT of any broker's HTTP listener (default: {HTTP_VARIABLE}, else the brokers started in "
+        f"--data-dir, else {HTTP_DEFAULT})."
+    ),
+]
+DATA_DIR_DEFAULT: Final = Path("data")
+
+
+@app.command("start")
+def start(
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=BROKERS_MAX, help=f"How many brokers run (default: those of before, at first {BROKERS_DEFAULT})."
+        ),
+    ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            help="Metadata store: embedded, etcd to start one for the cluster, or etcd://HOST:PORT[,HOST:PORT] "
+            "(default: that of before, at first embedded)."
+        ),
+    ] = None,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    pulsar: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT of the first broker for Pulsar clients; the others get the next ports, or free ones if it "
+            f"is 0 (default: {PULSAR_DEFAULT})."
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(help=f"HOST:PORT of the first broker for administration, likewise (default: {HTTP_DEFAULT})."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with further settings for all brokers.", exists=True, dir_okay=False)
+    ] = None,
+) -> None:
+    """Start the brokers of a cluster that do not run, and return when all are ready.
+
+    They run until `tidewire cluster stop`. Their logs and pid files are in DATA_DIR/cluster.
+    """
+    with one_sentence(COMMAND):
+        from tidewire.cli.cluster.folder import ClusterFolder
+        from tidewire.cli.cluster.starting import start_cluster
+
+        folder = ClusterFolder(data_dir.absolute())
+        before = folder.read()
+        place = _checked(metadata or (before.metadata if before is not None else EMBEDDED))
+        count = brokers or (len(before.brokers) if before is not None else BROKERS_DEFAULT)
+        if place == EMBEDDED and max(count, len(before.brokers) if before is not None else 0) > 1:
+            raise UsageError(
+                "Several brokers need their metadata in etcd for now. Add --metadata etcd to start one for them, or "
+                "--brokers 1."
+            )
+        if before is not None and place != before.metadata:
+            raise UsageError(
+                f"The cluster in {data_dir} keeps its metadata in {before.metadata}, which cannot change. Leave "
+                "--metadata out, or choose another --data-dir."
+            )
+        with folder.locked():
+            cluster = _planned(before, count, place, pulsar, http, config)
+            names = list(cluster.brokers)[:count]
+            start_cluster(folder, cluster, names, typer.echo)
+        typer.echo(f"ready service-url={cluster.service_url} http={cluster.brokers[names[0]].http} data={data_dir}")
+
+
+@app.command("stop")
+def stop(data_dir: DataDir = DATA_DIR_DEFAULT) -> None:
+    """Stop the brokers that `tidewire cluster start` started, and their etcd. Nothing is lost."""
+    with one_sentence(COMMAND):
+        from tidewire.cli.cluster.starting import stop_cluster
+
+        folder, cluster = _known(data_dir)
+        with folder.locked():
+            stop_cluster(folder, cluster, typer.echo)
+
+
+@app.command("status")
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again after every change, until Ctrl-C.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")] = False,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
+) -> None:
+    """Show the brokers of a cluster, what each of them owns, and how many transactions are open."""
+    with one_sentence(COMMAND), while_somebody_reads():
+        from tidewire.cli.cluster import status as shown
+
+        views = shown.views(_addresses(data_dir, http), watch=watch)
+        if as_json:
+            shown.print_lines(views)
+        else:
+            shown.print_tables(views, live=watch)
+
+
+def _planned(
+    before: "Cluster | None", count: int, metadata: str, pulsar: str | None, http: str | None, config: Path | None
+) -> "Cluster":
+    """Return the cluster with `count` brokers or more, each with its addresses."""
+    from tidewire.cli.cluster.folder import Addresses, Cluster
+
+    cluster = before or Cluster(metadata, pulsar or PULSAR_DEFAULT, http or HTTP_DEFAULT)
+    if before is not None and (
+        (pulsar is not None and pulsar != before.pulsar) or (http is not None and http != before.http)
+    ):
+        raise UsageError(
+            f"The first broker of this cluster has the addresses {before.pulsar} and {before.http}, which later starts "
+            "keep. Leave --pulsar and --http out."
+        )
+    if config is not None:
+        cluster.config = str(config.absolute())
+    for number in range(count):
+        cluster.brokers.setdefault(
+            f"broker-{number + 1}",
+            Addresses(_behind(cluster.pulsar, number, "--pulsar"), _behind(cluster.http, number, "--http")),
+        )
+    return cluster
+
+
+def _checked(metadata: str) -> str:
+    from tidewire.cli.daemon import make_importable
+
+    make_importable()
+    from broker.metadata_setting import check_metadata
+
+    try:
+        return metadata if metadata == OWN_ETCD else check_metadata(metadata)
+    except ValueError as mistake:
+        raise UsageError(f"--metadata cannot be {metadata}: {mistake}, or etcd to start one.") from None
+
+
+def _behind(first: str, number: int, flag: str) -> str:
+    """Return the address `number` ports behind the first one."""
+    from tidewire.cli.daemon import make_importable
+
+    make_importable()
+    from broker.addresses import Address
+
+    try:
+        address = Address.parse(first)
+        if address.is_wildcard:
+            raise ValueError("clients are told this address, and nobody can connect to it; name one of this machine")
+        port = address.port + number if address.port else 0
+        return str(Address.parse(f"{Address(address.host, port)}"))
+    except ValueError as mistake:
+        raise UsageError(f"{flag} cannot be {first} for {number + 1} brokers: {mistake}.") from None
+
+
+def _known(data_dir: Path) -> "tuple[ClusterFolder, Cluster]":
+    """Return what `start` left in the data folder."""
+    from tidewire.cli.cluster.folder import ClusterFolder
+
+    folder = ClusterFolder(data_dir.absolute())
+    cluster = folder.read()
+    if cluster is None:
+        raise CommandFailed(f"No cluster was started in {data_dir}. Name its folder with --data-dir.")
+    return folder, cluster
+
+
+def _addresses(data_dir: Path, http: str | None) -> list[str]:
+    """Return the HTTP addresses to ask, in this order."""
+    from tidewire.cli.cluster.folder import ClusterFolder
+
+    named = http or os.environ.get(HTTP_VARIABLE)
+    if named:
+        return [named]
+    cluster = ClusterFolder(data_dir.absolute()).read()
+    return [HTTP_DEFAULT] if cluster is None else [broker.http for broker in cluster.brokers.values()]

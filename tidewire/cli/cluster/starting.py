@@ -1,0 +1,197 @@
+"""Starts and stops the processes of a cluster on this machine. They outlive the command that starts them.
+
+Each broker is a `tidewire broker`, as a user starts it by hand. All brokers start at once. If one of them does not
+become ready, everything that the same command started is stopped again.
+"""
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+from typing import Final, NamedTuple
+
+from tidewire.cli.cluster.folder import Addresses, Cluster, ClusterFolder
+from tidewire.cli.cluster.pids import Process, note_pid, running, wait_ended
+from tidewire.cli.endings import CommandFailed
+from tidewire.cli.local_etcd import EtcdProcess
+
+START_SECONDS_MAX: Final = 120.0
+"""From the start of the brokers until all are ready, including recovery."""
+STOP_SECONDS_MAX: Final = 30.0
+"""From SIGTERM to a process's end. A broker promises less."""
+KILL_SECONDS_MAX: Final = 10.0
+"""From SIGKILL to the process's end, which takes only the kernel's work."""
+
+OWN_ETCD: Final = "etcd"
+"""The metadata setting of a cluster with an etcd of its own."""
+
+_READY: Final = re.compile(r"ready pulsar=(\S+) http=(\S+) data=.+\n")
+
+Say = Callable[[str], None]
+"""Tells the user what was done."""
+
+
+class _Starting(NamedTuple):
+    broker: str
+    process: subprocess.Popen[str]
+    log_begin: int
+    """The size of its log before this start."""
+
+
+def start_cluster(folder: ClusterFolder, cluster: Cluster, brokers: Sequence[str], say: Say) -> None:
+    """Start those of `brokers` that do not run, and the cluster's own etcd. Return when they are ready.
+
+    Raises:
+        CommandFailed: a process did not become ready. Those that this call started are stopped again.
+    """
+    started: list[tuple[str, Path]] = []
+    before = folder.read()
+    # A start that was killed may have left processes whose addresses nobody knows.
+    known = {} if before is None else before.brokers
+    unknown = [(broker, folder.pid_file(broker)) for broker in brokers if broker not in known]
+    _stop(unknown if before is not None else [*unknown, (OWN_ETCD, folder.etcd_pid_file)], say)
+    try:
+        metadata = cluster.metadata
+        if metadata == OWN_ETCD:
+            metadata = f"etcd://127.0.0.1:{_etcd(folder, cluster, started, say)}"
+        starting = []
+        for broker in brokers:
+            with running(folder.pid_file(broker)) as found:
+                if found is not None:
+                    say(f"{broker} runs already (pid {found.pid})")
+                    continue
+            starting.append(_launch(folder, cluster, broker, metadata, started))
+        for broker, process, addresses in _ready(folder, starting):
+            cluster.brokers[broker] = addresses
+            say(f"{broker} pulsar={addresses.pulsar} http={addresses.http} pid={process.pid}")
+        folder.write(cluster)
+    except BaseException:
+        # The brokers first: etcd started first.
+        _stop(started[::-1], _say_nothing)
+        raise
+
+
+def stop_cluster(folder: ClusterFolder, cluster: Cluster, say: Say) -> None:
+    """Stop every process of the cluster that runs: the brokers first, then its own etcd."""
+    _stop([(broker, folder.pid_file(broker)) for broker in cluster.brokers], say)
+    _stop([(OWN_ETCD, folder.etcd_pid_file)], say)
+
+
+def _etcd(folder: ClusterFolder, cluster: Cluster, started: list[tuple[str, Path]], say: Say) -> int:
+    """Start the cluster's own etcd if it does not run. Return its port."""
+    with running(folder.etcd_pid_file) as process:
+        if process is not None:
+            return cluster.etcd_port
+    etcd = EtcdProcess(folder.etcd, port=cluster.etcd_port, outlives=True)
+    etcd.start()
+    note_pid(folder.etcd_pid_file, etcd.pid)
+    started.append((OWN_ETCD, folder.etcd_pid_file))
+    cluster.etcd_port = int(etcd.endpoint.rpartition(":")[2])
+    say(f"etcd at {etcd.endpoint} pid={etcd.pid}")
+    return cluster.etcd_port
+
+
+def _launch(
+    folder: ClusterFolder, cluster: Cluster, broker: str, metadata: str, started: list[tuple[str, Path]]
+) -> _Starting:
+    addresses = cluster.brokers[broker]
+    settings = ["--data-dir", str(folder.data_dir), "--broker-id", broker, "--metadata", metadata]
+    if cluster.config is not None:
+        settings += ["--config", cluster.config]
+    with folder.log(broker).open("ab") as log:
+        begin = os.fstat(log.fileno()).st_size
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [
+                *(sys.executable, "-m", "tidewire.cli", "broker"),
+                *("--pulsar", addresses.pulsar, "--http", addresses.http),
+                *settings,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            encoding="utf-8",
+            # Ctrl-C in this command's terminal must not stop it.
+            start_new_session=True,
+        )
+    note_pid(folder.pid_file(broker), process.pid)
+    started.append((broker, folder.pid_file(broker)))
+    return _Starting(broker, process, begin)
+
+
+def _ready(
+    folder: ClusterFolder, starting: Sequence[_Starting]
+) -> Iterator[tuple[str, "subprocess.Popen[str]", Addresses]]:
+    """Yield each broker when it is ready.
+
+    Raises:
+        CommandFailed: one of them ended, or took too long.
+    """
+    deadline = monotonic() + START_SECONDS_MAX
+    with selectors.DefaultSelector() as selector:
+        for one in starting:
+            assert one.process.stdout is not None
+            selector.register(one.process.stdout, selectors.EVENT_READ, one)
+        while selector.get_map():
+            seconds = deadline - monotonic()
+            keys = selector.select(seconds) if seconds > 0 else []
+            if not keys:
+                late = ", ".join(sorted(key.data.broker for key in selector.get_map().values()))
+                raise CommandFailed(
+                    f"Not ready within {START_SECONDS_MAX:.0f} s: {late}. See the logs in {folder.path}."
+                )
+            for key, _ in keys:
+                one = key.data
+                selector.unregister(key.fileobj)
+                # The broker writes the short line at once, so it can be read whole. At the end of the output it is "".
+                with one.process.stdout as output:
+                    ready = _READY.fullmatch(output.readline())
+                if ready is None:
+                    raise CommandFailed(
+                        f"{one.broker} did not start. {_complaint(folder.log(one.broker), one.log_begin)}"
+                    )
+                yield one.broker, one.process, Addresses(ready[1], ready[2])
+
+
+def _complaint(log: Path, begin: int) -> str:
+    """Return the broker's last words, and where to read more."""
+    with log.open("rb") as file:
+        file.seek(begin)
+        lines = file.read().decode("utf-8", errors="replace").strip().splitlines()
+    last = lines[-1].removeprefix("tidewire broker: ") if lines else "It said nothing."
+    return f"{last} Its log is {log}."
+
+
+def _say_nothing(_text: str) -> None:
+    """Tell the user nothing: the error says it all."""
+
+
+def _stop(named: Sequence[tuple[str, Path]], say: Say) -> None:
+    """Stop processes together: SIGTERM, and SIGKILL for those that do not end."""
+    with ExitStack() as stack:
+        found: dict[Process, str] = {}
+        for name, pid_file in named:
+            process = stack.enter_context(running(pid_file))
+            if process is not None:
+                found[process] = name
+                process.send(signal.SIGTERM)
+        stubborn = wait_ended(list(found), STOP_SECONDS_MAX)
+        for process in stubborn:
+            process.send(signal.SIGKILL)
+        immortal = wait_ended(stubborn, KILL_SECONDS_MAX)
+        for process, name in found.items():
+            if process in immortal:
+                say(f"{name} (pid {process.pid}) does not end, not even by SIGKILL")
+            elif process in stubborn:
+                say(f"killed {name}, which still ran {STOP_SECONDS_MAX:.0f} s after SIGTERM")
+            else:
+                say(f"stopped {name}")
+        left = {found[process] for process in immortal}
+        for name, pid_file in named:
+            if name not in left:
+                pid_file.unlink(missing_ok=True)

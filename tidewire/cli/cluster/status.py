@@ -1,0 +1,94 @@
+"""`tidewire cluster status`: asks the brokers in turn, and prints what they show.
+
+Any broker knows the whole cluster. If the broker that was asked ends, the next one goes on.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from tidewire.cli.administration import NotAnswered
+from tidewire.cli.broker_http import BrokerHttp
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PATH: Final = "/admin/v2/cluster"
+KINDS: Final = ("segments", "topics", "controllers", "coordinators")
+
+WIDTH: Final = 160
+"""Characters in a line that goes to no terminal."""
+
+View = dict[str, Any]
+"""The cluster, as a broker shows it."""
+
+
+def views(addresses: Sequence[str], *, watch: bool) -> Iterator[View]:
+    """Yield the cluster as it is now; with `watch`, again after every change, until this is interrupted.
+
+    Raises:
+        NotAnswered: none of the brokers answers.
+    """
+    silent = 0
+    while True:
+        for address in addresses:
+            broker = BrokerHttp(address)
+            try:
+                for line in broker.lines(PATH, {"watch": "true"} if watch else {}, pushed=watch):
+                    silent = 0
+                    yield json.loads(line)
+            except NotAnswered as failure:
+                silent += 1
+                if silent < len(addresses):
+                    continue
+                if len(addresses) == 1:
+                    raise
+                raise NotAnswered(f"None of the brokers at {', '.join(addresses)} answers. {failure}") from failure
+            if not watch:
+                return
+
+
+def print_lines(views: Iterable[View]) -> None:
+    """Print each view as one line of JSON."""
+    for view in views:
+        typer.echo(json.dumps(view))
+
+
+def print_tables(views: Iterable[View], *, live: bool) -> None:
+    """Print each view as a table. If `live`, a terminal shows only the newest one."""
+    from rich.console import Console
+    from rich.live import Live
+
+    # In a file or a pipe, lines may have any length.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    if live and sys.stdout.isatty():
+        with Live(console=console, auto_refresh=False) as display:
+            for view in views:
+                display.update(_table(view), refresh=True)
+    else:
+        for view in views:
+            console.print(_table(view))
+
+
+def _table(view: View) -> "RenderableType":
+    from rich.table import Table
+
+    count = view["openTransactions"]
+    table = Table(box=None, pad_edge=False, caption=f"{count} open transactions", caption_justify="left")
+    for name in ("broker", "state", "pulsar"):
+        table.add_column(name, no_wrap=True)
+    for kind in KINDS:
+        table.add_column(kind, justify="right", no_wrap=True)
+    for broker in view["brokers"]:
+        url = broker["serviceUrl"]
+        table.add_row(
+            broker["broker"],
+            broker["state"],
+            "" if url is None else urlsplit(url).netloc,
+            *(str(broker["claims"][kind]) for kind in KINDS),
+        )
+    return table

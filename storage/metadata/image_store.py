@@ -1,6 +1,6 @@
 """What the stores with the image in this process have in common: reads, watches and sessions.
 
-Such a store decides a proposal against a `Delta`, makes it durable in its own way, and then shows it. `_show` applies
+Such a store decides a proposal against a `Delta`, makes it durable in its own way, and then shows it. `show` applies
 the change set to the image, ends the sessions that it ended, and fires the watches. A small change set takes one step
 for each of these. A large one is measured, decided and shown with pauses, so that it does not block the event loop.
 While it is shown, readers wait.
@@ -143,7 +143,7 @@ class ImageStore(MetadataStore):
     async def _decide(self, proposed: Proposed) -> Committed:
         """Decide it against the pending delta. Return the result, or raise the refusal, once that is durable."""
 
-    async def _show(self, change_set: Sequence[DataRecord], note: Callable[[list[Written]], None]) -> None:
+    async def show(self, change_set: Sequence[DataRecord], note: Callable[[list[Written]], None]) -> None:
         """Make a durable change set visible: a small one in one step, a large one with pauses (E7).
 
         Nobody sees a part of it (R14): readers wait until all of it is there, and `peek` answers from before. No other
@@ -189,9 +189,8 @@ class ImageStore(MetadataStore):
             session.ended.set()
 
     def _unavailable(self) -> StoreEnded:
-        error = StoreEnded(f"the metadata store has ended: {self._failure}")
-        error.__cause__ = self._failure
-        return error
+        assert self._failure is not None, "it has ended, or closes"
+        return StoreEnded(self._failure)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -33,7 +33,7 @@ class MemoryStore(ImageStore):
             # Shielded, because a change set that is shown in part must be shown to its end.
             with trio.CancelScope(shield=True):
                 for change_set in delta.change_sets:
-                    await self._show(change_set, _note_nothing)
+                    await self.show(change_set, _note_nothing)
             return committed
         finally:
             self._deciding.set()

@@ -3,6 +3,7 @@
 import trio
 
 from storage.errors import fresh
+from storage.files import DiskFull
 from storage.metadata.delta import Delta
 from storage.metadata.proposed import Proposed, decide
 from storage.metadata.steps import Steps
@@ -67,3 +68,10 @@ class Proposal:
         """Tell the caller that the outcome is unknown."""
         self._error = error
         self.answer()
+
+
+def no_space(full: DiskFull) -> StoreFull:
+    """The refusal for a full disk."""
+    error = StoreFull(f"the disk is full: {full.filename} cannot grow")
+    error.__cause__ = full
+    return error

@@ -231,6 +231,10 @@ class StoreFull(StoreUnavailable):
 class StoreEnded(StoreUnavailable):
     """The store of this process has ended, for the cause it names. Only opening it again may help."""
 
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(f"the metadata store has ended: {cause}")
+        self.__cause__ = cause
+
 
 class NamesSession(Protocol):
     """A session, or in a process that decides for another one, only its id."""

@@ -42,7 +42,7 @@ RAISED_ONCE: Final = {
     # A change that failed by a defect: its log needs the traceback.
     "broker.controller: change.error",
     # They end the task that follows etcd, or that commits to the embedded store.
-    "storage.embedded: self._snapshot_failure",
+    "storage.reign: self._snapshots.failure",
     "storage.follower: self._reversed",
     "storage.rpc: inbox.failure",
 }

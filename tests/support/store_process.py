@@ -25,7 +25,8 @@ import trio
 
 from broker.addresses import Address
 from storage.files import DiskFiles
-from storage.metadata.embedded import SNAPSHOT_LOG_BYTES, EmbeddedStore
+from storage.metadata.cluster.reign_snapshots import SNAPSHOT_LOG_BYTES
+from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.store import Conflict, KeyWatch, MetadataError, MetadataStore, RangeWatch
 from tests.support.dying_process import Death, DyingProcess
 from tests.support.frames import Peer

@@ -342,9 +342,8 @@ class EtcdStore(MetadataStore):
             session.lease.ended.set()
 
     def _unavailable(self) -> StoreEnded:
-        error = StoreEnded(f"the metadata store has ended: {self._failure}")
-        error.__cause__ = self._failure
-        return error
+        assert self._failure is not None, "it has ended"
+        return StoreEnded(self._failure)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -213,7 +213,7 @@ async def test_a_store_that_has_ended_is_not_asked_again() -> None:
 
     async def refuse(ops: object) -> None:
         if module.KEY_PREFIX in repr(ops):
-            raise StoreEnded("the metadata store has ended")
+            raise StoreEnded(OSError("the disk failed"))
 
     store.before = refuse
     with patch.object(module, "SNAPSHOT_ENTRIES", 2), pytest.RaisesGroup(StoreEnded, flatten_subgroups=True):

@@ -10,7 +10,8 @@ import pytest
 import trio
 from hypothesis import strategies as st
 
-from storage.metadata import batches, embedded, log, transactions
+from storage.metadata import batches, log, transactions
+from storage.metadata.cluster import reign
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.store import IndexEntry, Op, Put, PutSequential, Record, SessionLost, StoreUnavailable
 from tests.support.disk import SECTOR, SimulatedFiles
@@ -26,7 +27,7 @@ LARGE_KEYS = 30
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "PREALLOCATION_BYTES", 4 * SECTOR)
     monkeypatch.setattr(transactions, "PIECE_BYTES_MAX", 300)
-    for module in (batches, embedded, transactions):
+    for module in (batches, reign, transactions):
         monkeypatch.setattr(module, "BATCH_BYTES_MAX", 300)
 
 

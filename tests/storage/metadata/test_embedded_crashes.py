@@ -8,7 +8,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.files import Files
-from storage.metadata import embedded, log
+from storage.metadata import log
+from storage.metadata.cluster import reign
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.store import (
     IndexEntry,
@@ -198,7 +199,7 @@ async def test_a_failed_write_ends_the_store(disk: SimulatedFiles, operation: st
 
 async def test_who_waits_for_room_learns_of_the_end(disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """M22: no task is left waiting for a store that has ended."""
-    monkeypatch.setattr(embedded, "PROPOSALS_WAITING_MAX", 1)
+    monkeypatch.setattr(reign, "PROPOSALS_WAITING_MAX", 1)
     unavailable = 0
 
     async def put() -> None:

@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from storage.metadata import batches, embedded, log, transactions
+from storage.metadata import batches, log, transactions
+from storage.metadata.cluster import reign
 from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.image import Image
@@ -24,7 +25,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make batches small, so that a short history has transactions of many batches and pieces."""
     monkeypatch.setattr(log, "PREALLOCATION_BYTES", 4 * SECTOR)
     monkeypatch.setattr(transactions, "PIECE_BYTES_MAX", 400)
-    for module in (batches, embedded, transactions):
+    for module in (batches, reign, transactions):
         monkeypatch.setattr(module, "BATCH_BYTES_MAX", 160)
 
 
@@ -87,7 +88,7 @@ async def record(*, with_snapshot: bool) -> History:
     async with EmbeddedStore.open(disk, DATA) as store:
 
         def note() -> None:
-            history.ends.append(store._log._offset)
+            history.ends.append(store._reign._log._offset)
             history.states.append(state_of(store._image))
 
         note()

@@ -98,7 +98,7 @@ async def test_a_topic_that_is_lost_to_another_owner_closes_alone(broker: Rooms,
     producer = Client()
     topic.add_producer(producer)
     (key,) = [key for key in await claims(broker) if "orders" in key]
-    await store.put(key, b'{"broker": "broker-2"}')
+    await store.put(key, b'{"broker": "broker-2", "service_url": "pulsar://two:6650"}')
     txn = await broker.coordinator.new_transaction(0, 1_000)
     with pytest.raises(OwnershipLost):
         await topic.publish(b"a", message_count=1, txn=txn, entry_format=EntryFormat.PULSAR)

@@ -29,10 +29,10 @@ A store may weaken these points, and says so in its own module:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
 from storage.errors import ExpectedError
 
@@ -285,12 +285,12 @@ class RangeWatch(ABC):
     async def next(self) -> Change:
         """The first call returns all records of the range as one `Change`. Later calls wait for the next change."""
 
-    def __aiter__(self) -> AsyncIterator[Change]:
-        return self._changes()
+    def __aiter__(self) -> Self:
+        # No generator: a reader may leave its loop, and nobody would finish the generator.
+        return self
 
-    async def _changes(self) -> AsyncIterator[Change]:
-        while True:
-            yield await self.next()
+    async def __anext__(self) -> Change:
+        return await self.next()
 
 
 class MetadataStore(ABC):

@@ -2,7 +2,8 @@
 
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -66,8 +67,8 @@ def command(
         async def send_all(client: "tidewire.Client", txn: "tidewire.Transaction | None") -> None:
             nonlocal sent
             unanswered: deque[tidewire.Receipt] = deque()
-            async with client.producer(topic) as producer:
-                async for line in _messages(messages):
+            async with client.producer(topic) as producer, aclosing(_messages(messages)) as lines:
+                async for line in lines:
                     own_key, value = keyed(line, key, key_separator)
                     unanswered.append(
                         await producer.enqueue(
@@ -124,7 +125,7 @@ def milliseconds(text: str) -> int:
     return since_epoch_ms
 
 
-async def _messages(arguments: list[str] | None) -> AsyncIterator[bytes]:
+async def _messages(arguments: list[str] | None) -> AsyncGenerator[bytes, None]:
     if arguments:
         for text in arguments:
             # Arguments that are not UTF-8 are sent as the bytes that were typed.

@@ -16,6 +16,18 @@ from storage.metadata.store import (
 )
 
 
+async def test_a_reader_that_leaves_its_loop_leaves_nothing_to_the_collector(store: MetadataStore) -> None:
+    """A reader that fails at a change is no iterator that nobody finished; the next loop goes on behind that change."""
+    async with store.watch_range(*starting_with("/")) as watch:
+        async for change in watch:
+            assert change.records == ()
+            break
+        await store.put("/a", b"1")
+        async for change in watch:
+            assert [record.key for record in change.records] == ["/a"]
+            break
+
+
 async def test_a_key_watch_tells_the_newest_state(store: MetadataStore) -> None:
     """M13: it may skip states in between, but never goes back."""
     async with store.watch_key("/a") as watch:

@@ -88,7 +88,7 @@ class DurableSubscriptions:
             SubscriptionNotFound: it does not exist, and `start` is None.
         """
         async with self._changing:
-            nursery = running()
+            running()
             subscription = self._subscriptions.get(name)
             if subscription is not None:
                 return subscription
@@ -101,6 +101,8 @@ class DurableSubscriptions:
             subscription = Subscription(name, source=self._source, cursor=cursor, withheld=pending)
             if pending is not None:
                 await pending.recover(subscription)
+            # The topic may have begun to close meanwhile, and its nursery with it.
+            nursery = running()
             self._subscriptions[name] = subscription
             self._cursors[name] = cursor
             self._tell()

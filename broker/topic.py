@@ -112,16 +112,20 @@ class Topic(TopicSource):
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._buffer.run)
-                if self.deduplication is not None:
-                    nursery.start_soon(self.deduplication.run)
-                await nursery.start(self.ledger.run)
-                await self._durable.load(nursery)
-                # After the subscriptions, because trimming keeps what any of them has not acknowledged.
-                nursery.start_soon(self._trimmer.run)
-                task_status.started()
+                try:
+                    nursery.start_soon(self._buffer.run)
+                    if self.deduplication is not None:
+                        nursery.start_soon(self.deduplication.run)
+                    await nursery.start(self.ledger.run)
+                    await self._durable.load(nursery)
+                    # After the subscriptions, because trimming keeps what any of them has not acknowledged.
+                    nursery.start_soon(self._trimmer.run)
+                    task_status.started()
+                    await trio.sleep_forever()
+                finally:
+                    # Here the nursery still takes tasks. It closes some steps before its block ends.
+                    self._nursery = None
         finally:
-            self._nursery = None
             self.clients.send_away()
             self._end()
 

@@ -80,6 +80,30 @@ async def test_unloading_sends_clients_away_writes_cursors_and_gives_the_claim_u
     await broker.topics.unload(OTHER)
 
 
+async def test_readers_may_leave_at_any_step_of_the_brokers_end() -> None:
+    """E14: a session's end cancels topics and connections together, and each connection ends its readers."""
+    for step in range(40):
+        async with rooms(SteeredStore(), SimulatedFiles(seed=1)) as broker, trio.open_nursery() as nursery:
+            ended = trio.CancelScope()
+
+            async def serve(ended: trio.CancelScope, *, task_status: trio.TaskStatus[Topic]) -> None:
+                with ended:
+                    name = TopicName.parse("persistent://public/default/readers")
+                    topic = await Topic.open(name, broker.services, await broker.claims.claim(str(name)))
+                    async with trio.open_nursery() as tasks:
+                        await tasks.start(topic.run)
+                        task_status.started(topic)
+
+            topic: Topic = await nursery.start(serve, ended)
+            subscriptions = [topic.subscribe_reader(f"r-{number}", EARLIEST) for number in range(2)]
+            await wait_all_tasks_blocked()
+            ended.cancel()
+            for _ in range(step):
+                await trio.lowlevel.checkpoint()
+            for subscription in subscriptions:
+                topic.end_reader(subscription)
+
+
 async def test_unloading_a_topic_whose_cursor_has_ended_still_unloads_it(broker: Rooms, store: SteeredStore) -> None:
     """D4: if the last acknowledgements cannot be written, the topic is still unloaded."""
     topic = await broker.topics.get(PLAIN)

@@ -189,6 +189,37 @@ class BrokerStatistics:
     loop: LoopStatistics = field(default_factory=LoopStatistics)
 
 
+class ClusterService(Protocol):
+    """What administrators may ask any broker about ownership. It passes the request on to the broker that has to act.
+
+    `forwarded` says that another broker has passed it on already. Then it goes no further.
+
+    Every method may raise `PeerSilent` and `PeerRefused`, with the words of the broker that was asked.
+    """
+
+    async def move(self, name: TopicName, to: str, *, forwarded: bool = False) -> None:
+        """Hand a topic over to the broker `to`. For a `topic://` name, hand over all its segments.
+
+        On return its owner has released it, and `to` takes it. A topic without owner is taken by `to`.
+
+        Raises:
+            NoSuchBroker, NotOwned, TopicNotFound
+        """
+
+    async def unload(self, name: TopicName, *, forwarded: bool = False) -> None:
+        """Let the owner of a topic release it. The next lookup decides which broker loads it again."""
+
+    async def drain(self, broker: str, *, forwarded: bool = False) -> None:
+        """Let a broker hand over everything that it owns, and take nothing new.
+
+        Raises:
+            NoSuchBroker: no other broker takes topics.
+        """
+
+    async def undrain(self, broker: str, *, forwarded: bool = False) -> None:
+        """Let a broker take topics again."""
+
+
 class BrokerMonitor(Protocol):
     """The state of the whole broker. Both methods answer at once, from memory."""
 

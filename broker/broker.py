@@ -25,12 +25,15 @@ from broker.cluster.ownership import Claims
 from broker.cluster.placement import Member
 from broker.cluster.recovery import DeadBrokers
 from broker.cluster.segment_owners import SegmentOwners
+from broker.cluster_administration import ClusterAdministration
 from broker.config import BrokerSettings
 from broker.entry_codecs import EntryCodecs
+from broker.handover import HandOver
 from broker.layouts.autoscale_policy import AutoScalePolicy
 from broker.layouts.store import Layouts
 from broker.loop_monitor import LoopMonitor
 from broker.names import Domain, TopicName
+from broker.peers import Peers
 from broker.retention import Retention
 from broker.retention_policies import RetentionPolicies
 from broker.scalable.autoscaler import AutoScaler
@@ -107,6 +110,16 @@ class Broker:
         self.schemas = Schemas(metadata, base.now_ms)
         self.services = _topic_services(base, self.transactions, self.retention)
         self.topics = Topics(self.claims, self.layouts, self.open_topic, self.services, nursery, session.id)
+        self.handover = HandOver(
+            self.topics,
+            self.elections,
+            self.claims,
+            self.members,
+            self.assignments,
+            metadata,
+            session,
+            now_ms=base.now_ms,
+        )
         self.groups = ConsumerGroups(
             self.topics,
             self.feeds,
@@ -155,6 +168,15 @@ class Broker:
             self.groups,
             initial_segments=settings.default_initial_segments,
         )
+        self.cluster_administration = ClusterAdministration(
+            self.handover,
+            self.layouts,
+            self.members,
+            self.assignments,
+            Peers(self.members, me=settings.broker_id),
+            metadata,
+            me=settings.broker_id,
+        )
         self.monitor = Monitor(
             self.topics,
             coordinator=self.transactions.coordinator,
@@ -190,6 +212,7 @@ class Broker:
     def background(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         """Return the background work, by the names that the log uses."""
         return {
+            "taking topics that others hand over": self.handover.run,
             "pruning": self.pruner.run,
             "ending transactions at their deadline": self.transactions.timeout_sweep.run,
             "forgetting finished transactions": self.header_sweep.run,

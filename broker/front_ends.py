@@ -59,7 +59,11 @@ class FrontEnds:
     async def serve(self, broker: Broker, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled, then end every connection. It reports as started once it accepts connections."""
         application = build_application(
-            broker.administration, broker.monitor, broker.metadata, hosts=_hosts_of(self._settings)
+            broker.administration,
+            broker.monitor,
+            broker.metadata,
+            broker.cluster_administration,
+            hosts=_hosts_of(self._settings),
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_pulsar, _again(self._pulsar), PulsarServices.of(broker), self._advertised)

@@ -129,13 +129,14 @@ class Topic(TopicSource):
             self.clients.send_away()
             self._end()
 
-    async def close(self) -> None:
+    async def close(self, assigned_url: str | None = None) -> None:
         """Disconnect every client, write the cursors, and record where the ledger ends.
 
-        The caller must then cancel `run`. What cannot be written is recovered when the topic is loaded next.
+        Clients are told to go to the broker at `assigned_url`, if it is given. The caller must then cancel `run`.
+        What cannot be written is recovered when the topic is loaded next.
         """
         self._is_closed = True
-        self.clients.send_away()
+        self.clients.send_away(assigned_url)
         await self._durable.close()
         try:
             await self.ledger.close()

@@ -17,8 +17,11 @@ class TopicClient(Protocol):
     def follows_layout(self) -> bool:
         """Whether its client gets the topic's layout, so that it can follow splits and migrations."""
 
-    def topic_closed(self) -> None:
-        """Tell the client that this broker no longer serves the topic. It must not block."""
+    def topic_closed(self, assigned_url: str | None = None) -> None:
+        """Tell the client that this broker no longer serves the topic. It must not block.
+
+        `assigned_url` is the broker that takes the topic over, if that is known.
+        """
 
 
 class TopicProducer(TopicClient, Protocol):
@@ -126,10 +129,13 @@ class TopicClients:
             if consumer.was_disconnected:
                 client.topic_closed()
 
-    def send_away(self) -> None:
-        """Tell all clients that this broker no longer serves the topic, and forget them."""
+    def send_away(self, assigned_url: str | None = None) -> None:
+        """Tell all clients that this broker no longer serves the topic, and forget them.
+
+        `assigned_url` is the broker that takes the topic over, if that is known.
+        """
         for client in (*self._producers.values(), *self._consumers.values()):
-            client.topic_closed()
+            client.topic_closed(assigned_url)
         self._producers.clear()
         self._consumers.clear()
         self._undemanding.clear()

@@ -108,6 +108,11 @@ class Topics:
         """Return a name that no producer has or had, on any topic."""
         return next(self._producer_names)
 
+    @property
+    def owned(self) -> tuple[TopicName, ...]:
+        """The names of the topics that this process owns, is taking over or is releasing."""
+        return tuple(self._slots)
+
     def is_in_use(self, name: TopicName) -> bool:
         """Return whether clients are connected to the topic on this broker."""
         slot = self._slots.get(name)
@@ -172,13 +177,16 @@ class Topics:
         """Wait until no other broker owns the topic."""
         await self._claims.wait_not_elsewhere(str(name))
 
-    async def unload(self, name: TopicName) -> None:
-        """Close the topic here and release its claim. On return this process has fully released it."""
+    async def unload(self, name: TopicName, assigned_url: str | None = None) -> None:
+        """Close the topic here and release its claim. On return this process has fully released it.
+
+        Clients are told to go to the broker at `assigned_url`, if it is given.
+        """
         slot = self._slots.get(name)
         if slot is not None:
             await slot.ready.wait()
             if slot.topic is not None:
-                await slot.topic.close()
+                await slot.topic.close(assigned_url)
             slot.scope.cancel()
             await slot.gone.wait()
 
@@ -212,7 +220,7 @@ class Topics:
             OwnedElsewhere: another broker owns it.
             TopicClosed: it is being unloaded.
         """
-        topic = await self._loaded(name)
+        topic = await self.loaded(name)
         if topic is None:
             await self._work_on(name, partial(remove_topic, name, self._services))
             return
@@ -237,13 +245,13 @@ class Topics:
             TopicClosed: it is being unloaded.
         """
         self._existence.require_kept(name)
-        topic = await self._loaded(name)
+        topic = await self.loaded(name)
         if topic is None:
             await self._work_on(name, partial(remove_subscription, name, subscription, self._services))
         else:
             await topic.unsubscribe(subscription)
 
-    async def _loaded(self, name: TopicName) -> Topic | None:
+    async def loaded(self, name: TopicName) -> Topic | None:
         """Return the topic if it is loaded or being loaded; None otherwise, or if the load fails."""
         while (slot := self._slots.get(name)) is not None:
             if not slot.is_idle:

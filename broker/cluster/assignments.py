@@ -11,6 +11,7 @@ An assignment is advice and no state. Nobody waits for it, and no claim needs it
 like any other.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 from urllib.parse import quote, unquote
@@ -20,6 +21,7 @@ import structlog
 import trio
 
 from storage.metadata.store import Change, Check, MetadataStore, Put, Record, Session, starting_with
+from storage.signal import Signal
 
 ASSIGNMENTS: Final = "/assignments/"
 
@@ -53,6 +55,17 @@ class Assignments:
         self._broker_id = broker_id
         self._known: dict[str, str] = {}
         """Broker ids by the names of topics."""
+        self._mine: Mapping[str, int] = {}
+        self.mine_changed = Signal()
+        """Set when `mine` has changed. One task may wait for it."""
+
+    @property
+    def mine(self) -> Mapping[str, int]:
+        """The names of the topics that are assigned to this broker, with the versions of the assignments.
+
+        A change makes a new mapping.
+        """
+        return self._mine
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the assignments until cancelled. It reports as started once it knows all existing ones."""
@@ -84,14 +97,22 @@ class Assignments:
         await self._metadata.commit([condition, Put(assignment_key(name), value, session=self._session)])
 
     def _hear(self, change: Change) -> None:
+        mine = dict(self._mine)
         for key in change.deleted:
             self._known.pop(_assigned_name(key), None)
+            mine.pop(_assigned_name(key), None)
         for record in change.records:
-            to = _assigned_to(record)
+            to, name = _assigned_to(record), _assigned_name(record.key)
+            mine.pop(name, None)
             if to is None:
-                self._known.pop(_assigned_name(record.key), None)
+                self._known.pop(name, None)
             else:
-                self._known[_assigned_name(record.key)] = to
+                self._known[name] = to
+            if to == self._broker_id:
+                mine[name] = record.version
+        if mine != self._mine:
+            self._mine = mine
+            self.mine_changed.set()
 
 
 def _assigned_name(key: str) -> str:

@@ -81,6 +81,11 @@ class Elections:
         known = self._known.get(topic)
         return known is not None and known.broker_id != self._claims.broker_id
 
+    @property
+    def held(self) -> tuple[TopicName, ...]:
+        """The topics that this broker controls."""
+        return tuple(self._held)
+
     async def elect(self, topic: TopicName) -> Check:
         """Become the topic's controller; durable on return. Return the condition for the controller's writes.
 

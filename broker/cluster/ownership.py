@@ -23,6 +23,10 @@ class OwnedElsewhere(BrokerError):
     retriable = True
 
 
+class BrokerDrains(OwnedElsewhere):
+    """This broker hands over what it owns, and takes nothing new."""
+
+
 class ClaimUnreadable(ValueError):
     """A claim is damaged. Some broker has it, but nobody can tell which one."""
 
@@ -71,6 +75,8 @@ class Claims:
         self._metadata = metadata
         self._session = session
         self.broker_id = broker_id
+        self.refuses_new = False
+        """Whether this broker takes nothing new, because it drains."""
         self._held: set[str] = set()
         """Keys of the claims that this process is taking, or holds."""
         self._value = orjson.dumps({"broker": broker_id, "service_url": service_url})
@@ -80,10 +86,13 @@ class Claims:
 
         Raises:
             OwnedElsewhere: another broker holds the claim, or another part of this process does.
+            BrokerDrains: this broker takes nothing new.
         """
         key = claim_key(topic)
         if key in self._held:
             raise OwnedElsewhere(f"Broker {self.broker_id} already owns {topic}. Look the topic up again.")
+        if self.refuses_new:
+            raise BrokerDrains(f"Broker {self.broker_id} is draining and does not take {topic}. Look it up again.")
         self._held.add(key)
         try:
             return await self._take(topic, key)

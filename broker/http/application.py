@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from broker.administration_contract import BrokerMonitor, TopicService
+from broker.administration_contract import BrokerMonitor, ClusterService, TopicService
 from broker.errors import sentences
 from broker.http import cluster, metadata, metrics, retention, scalable, segments
 from broker.http.credentials import NoCredentials
@@ -19,7 +19,12 @@ from storage.metadata.store import MetadataStore
 
 
 def build_application(
-    topics: TopicService, monitor: BrokerMonitor, store: MetadataStore, *, hosts: Collection[str] = ()
+    topics: TopicService,
+    monitor: BrokerMonitor,
+    store: MetadataStore,
+    ownership: ClusterService,
+    *,
+    hosts: Collection[str] = (),
 ) -> Starlette:
     """Build the ASGI application for `serve_http`; `hosts` are the host names that clients may use."""
 
@@ -33,10 +38,10 @@ def build_application(
             metrics.route(monitor),
             # These routes must precede the one that answers all other paths below a topic.
             *retention.routes(RetentionPolicies(store)),
+            *cluster.routes(store, ownership),
             *scalable.routes(topics),
             *segments.routes(topics),
             *metadata.routes(store),
-            *cluster.routes(store),
         ],
         middleware=[Middleware(KnownHostsOnly, hosts), Middleware(SameOriginOnly), Middleware(NoCredentials)],
         exception_handlers=exception_handlers(),

@@ -2,25 +2,36 @@
 
     GET /admin/v2/cluster              the brokers, what each owns, and how many transactions are open, as one object
     GET /admin/v2/cluster?watch=true   the same, then again after every change, as JSON lines
+    POST /admin/v2/cluster/move        body: {"topic": NAME, "to": BROKER}; hand a topic over
+    POST /admin/v2/cluster/unload      body: {"topic": NAME}; let its owner release it
+    POST /admin/v2/cluster/brokers/{broker}/drain    let it hand over everything, and take nothing new
+    DELETE /admin/v2/cluster/brokers/{broker}/drain  let it take topics again
+    PUT /admin/v2/persistent/{tenant}/{namespace}/{topic}/unload    as Pulsar's tools ask for it
+    PUT /admin/v2/scalable/{tenant}/{namespace}/{topic}/unload      the same for all segments of a scalable topic
 
+A change answers 204 when it is done. It may be about another broker, which is then asked (`broker.peers`).
 Changes are pushed, and joined if they come faster than one every UPDATE_SECONDS_MIN. See `lines` for how a stream ends.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from broker.administration_contract import ClusterService
 from broker.background import first_of
 from broker.cluster.overview import ClusterView, Overview
 from broker.http.lines import Lines, NextLines, PushedLines
-from broker.http.parameters import switch_of
-from broker.http.refusals import json_response, refusal
+from broker.http.parameters import json_map_of, switch_of, topic_of
+from broker.http.refusals import done, json_response, refusal
 from broker.http.resources import resources
+from broker.names import TopicName
+from broker.peers import FORWARDED
 from storage.metadata.readable import line
 from storage.metadata.store import MetadataStore, StoreUnavailable
 
@@ -31,15 +42,29 @@ UPDATE_SECONDS_MIN: Final = 0.5
 """The time between two lines of a stream."""
 
 
-def routes(store: MetadataStore) -> list[BaseRoute]:
-    """The routes above, answered from `store`."""
-    cluster = _ClusterRoutes(store)
-    return resources([("GET", PATH, cluster.view)])
+def routes(store: MetadataStore, service: ClusterService) -> list[BaseRoute]:
+    """The routes above, answered from `store` and by `service`."""
+    cluster = _ClusterRoutes(store, service)
+    drain = PATH + "/brokers/{broker}/drain"
+    return resources(
+        [
+            ("GET", PATH, cluster.view),
+            ("POST", PATH + "/move", cluster.move),
+            ("POST", PATH + "/unload", cluster.unload),
+            ("POST", drain, cluster.drain),
+            ("DELETE", drain, cluster.undrain),
+            *(
+                ("PUT", f"/admin/v2/{kind}/{{tenant}}/{{namespace}}/{{topic}}/unload", endpoint)
+                for kind, endpoint in (("persistent", cluster.unload_regular), ("scalable", cluster.unload_scalable))
+            ),
+        ]
+    )
 
 
 class _ClusterRoutes:
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, service: ClusterService) -> None:
         self._store = store
+        self._service = service
         self._watching = trio.CapacityLimiter(WATCHES_MAX)
 
     async def view(self, request: Request) -> Response:
@@ -51,6 +76,44 @@ class _ClusterRoutes:
         if not self._watching.available_tokens:
             return refusal(503, f"{WATCHES_MAX} programs already watch the cluster here. Try another broker.")
         return PushedLines(views(self._store), self._watching)
+
+    async def move(self, request: Request) -> Response:
+        given = await _fields(request, "topic", "to")
+        await self._service.move(TopicName.parse(given["topic"]), given["to"], forwarded=_is_forwarded(request))
+        return done()
+
+    async def unload(self, request: Request) -> Response:
+        given = await _fields(request, "topic")
+        await self._service.unload(TopicName.parse(given["topic"]), forwarded=_is_forwarded(request))
+        return done()
+
+    async def unload_regular(self, request: Request) -> Response:
+        await self._service.unload(topic_of(request).as_regular)
+        return done()
+
+    async def unload_scalable(self, request: Request) -> Response:
+        await self._service.unload(topic_of(request))
+        return done()
+
+    async def drain(self, request: Request) -> Response:
+        await self._service.drain(request.path_params["broker"], forwarded=_is_forwarded(request))
+        return done()
+
+    async def undrain(self, request: Request) -> Response:
+        await self._service.undrain(request.path_params["broker"], forwarded=_is_forwarded(request))
+        return done()
+
+
+def _is_forwarded(request: Request) -> bool:
+    return FORWARDED in request.headers
+
+
+async def _fields(request: Request, *names: str) -> Mapping[str, str]:
+    content = await json_map_of(request) or {}
+    given = {name: content.get(name) for name in names}
+    if content.keys() != set(names) or not all(isinstance(value, str) and value for value in given.values()):
+        raise HTTPException(400, f"The body must be a JSON map of texts with exactly these keys: {', '.join(names)}.")
+    return {name: str(value) for name, value in given.items()}
 
 
 @asynccontextmanager

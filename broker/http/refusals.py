@@ -33,7 +33,9 @@ from broker.errors import (
     UnknownSegment,
     sentences,
 )
+from broker.handover import NoSuchBroker, NotOwned
 from broker.names import InvalidTopicName
+from broker.peers import PeerRefused, PeerSilent
 from storage.cursor import CursorError
 from storage.errors import ExpectedError, LedgerFailed
 
@@ -60,6 +62,9 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     CursorError: 503,
     # The broker stops in the middle of the change. The next owner continues it.
     LedgerFailed: 503,
+    NotOwned: 409,
+    NoSuchBroker: 412,
+    PeerSilent: 503,
     BrokerError: 500,
 }
 """The most specific base class of an error in this table decides."""
@@ -87,6 +92,8 @@ def exception_handlers() -> dict[object, ExceptionHandler]:
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
+    if isinstance(error, PeerRefused):
+        return refusal(error.status_code, str(error))
     for kind in type(error).__mro__:
         if kind in STATUS_CODES:
             return refusal(STATUS_CODES[kind], sentences(error))

@@ -82,9 +82,9 @@ class ConsumerSession:
         if not self.durable:
             self.topic.end_reader(self.subscription)
 
-    def topic_closed(self) -> None:
-        """See `TopicClient`. The client is told to look up the topic again."""
-        self.outlet.disconnected()
+    def topic_closed(self, assigned_url: str | None = None) -> None:
+        """See `TopicClient`. The client is told to look up the topic again, or where to go."""
+        self.outlet.close(assigned_url)
 
 
 class ConsumerOutlet:
@@ -97,7 +97,7 @@ class ConsumerOutlet:
         epoch: int | None,
         outbox: Outbox,
         traffic: Traffic,
-        closed_by_broker: Callable[[int], None],
+        closed_by_broker: Callable[[int, str | None], None],
         *,
         indexed: bool,
     ) -> None:
@@ -162,7 +162,11 @@ class ConsumerOutlet:
 
     def disconnected(self) -> None:
         """See `Outlet`."""
-        self._closed_by_broker(self._consumer_id)
+        self.close(None)
+
+    def close(self, assigned_url: str | None) -> None:
+        """Close the consumer on the broker's initiative. Its client may go to the broker at `assigned_url`."""
+        self._closed_by_broker(self._consumer_id, assigned_url)
 
     def attach(self, signal: Signal) -> None:
         """See `Outlet`."""

@@ -111,12 +111,15 @@ class ConsumerHandler:
                 self._closed(session)
                 yield
 
-    def closed_by_broker(self, consumer_id: int) -> None:
-        """Close a consumer on the broker's initiative, and tell its client, which then resubscribes."""
+    def closed_by_broker(self, consumer_id: int, assigned_url: str | None) -> None:
+        """Close a consumer on the broker's initiative, and tell its client, which then resubscribes.
+
+        `assigned_url` is the broker that takes the topic over, if that is known.
+        """
         session = self._consumers.pop(consumer_id, None)
         if session is not None:
             self._closed(session)
-            self._put(commands.close_consumer(consumer_id))
+            self._put(commands.close_consumer(consumer_id, assigned_url=assigned_url))
 
     def _closed(self, session: ConsumerSession) -> None:
         """Close a consumer that its client did not close; the client may come back."""

@@ -163,9 +163,9 @@ class ProducerSession:
         self._replaced = True
         self._inbox_wake.set()
 
-    def topic_closed(self) -> None:
-        """See `TopicClient`. The client is told to look up the topic again."""
-        self._outbox.put(encode_command(commands.close_producer(self.producer_id)))
+    def topic_closed(self, assigned_url: str | None = None) -> None:
+        """See `TopicClient`. The client is told to look up the topic again, or where to go."""
+        self._outbox.put(encode_command(commands.close_producer(self.producer_id, assigned_url=assigned_url)))
         self.close()
         self._on_closed(self.producer_id)
 

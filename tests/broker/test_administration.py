@@ -22,7 +22,7 @@ from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
-from tests.support.http import FakeMonitor, request
+from tests.support.http import FakeCluster, FakeMonitor, request
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, now_ms, publish, rooms
 
@@ -212,7 +212,7 @@ def test_a_refused_request_changes_nothing_and_is_never_a_fault_of_ours(
     async def play() -> None:
         async with administrated() as (broker, admin), trio.open_nursery() as nursery:
             (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            application = build_application(admin, FakeMonitor(), MemoryStore())
+            application = build_application(admin, FakeMonitor(), MemoryStore(), FakeCluster())
             server: Address = await nursery.start(serve_http, application, listener)
             for method, path, query, body in requests:
                 before = await records(broker)

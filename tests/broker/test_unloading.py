@@ -42,7 +42,7 @@ class Client:
         self.closed = 0
         self.replaced = 0
 
-    def topic_closed(self) -> None:
+    def topic_closed(self, assigned_url: str | None = None) -> None:
         self.closed += 1
 
     def topic_replaced(self) -> None:

@@ -126,6 +126,34 @@ async def is_closed(stream: trio.abc.Stream) -> bool:
 
 
 @dataclass
+class FakeCluster:
+    """Implements `ClusterService`. It notes what it is asked."""
+
+    asked: list[tuple[str, ...]] = field(default_factory=list)
+    forwarded: list[bool] = field(default_factory=list)
+    failure: Exception | None = None
+
+    async def move(self, name: TopicName, to: str, *, forwarded: bool = False) -> None:
+        await self._note("move", str(name), to, forwarded=forwarded)
+
+    async def unload(self, name: TopicName, *, forwarded: bool = False) -> None:
+        await self._note("unload", str(name), forwarded=forwarded)
+
+    async def drain(self, broker: str, *, forwarded: bool = False) -> None:
+        await self._note("drain", broker, forwarded=forwarded)
+
+    async def undrain(self, broker: str, *, forwarded: bool = False) -> None:
+        await self._note("undrain", broker, forwarded=forwarded)
+
+    async def _note(self, *asked: str, forwarded: bool) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        self.asked.append(asked)
+        self.forwarded.append(forwarded)
+
+
+@dataclass
 class FakeTopics:
     """Implements `TopicService`."""
 

@@ -54,11 +54,20 @@ class BrokerHttp:
         query: Mapping[str, str | int | None],
         *,
         method: str = "GET",
+        content: object = None,
         pushed: bool = False,
     ) -> Iterator[bytes]:
-        """Yield the lines of the answer. If they are `pushed`, any time may pass between two of them."""
+        """Yield the lines of the answer.
+
+        Args:
+            path: the path of the resource.
+            query: the parameters; those that are None are left out.
+            method: what to do with the resource.
+            content: sent as JSON, if it is not None.
+            pushed: whether any time may pass between two lines.
+        """
         given = urlencode({name: value for name, value in query.items() if value is not None})
-        with self._answer(method, f"{path}?{given}" if given else path) as (connection, response):
+        with self._answer(method, f"{path}?{given}" if given else path, content) as (connection, response):
             if response.status not in _OK:
                 raise NotAccepted(_reason(response), response.status)
             # The response still reads from this socket, even when `HTTPConnection` has already dropped it.
@@ -71,7 +80,7 @@ class BrokerHttp:
                 yield line
 
     @contextmanager
-    def _answer(self, method: str, target: str) -> Iterator[tuple[socket.socket, HTTPResponse]]:
+    def _answer(self, method: str, target: str, content: object) -> Iterator[tuple[socket.socket, HTTPResponse]]:
         connection = HTTPConnection(self._host, self._port, timeout=ANSWER_SECONDS_MAX)
         begun = False
         try:
@@ -81,7 +90,10 @@ class BrokerHttp:
                 open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 if hasattr(socket, "TCP_KEEPIDLE"):  # Systems without it use their own interval.
                     open_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-                connection.request(method, target)
+                if content is None:
+                    connection.request(method, target)
+                else:
+                    connection.request(method, target, json.dumps(content), {"Content-Type": "application/json"})
                 with connection.getresponse() as response:
                     begun = True
                     yield open_socket, response

@@ -7,7 +7,7 @@ from broker.addresses import Address
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from storage.metadata.memory import MemoryStore
-from tests.support.http import FakeMonitor, FakeTopics
+from tests.support.http import FakeCluster, FakeMonitor, FakeTopics
 
 
 @pytest.fixture
@@ -18,6 +18,11 @@ def topics() -> FakeTopics:
 @pytest.fixture
 def monitor() -> FakeMonitor:
     return FakeMonitor()
+
+
+@pytest.fixture
+def ownership() -> FakeCluster:
+    return FakeCluster()
 
 
 @pytest.fixture
@@ -35,8 +40,9 @@ async def server(
     topics: FakeTopics,
     monitor: FakeMonitor,
     store: MemoryStore,
+    ownership: FakeCluster,
     listener: trio.SocketListener,
     nursery: trio.Nursery,
 ) -> Address:
-    address: Address = await nursery.start(serve_http, build_application(topics, monitor, store), listener)
+    address: Address = await nursery.start(serve_http, build_application(topics, monitor, store, ownership), listener)
     return address

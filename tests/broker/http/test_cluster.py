@@ -9,12 +9,14 @@ import trio
 from trio.testing import MockClock
 
 from broker.addresses import Address
-from broker.cluster.ownership import claim_key
+from broker.cluster.ownership import BrokerDrains, claim_key
+from broker.handover import NoSuchBroker, NotOwned
 from broker.http import cluster as module
+from broker.peers import FORWARDED, PeerRefused, PeerSilent
 from storage.metadata.memory import MemoryStore
 from tests.broker.cluster.test_overview import claim, join
 from tests.broker.http.test_metadata import Watcher
-from tests.support.http import request
+from tests.support.http import FakeCluster, request
 
 SEGMENT = "segment://public/default/a/0000-ffff-0"
 
@@ -79,3 +81,62 @@ async def test_streams_are_pushed_and_bounded(
         assert refused.status == 503
         assert refused.reason.endswith(".")
         assert (await request(server, "GET", module.PATH)).json["openTransactions"] == 0
+
+
+async def test_changes_are_asked_of_the_cluster(server: Address, ownership: FakeCluster) -> None:
+    """C21: by name, and as Pulsar's tools ask. One that another broker has forwarded says so."""
+    topic, forwarded = "persistent://public/default/a", {FORWARDED: "b-1"}
+    for method, path, content, headers in (
+        ("POST", "/cluster/move", {"topic": topic, "to": "b-2"}, None),
+        ("POST", "/cluster/move", {"topic": topic, "to": "b-2"}, forwarded),
+        ("POST", "/cluster/unload", {"topic": SEGMENT}, forwarded),
+        ("POST", "/cluster/brokers/b-2/drain", None, None),
+        ("DELETE", "/cluster/brokers/b-2/drain", None, forwarded),
+        ("PUT", "/persistent/public/default/a/unload", None, None),
+        ("PUT", "/scalable/public/default/a/unload", None, None),
+    ):
+        body = b"" if content is None else orjson.dumps(content)
+        answer = await request(server, method, f"/admin/v2{path}", body=body, headers=headers)
+        assert answer.status == 204, answer.body
+    assert ownership.asked == [
+        ("move", topic, "b-2"),
+        ("move", topic, "b-2"),
+        ("unload", SEGMENT),
+        ("drain", "b-2"),
+        ("undrain", "b-2"),
+        ("unload", topic),
+        ("unload", "topic://public/default/a"),
+    ]
+    assert ownership.forwarded == [False, True, True, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[]", b"{}", b'{"topic": "persistent://public/default/a"}', b'{"topic": 1, "to": "b"}'),
+        *(b'{"topic": "persistent://public/default/a", "to": ""}', b'{"topic": "a", "to": "b", "more": "c"}'),
+    ],
+)
+async def test_a_wrong_body_is_refused(server: Address, ownership: FakeCluster, content: bytes) -> None:
+    answer = await request(server, "POST", f"{module.PATH}/move", body=content)
+    assert answer.status == 400
+    assert answer.reason.endswith(".")
+    assert ownership.asked == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (NotOwned("Not mine."), 409),
+        (NoSuchBroker("Broker x does not run."), 412),
+        (PeerSilent("Broker x did not answer."), 503),
+        (PeerRefused("The other one's words.", 409), 409),
+        (BrokerDrains("It drains."), 503),
+    ],
+)
+async def test_refusals_have_their_reason(
+    server: Address, ownership: FakeCluster, failure: Exception, status: int
+) -> None:
+    ownership.failure = failure
+    answer = await request(server, "POST", f"{module.PATH}/brokers/x/drain")
+    assert (answer.status, answer.reason) == (status, str(failure))

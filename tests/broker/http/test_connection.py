@@ -35,6 +35,7 @@ from tests.support.any_stream import StreamPair, encrypted_pair, plain_pair
 from tests.support.http import (
     HEALTH,
     LAYOUT,
+    FakeCluster,
     FakeMonitor,
     FakeTopics,
     HttpClientConnection,
@@ -483,7 +484,7 @@ async def test_no_bytes_make_a_connection_fail_or_stay(pieces: list[bytes]) -> N
     stop = trio.Event()
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
-            application = build_application(FakeTopics(), FakeMonitor(), MemoryStore())
+            application = build_application(FakeTopics(), FakeMonitor(), MemoryStore(), FakeCluster())
             server: Address = await nursery.start(partial(serve_http, application, listener, stop=stop))
             client = await trio.open_tcp_stream(server.host, server.port)
             async with client:

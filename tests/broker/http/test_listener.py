@@ -15,7 +15,17 @@ from broker.http.connection import HttpConnection
 from broker.http.listener import STOP_SECONDS_MAX, serve_http
 from broker.listening import Accepted
 from storage.metadata.memory import MemoryStore
-from tests.support.http import HEALTH, LAYOUT, FakeMonitor, FakeTopics, connect, is_closed, read_all, request
+from tests.support.http import (
+    HEALTH,
+    LAYOUT,
+    FakeCluster,
+    FakeMonitor,
+    FakeTopics,
+    connect,
+    is_closed,
+    read_all,
+    request,
+)
 
 
 async def test_the_address_says_the_port_that_was_picked(server: Address, listener: trio.SocketListener) -> None:
@@ -28,7 +38,9 @@ async def test_ipv6_addresses_are_told_too(topics: FakeTopics, monitor: FakeMoni
         listeners = await trio.open_tcp_listeners(0, host="::1")
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
-    server: Address = await nursery.start(serve_http, build_application(topics, monitor, MemoryStore()), listeners[0])
+    server: Address = await nursery.start(
+        serve_http, build_application(topics, monitor, MemoryStore(), FakeCluster()), listeners[0]
+    )
     assert str(server) == f"[::1]:{server.port}"
     assert (await request(server, "GET", HEALTH)).status == 200
 
@@ -57,7 +69,7 @@ async def test_one_connection_too_many_takes_the_place_of_the_client_that_is_wai
 
 async def test_an_evicted_client_gives_its_place_up_at_once() -> None:
     """E12: two connections at the same moment evict two clients, not the same one twice."""
-    application = build_application(FakeTopics(), FakeMonitor(), MemoryStore())
+    application = build_application(FakeTopics(), FakeMonitor(), MemoryStore(), FakeCluster())
     accepted = Accepted(memory_stream_pair()[0], Address("127.0.0.1", 1), Address("127.0.0.1", 2))
     late, early, listening = [HttpConnection(application, accepted) for _ in range(3)]
     places = {late, early, listening}
@@ -122,7 +134,7 @@ class Stoppable:
     def __init__(self, topics: FakeTopics, monitor: FakeMonitor) -> None:
         self.stop = trio.Event()
         self.stopped = trio.Event()
-        self._application = build_application(topics, monitor, MemoryStore())
+        self._application = build_application(topics, monitor, MemoryStore(), FakeCluster())
 
     async def start(self, nursery: trio.Nursery, listener: trio.SocketListener) -> Address:
         address: Address = await nursery.start(self._run, listener)
@@ -254,7 +266,9 @@ async def test_cancelling_ends_everything_at_once(
 ) -> None:
     topics.gate = trio.Event()
     async with trio.open_nursery() as nursery:
-        server: Address = await nursery.start(serve_http, build_application(topics, monitor, MemoryStore()), listener)
+        server: Address = await nursery.start(
+            serve_http, build_application(topics, monitor, MemoryStore(), FakeCluster()), listener
+        )
         idle, busy = await connect(server), await connect(server)
         await busy.stream.send_all(f"GET {LAYOUT} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
         await topics.waiting.wait()

@@ -26,7 +26,7 @@ from storage.metadata.store import (
     SnapshotTaken,
     StoreUnavailable,
 )
-from tests.support.http import FakeMonitor, FakeTopics, connect, request
+from tests.support.http import FakeCluster, FakeMonitor, FakeTopics, connect, request
 
 BASE = "/admin/v2/metadata"
 
@@ -241,7 +241,7 @@ async def test_a_store_that_fails_is_told(
     """A failure before the first record is a refusal; a later one is the last line."""
     store = Failing(scans)
     await fill(store, 1000)
-    server = await nursery.start(serve_http, build_application(topics, monitor, store), listener)
+    server = await nursery.start(serve_http, build_application(topics, monitor, store, FakeCluster()), listener)
     answer = await request(server, "GET", f"{BASE}/records")
     if scans:
         told = lines(answer.body)
@@ -264,7 +264,9 @@ class Snapshotting(MemoryStore):
 async def test_a_snapshot_is_taken_by_stores_that_have_one(
     topics: FakeTopics, monitor: FakeMonitor, listener: trio.SocketListener, nursery: trio.Nursery
 ) -> None:
-    server = await nursery.start(serve_http, build_application(topics, monitor, Snapshotting()), listener)
+    server = await nursery.start(
+        serve_http, build_application(topics, monitor, Snapshotting(), FakeCluster()), listener
+    )
     answer = await request(server, "POST", f"{BASE}/snapshot")
     assert (answer.status, answer.json) == (200, {"sequence": 3, "revision": 2, "size_bytes": 1})
 
@@ -386,7 +388,9 @@ async def test_stopping_ends_a_watch_properly_and_at_once(
     stopped = trio.Event()
 
     async def serve(*, task_status: trio.TaskStatus[Address]) -> None:
-        await serve_http(build_application(topics, monitor, store), listener, stop=stop, task_status=task_status)
+        await serve_http(
+            build_application(topics, monitor, store, FakeCluster()), listener, stop=stop, task_status=task_status
+        )
         stopped.set()
 
     server = await nursery.start(serve)
@@ -412,7 +416,7 @@ async def test_so_many_watch_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WATCHES_MAX", 2)
-    server = await nursery.start(serve_http, build_application(topics, monitor, MemoryStore()), listener)
+    server = await nursery.start(serve_http, build_application(topics, monitor, MemoryStore(), FakeCluster()), listener)
     async with watching(server) as first, watching(server) as second:
         for watcher in (first, second):
             await watcher.line()

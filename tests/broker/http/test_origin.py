@@ -7,7 +7,7 @@ from broker.addresses import Address
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from storage.metadata.memory import MemoryStore
-from tests.support.http import FakeMonitor, FakeTopics, request
+from tests.support.http import FakeCluster, FakeMonitor, FakeTopics, request
 
 PATH = "/admin/v2/scalable/public/default/x"
 
@@ -106,7 +106,7 @@ async def test_names_may_be_added(
     known: bool,
 ) -> None:
     """E12: `--http-hosts`."""
-    application = build_application(topics, monitor, store, hosts=["broker-1.example.", "192.0.2.7"])
+    application = build_application(topics, monitor, store, FakeCluster(), hosts=["broker-1.example.", "192.0.2.7"])
     server = await nursery.start(serve_http, application, listener)
     assert (await request(server, "PUT", PATH, headers={"host": host})).status == (204 if known else 403)
 

@@ -62,7 +62,7 @@ class Producer:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def topic_closed(self) -> None:
+    def topic_closed(self, assigned_url: str | None = None) -> None:
         self.told.append("closed")
 
     def topic_replaced(self) -> None:

@@ -45,7 +45,7 @@ class Producer:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def topic_closed(self) -> None:
+    def topic_closed(self, assigned_url: str | None = None) -> None:
         self.told.append("closed")
 
     def topic_replaced(self) -> None:
@@ -99,7 +99,7 @@ async def test_a_client_that_comes_back_at_once_does_not_revive_a_deleted_topic(
     name = await broker.segment(TOPIC, 0)
 
     class Returning(Producer):
-        def topic_closed(self) -> None:
+        def topic_closed(self, assigned_url: str | None = None) -> None:
             super().topic_closed()
             nursery.start_soon(self.come_back)
 

@@ -51,7 +51,7 @@ class Client:
         self.follows_layout = follows_layout
         self.told: list[str] = []
 
-    def topic_closed(self) -> None:
+    def topic_closed(self, assigned_url: str | None = None) -> None:
         self.told.append("closed")
 
     def topic_replaced(self) -> None:

@@ -67,7 +67,7 @@ async def test_a_subscription_with_consumers_is_deleted_by_force_alone(broker: R
     class Client:
         follows_layout = True
 
-        def topic_closed(self) -> None:
+        def topic_closed(self, assigned_url: str | None = None) -> None:
             told.append("closed")
 
     topic.clients.add_consumer(consumer, Client())

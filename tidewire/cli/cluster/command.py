@@ -7,6 +7,7 @@ broker over HTTP. Any broker of the cluster answers for all of them.
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import quote
 
 import typer
 
@@ -15,7 +16,9 @@ from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, while_
 if TYPE_CHECKING:
     from tidewire.cli.cluster.folder import Cluster, ClusterFolder
 
-app: Final = typer.Typer(help="Run several brokers as one cluster on this machine, and watch it.", no_args_is_help=True)
+app: Final = typer.Typer(
+    help="Run several brokers as one cluster on this machine. Watch and steer any cluster.", no_args_is_help=True
+)
 
 COMMAND: Final = "tidewire cluster"
 BROKERS_DEFAULT: Final = 3
@@ -36,6 +39,7 @@ Http = Annotated[
         f"--data-dir, else {HTTP_DEFAULT})."
     ),
 ]
+Broker = Annotated[str, typer.Argument(help="The broker's id, from `tidewire cluster status`.", show_default=False)]
 DATA_DIR_DEFAULT: Final = Path("data")
 
 
@@ -128,6 +132,80 @@ def status(
             shown.print_lines(views)
         else:
             shown.print_tables(views, live=watch)
+
+
+@app.command("move")
+def move(
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="segment://..., persistent://..., or topic://... for all its segments.", show_default=False
+        ),
+    ],
+    broker: Annotated[str, typer.Argument(help="The id of the broker that should own it.", show_default=False)],
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
+) -> None:
+    """Hand a topic over to another broker. Its clients follow by themselves."""
+    _ask(data_dir, http, "POST", "/move", {"topic": topic, "to": broker})
+    typer.echo(f"moved {topic} to {broker}")
+
+
+@app.command("unload")
+def unload(
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="segment://..., persistent://..., or topic://... for all its segments.", show_default=False
+        ),
+    ],
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
+) -> None:
+    """Let the owner of a topic release it. The next client that needs it decides where it goes."""
+    _ask(data_dir, http, "POST", "/unload", {"topic": topic})
+    typer.echo(f"unloaded {topic}")
+
+
+@app.command("drain")
+def drain(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
+    """Let a broker hand over everything that it owns, and take nothing new. Then it can be stopped."""
+    _ask(data_dir, http, "POST", f"/brokers/{quote(broker, safe='')}/drain")
+    typer.echo(f"drained {broker}")
+
+
+@app.command("undrain")
+def undrain(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
+    """Let a drained broker take topics again. A restart does the same."""
+    _ask(data_dir, http, "DELETE", f"/brokers/{quote(broker, safe='')}/drain")
+    typer.echo(f"{broker} takes topics again")
+
+
+@app.command("kill")
+def kill(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT) -> None:
+    """Kill a broker of this machine as a crash would (kill -9), to see what the others do."""
+    with one_sentence(COMMAND):
+        from tidewire.cli.cluster.killing import kill_broker
+
+        typer.echo(f"killed {broker}, which had the pid {kill_broker(data_dir.absolute(), broker)}")
+
+
+def _ask(data_dir: Path, http: str | None, method: str, path: str, content: object = None) -> None:
+    """Ask the first broker that answers."""
+    with one_sentence(COMMAND):
+        from tidewire.cli.administration import NotAnswered
+        from tidewire.cli.broker_http import BrokerHttp
+
+        addresses = _addresses(data_dir, http)
+        for number, address in enumerate(addresses, 1):
+            try:
+                for _line in BrokerHttp(address).lines("/admin/v2/cluster" + path, {}, method=method, content=content):
+                    pass
+            except NotAnswered:
+                if number == len(addresses):
+                    raise
+            else:
+                return
 
 
 def _planned(

@@ -7,9 +7,11 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from tests.tidewire.cli.cluster.conftest import ANY, ClusterCommand, is_running, states
 from tidewire import connect
@@ -144,3 +146,50 @@ def test_one_broker_needs_no_etcd_and_its_store_is_kept(made: Callable[[str], Cl
     assert "--metadata etcd" in cluster.complaint("start", "--brokers", "2", status=2)
     assert "later starts" in cluster.complaint("start", "--pulsar", "127.0.0.1:7000", status=2)
     assert states(cluster.status()) == {"broker-1": "running"}
+
+
+def test_topics_are_moved_and_brokers_drained_and_killed(made: Callable[[str], ClusterCommand]) -> None:
+    """C7, C21, E17: by any broker, whoever owns the topic. Its client goes on meanwhile."""
+    cluster = made("data")
+    cluster.well("start", "--brokers", "3", "--metadata", "etcd", *ANY)
+    urls = ",".join(addresses["pulsar"] for addresses in cluster.addresses().values())
+    topics = [f"persistent://public/default/{number}" for number in range(6)]
+
+    def owned() -> dict[str, int]:
+        return {broker["broker"]: broker["claims"]["topics"] for broker in cluster.status()["brokers"]}
+
+    async def story() -> None:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(connect(f"pulsar://{urls}", reconnect_seconds_max=0.2))
+            producers = [await stack.enter_async_context(client.producer(topic)) for topic in topics]
+
+            async def send(text: bytes) -> None:
+                for producer in producers:
+                    await producer.send(text)
+
+            await send(b"0")
+            for number, broker in enumerate(BROKERS, 1):
+                for topic in topics:
+                    said = await anyio.to_thread.run_sync(cluster.well, "move", topic, broker)
+                    assert said == f"moved {topic} to {broker}\n"
+                await send(b"%d" % number)
+                assert owned() == {**dict.fromkeys(BROKERS, 0), broker: len(topics)}
+            assert await anyio.to_thread.run_sync(cluster.well, "drain", "broker-3") == "drained broker-3\n"
+            await send(b"4")
+            assert (owned()["broker-3"], states(cluster.status())["broker-3"]) == (0, "draining")
+            assert "is draining" in cluster.complaint("move", topics[0], "broker-3")
+            cluster.well("undrain", "broker-3")
+            cluster.well("unload", topics[0])
+            killed = f"killed broker-1, which had the pid {cluster.pids()['broker-1']}\n"
+            assert cluster.well("kill", "broker-1") == killed
+            assert "runs on this machine" in cluster.complaint("kill", "broker-1")
+            await send(b"5")
+            for topic in topics:
+                consumer = await stack.enter_async_context(client.consumer(topic, "s"))
+                assert [(await consumer.receive()).value for _ in range(6)] == [b"%d" % number for number in range(6)]
+
+    anyio.run(story)
+    assert "These brokers take topics: broker-2, broker-3." in cluster.complaint("move", topics[0], "broker-9")
+    assert "nothing://x" in cluster.complaint("move", "nothing://x", "broker-2")
+    assert "does not exist" in cluster.complaint("move", "topic://public/default/none", "broker-2")
+    assert "does not run" in cluster.complaint("drain", "broker-9")

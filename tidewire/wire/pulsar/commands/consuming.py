@@ -169,9 +169,16 @@ def unsubscribe(consumer_id: int, request_id: int, *, force: bool = False) -> pb
     return pb.BaseCommand(type=_Type.UNSUBSCRIBE, unsubscribe=content)
 
 
-def close_consumer(consumer_id: int, request_id: int = NO_REQUEST) -> pb.BaseCommand:
-    """From the client, a request. From the broker, without a request id, the news that the consumer is closed."""
-    content = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
+def close_consumer(
+    consumer_id: int, request_id: int = NO_REQUEST, *, assigned_url: str | None = None
+) -> pb.BaseCommand:
+    """From the client, a request. From the broker, without a request id, the news that the consumer is closed.
+
+    `assigned_url` is where the consumer should connect next; None lets it look the topic up.
+    """
+    content = pb.CommandCloseConsumer(
+        consumer_id=consumer_id, request_id=request_id, assigned_broker_service_url=assigned_url
+    )
     return pb.BaseCommand(type=_Type.CLOSE_CONSUMER, close_consumer=content)
 
 

@@ -112,7 +112,14 @@ def send_error(producer_id: int, sequence_id: int, code: pb.ServerError, message
     return pb.BaseCommand(type=_Type.SEND_ERROR, send_error=content)
 
 
-def close_producer(producer_id: int, request_id: int = NO_REQUEST) -> pb.BaseCommand:
-    """From the client, a request. From the broker, without a request id, the news that the producer is closed."""
-    content = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
+def close_producer(
+    producer_id: int, request_id: int = NO_REQUEST, *, assigned_url: str | None = None
+) -> pb.BaseCommand:
+    """From the client, a request. From the broker, without a request id, the news that the producer is closed.
+
+    `assigned_url` is where the producer should connect next; None lets it look the topic up.
+    """
+    content = pb.CommandCloseProducer(
+        producer_id=producer_id, request_id=request_id, assigned_broker_service_url=assigned_url
+    )
     return pb.BaseCommand(type=_Type.CLOSE_PRODUCER, close_producer=content)

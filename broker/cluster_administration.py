@@ -1,0 +1,108 @@
+"""What an administrator may ask any broker of a cluster: to move or unload a topic, or to drain a broker.
+
+The broker that has to act may be another one. Then the request goes there, once (`peers`).
+"""
+
+from collections.abc import Sequence
+
+from broker.cluster.assignments import Assignments, Why
+from broker.cluster.members import Members
+from broker.cluster.ownership import ClaimUnreadable, OwnedElsewhere, claim_key, owner_in
+from broker.handover import HandOver, member_that_takes
+from broker.layouts.legacy import segment_topic
+from broker.layouts.store import Layouts
+from broker.names import Domain, TopicName
+from broker.peers import Peers
+from broker.topic_existence import TopicExistence
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore
+
+PATH = "/admin/v2/cluster"
+
+
+class ClusterAdministration:
+    """Implements `ClusterService`."""
+
+    def __init__(
+        self,
+        handover: HandOver,
+        layouts: Layouts,
+        members: Members,
+        assignments: Assignments,
+        peers: Peers,
+        metadata: MetadataStore,
+        *,
+        me: str,
+    ) -> None:
+        """Set up; `me` is the id of this broker."""
+        self._handover = handover
+        self._layouts = layouts
+        self._existence = TopicExistence(layouts)
+        self._members = members
+        self._assignments = assignments
+        self._peers = peers
+        self._metadata = metadata
+        self._me = me
+
+    async def move(self, name: TopicName, to: str, *, forwarded: bool = False) -> None:
+        """See `ClusterService`."""
+        member_that_takes(self._members, to)
+        for part in await self._parts(name):
+            owner = await self._owner(part)
+            if owner is None:
+                await self._existence.require_made(part)
+                await self._assign_unowned(part, to)
+            elif owner == self._me:
+                await self._handover.move(part, to)
+            else:
+                await self._forward(owner, "POST", "/move", {"topic": str(part), "to": to}, forwarded=forwarded)
+
+    async def unload(self, name: TopicName, *, forwarded: bool = False) -> None:
+        """See `ClusterService`."""
+        for part in await self._parts(name):
+            owner = await self._owner(part)
+            if owner == self._me:
+                await self._handover.unload(part)
+            elif owner is not None:
+                await self._forward(owner, "POST", "/unload", {"topic": str(part)}, forwarded=forwarded)
+
+    async def drain(self, broker: str, *, forwarded: bool = False) -> None:
+        """See `ClusterService`."""
+        if broker == self._me:
+            await self._handover.drain()
+        else:
+            await self._forward(broker, "POST", f"/brokers/{broker}/drain", None, forwarded=forwarded)
+
+    async def undrain(self, broker: str, *, forwarded: bool = False) -> None:
+        """See `ClusterService`."""
+        if broker == self._me:
+            await self._handover.undrain()
+        else:
+            await self._forward(broker, "DELETE", f"/brokers/{broker}/drain", None, forwarded=forwarded)
+
+    async def _parts(self, name: TopicName) -> Sequence[TopicName]:
+        """Return the names that have an owner: a scalable topic's segments, or the topic itself."""
+        if name.domain is not Domain.TOPIC:
+            return [name]
+        layout = await self._layouts.get(name)
+        return [segment_topic(name, segment) for segment in layout.segments.values()]
+
+    async def _owner(self, name: TopicName) -> str | None:
+        claim = await self._metadata.get(claim_key(str(name)))
+        if claim is None:
+            return None
+        try:
+            return owner_in(claim).broker_id
+        except ClaimUnreadable as damaged:
+            raise OwnedElsewhere(f"The claim of {name} is damaged, so nobody can tell who owns it.") from damaged
+
+    async def _assign_unowned(self, name: TopicName, to: str) -> None:
+        unowned = Check(claim_key(str(name)), ABSENT)
+        try:
+            await self._assignments.assign(str(name), to, Why.MOVE, condition=unowned)
+        except Conflict as claimed:
+            raise OwnedElsewhere(f"A broker has just taken {name}. Move it again.") from claimed
+
+    async def _forward(self, broker: str, method: str, path: str, content: object, *, forwarded: bool) -> None:
+        if forwarded:
+            raise OwnedElsewhere(f"This is for broker {broker}, and {self._me} does not ask a third one. Try again.")
+        await self._peers.request(broker, method, PATH + path, content)

@@ -1,0 +1,117 @@
+"""Requests from this broker to other brokers of its cluster, over their HTTP listeners.
+
+Each request has its own connection. It says that another broker sends it (FORWARDED), so the other broker does the work
+itself or refuses: no request goes in a circle.
+"""
+
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+import h11
+import orjson
+import trio
+
+from broker.cluster.members import Members
+from broker.errors import BrokerError
+
+FORWARDED: Final = "tidewire-forwarded"
+"""The header that names the broker which sends a request on behalf of a client."""
+CONNECT_SECONDS_MAX: Final = 2.0
+ANSWER_SECONDS_MAX: Final = 60.0
+"""How long another broker may take. To drain one takes as long as its topics take."""
+ANSWER_BYTES_MAX: Final = 1024 * 1024
+
+_RECEIVE_BYTES: Final = 64 * 1024
+_REFUSED: Final = 400
+
+
+class PeerSilent(BrokerError):
+    """Another broker did not answer. It may have done what it was asked."""
+
+
+class PeerRefused(BrokerError):
+    """Another broker refused a request; the text is its reason."""
+
+    def __init__(self, reason: str, status_code: int) -> None:
+        super().__init__(reason)
+        self.status_code = status_code
+
+
+class _Answer(NamedTuple):
+    status_code: int
+    body: bytes
+
+
+class Peers:
+    """The other brokers, as `members` knows them."""
+
+    def __init__(self, members: Members, *, me: str) -> None:
+        """Set up; `me` is the id of this broker."""
+        self._members = members
+        self._me = me
+
+    async def request(self, broker: str, method: str, target: str, content: object = None) -> None:
+        """Ask the broker with this id, with `content` as JSON. Return when it has done what it was asked.
+
+        Raises:
+            PeerSilent: it did not answer, or it does not run.
+            PeerRefused: it refused.
+        """
+        member = self._members.live.get(broker)
+        if member is None or member.http_url is None:
+            raise PeerSilent(f"Broker {broker} does not run, or its address is unknown. Try again in a moment.")
+        try:
+            with trio.fail_after(ANSWER_SECONDS_MAX):
+                answer = await self._exchange(member.http_url, method, target, orjson.dumps(content))
+        except (OSError, trio.TooSlowError, trio.BrokenResourceError, h11.RemoteProtocolError) as failure:
+            reason = str(failure) or "it took too long"
+            raise PeerSilent(
+                f"Broker {broker} at {member.http_url} did not answer: {reason}. Try again in a moment."
+            ) from failure
+        if answer.status_code >= _REFUSED:
+            raise PeerRefused(_reason(broker, answer), answer.status_code)
+
+    async def _exchange(self, url: str, method: str, target: str, body: bytes) -> _Answer:
+        parts = urlsplit(url)
+        assert parts.hostname is not None, "a registration has a whole URL"
+        with trio.fail_after(CONNECT_SECONDS_MAX):
+            stream = await trio.open_tcp_stream(parts.hostname, parts.port or 80)
+        async with stream:
+            connection = h11.Connection(h11.CLIENT)
+            headers = [
+                ("host", parts.netloc),
+                ("content-type", "application/json"),
+                ("content-length", str(len(body))),
+                (FORWARDED, self._me),
+                ("connection", "close"),
+            ]
+            head = connection.send(h11.Request(method=method, target=target, headers=headers))
+            data = connection.send(h11.Data(data=body))
+            end = connection.send(h11.EndOfMessage())
+            await stream.send_all(b"".join(filter(None, (head, data, end))))
+            return await _read(connection, stream)
+
+
+async def _read(connection: h11.Connection, stream: trio.SocketStream) -> _Answer:
+    status_code, body = 0, b""
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(bytes(await stream.receive_some(_RECEIVE_BYTES)))
+        elif isinstance(event, h11.Response):
+            status_code = event.status_code
+        elif isinstance(event, h11.Data):
+            body += bytes(event.data)
+            if len(body) > ANSWER_BYTES_MAX:
+                raise h11.RemoteProtocolError("its answer is too long")
+        elif isinstance(event, h11.EndOfMessage):
+            return _Answer(status_code, body)
+        elif isinstance(event, h11.ConnectionClosed):
+            raise h11.RemoteProtocolError("it closed the connection")
+
+
+def _reason(broker: str, answer: _Answer) -> str:
+    try:
+        return str(orjson.loads(answer.body)["reason"])
+    except (KeyError, TypeError, ValueError):
+        return f"Broker {broker} answered with the status {answer.status_code}. Its log may say why."

@@ -1,0 +1,221 @@
+"""Topics that move from one living broker to another, on one metadata store and one simulated disk."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.cluster.assignments import ASSIGNMENTS, Why
+from broker.cluster.locating import At, Here
+from broker.cluster.members import DRAINING
+from broker.cluster.ownership import BrokerDrains
+from broker.handover import TAKE_SECONDS_MAX, NoSuchBroker, NotOwned
+from broker.names import TopicName
+from dispatch.subscription import Acknowledgement
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import MetadataStore, Op, Put, StoreFull, starting_with
+from storage.ranges import EntryAck
+from storage.writer import Writer
+from tests.support.disk import SimulatedFiles
+from tests.support.outlet import recording_consumer
+from tests.support.rooms import TOPIC, Rooms, payloads, publish, rooms, subscribe, visible
+from tests.support.steered_store import SteeredStore
+from txn.states import EndAction
+
+PLAIN = TopicName.parse("persistent://public/default/plain")
+
+
+@dataclass
+class Client:
+    """A producer or consumer that records what it is told."""
+
+    name: str = "p"
+    follows_layout: bool = True
+    sent_to: list[str | None] = field(default_factory=list)
+
+    def topic_closed(self, assigned_url: str | None = None) -> None:
+        self.sent_to.append(assigned_url)
+
+    def topic_replaced(self) -> None:
+        raise AssertionError("no segment is replaced")
+
+
+async def alive(_writer: Writer) -> bool:
+    return True
+
+
+@asynccontextmanager
+async def brokers(store: MetadataStore, *names: str) -> AsyncIterator[list[Rooms]]:
+    """Run registered brokers on one disk, which take what is handed over to them."""
+    files = SimulatedFiles(seed=3)
+
+    async def run(name: str, stop: trio.Event, *, task_status: trio.TaskStatus[Rooms]) -> None:
+        async with (
+            rooms(store, files.process(), broker_id=name, is_alive=alive) as broker,
+            trio.open_nursery() as tasks,
+        ):
+            await broker.register()
+            tasks.start_soon(broker.handover.run)
+            task_status.started(broker)
+            await stop.wait()
+            tasks.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+        made = [await nursery.start(run, name, stop) for name in names]
+        await wait_all_tasks_blocked()
+        yield made
+        stop.set()
+
+
+async def assignments(store: MetadataStore) -> list[str]:
+    return [record.key for record in await store.scan(*starting_with(ASSIGNMENTS))]
+
+
+async def test_a_moved_topic_is_taken_with_everything_in_it() -> None:
+    """C7, E13: messages, cursors, open transactions and their acknowledgements go on at the next owner."""
+    store = MemoryStore()
+    async with brokers(store, "one", "two") as (one, two):
+        await one.controller.create_topic(TOPIC, 1, {})
+        await subscribe(one, "s")
+        name = await one.segment(TOPIC, 0)
+        topic = await one.topics.get(name)
+        for value in (b"a", b"b", b"c"):
+            await publish(topic, value)
+        committed, aborted = [await one.coordinator.new_transaction(0, 60_000) for _ in range(2)]
+        first, second, _third = await visible(topic)
+        consumer, outlet = recording_consumer()
+        topic.subscriptions["s"].add_consumer(consumer)
+        topic.subscriptions["s"].flow(consumer, 1)
+        await wait_all_tasks_blocked()
+        assert outlet.positions == [first.position]
+        topic.subscriptions["s"].acknowledge([Acknowledgement(first.position)])
+        topic.subscriptions["s"].remove_consumer(consumer)
+        await topic.acknowledge_in_transaction(topic.subscriptions["s"], committed, [EntryAck(second.position)])
+        await publish(topic, b"committed", committed)
+        await publish(topic, b"aborted", aborted)
+        clients = Client("p"), Client("q")
+        for client in clients:
+            topic.add_producer(client)
+
+        await one.handover.move(name, "two")
+        await wait_all_tasks_blocked()
+
+        assert [client.sent_to for client in clients] == [["pulsar://two:6650"]] * 2
+        assert two.opened == [name]
+        assert await assignments(store) == []
+        assert await one.locator.locate(name, authoritative=False) == At("pulsar://two:6650")
+        assert await two.locator.locate(name, authoritative=False) == Here()
+        await two.coordinator.end(committed, EndAction.COMMIT)
+        await two.coordinator.end(aborted, EndAction.ABORT)
+        await wait_all_tasks_blocked()
+        moved = await two.topics.get(name)
+        assert await payloads(moved) == [b"a", b"b", b"c", b"committed"]
+        consumer, outlet = recording_consumer()
+        moved.subscriptions["s"].add_consumer(consumer)
+        moved.subscriptions["s"].flow(consumer, 10)
+        await wait_all_tasks_blocked()
+        entries = {entry.position: entry.payload for entry in await visible(moved)}
+        assert [entries[position] for position in outlet.positions] == [b"c", b"committed"]
+        await publish(moved, b"after")
+        # Back again: the first owner is a new owner like any other.
+        await two.handover.move(name, "one")
+        await wait_all_tasks_blocked()
+        assert (await payloads(await one.topics.get(name)))[-2:] == [b"committed", b"after"]
+
+
+async def test_what_cannot_be_moved_stays() -> None:
+    """E13: a wrong broker, a topic of somebody else, and a store without space change nothing."""
+    store = SteeredStore()
+    async with brokers(store, "one", "two") as (one, two):
+        topic = await one.topics.get(PLAIN)
+        client = Client()
+        topic.add_producer(client)
+        with pytest.raises(NoSuchBroker, match="take topics: one, two"):
+            await one.handover.move(PLAIN, "three")
+        for move in (two.handover.move(PLAIN, "one"), two.handover.unload(PLAIN)):
+            with pytest.raises(NotOwned, match="two does not own"):
+                await move
+        await one.handover.move(PLAIN, "one")
+
+        async def full(ops: Sequence[Op]) -> None:
+            if any(isinstance(op, Put) and op.key.startswith(ASSIGNMENTS) for op in ops):
+                raise StoreFull("no space")
+
+        store.before = full
+        with pytest.raises(StoreFull):
+            await one.handover.move(PLAIN, "two")
+        await publish(topic, b"goes on")
+        assert client.sent_to == []
+        assert two.opened == []
+
+
+async def test_an_unloaded_topic_is_placed_by_the_next_lookup() -> None:
+    async with brokers(MemoryStore(), "one", "two") as (one, _two):
+        topic = await one.topics.get(PLAIN)
+        client = Client()
+        topic.add_producer(client)
+        await one.handover.unload(PLAIN)
+        assert client.sent_to == [None]
+        assert one.topics.owned == ()
+        assert isinstance(await one.topics.get(PLAIN), type(topic))
+
+
+async def test_a_drained_broker_owns_nothing_and_takes_nothing() -> None:
+    """C21, E17: lookups name the others, also for new topics. Once it takes topics again, it gets some."""
+    store = MemoryStore()
+    async with brokers(store, "one", "two", "three") as (one, two, three):
+        names = [TopicName.parse(f"persistent://public/default/{number}") for number in range(20)]
+        for name in names:
+            await publish(await one.topics.get(name), str(name).encode())
+        await one.control()
+        await one.handover.drain()
+        await wait_all_tasks_blocked()
+        assert one.topics.owned == ()
+        assert one.elections.held == ()
+        taken = [set(broker.topics.owned) for broker in (two, three)]
+        assert set.union(*taken) == set(names)
+        assert all(taken), "each of the others got some"
+        assert await assignments(store) == []
+        for name in names:
+            owner = two if name in taken[0] else three
+            assert await payloads(await owner.topics.get(name)) == [str(name).encode()]
+            assert await one.locator.locate(name, authoritative=True) == At(
+                f"pulsar://{owner.foundation.settings.broker_id}:6650"
+            )
+        with pytest.raises(BrokerDrains):
+            await one.topics.get(PLAIN)
+        with pytest.raises(NoSuchBroker, match="is draining"):
+            await two.handover.move(next(iter(taken[0])), "one")
+        await one.handover.drain()
+        await one.handover.undrain()
+        await one.handover.undrain()
+        await wait_all_tasks_blocked()
+        await publish(await one.topics.get(PLAIN), b"again")
+
+
+async def test_the_last_broker_is_not_drained() -> None:
+    """C21: nobody could serve its topics, also if the others are registered but drain."""
+    store = MemoryStore()
+    async with brokers(store, "one", "two") as (one, two):
+        await two.handover.drain()
+        await wait_all_tasks_blocked()
+        with pytest.raises(NoSuchBroker, match="Start another broker"):
+            await one.handover.drain()
+        assert [record.key for record in await store.scan(*starting_with(DRAINING))] == [DRAINING + "two"]
+        await one.topics.get(PLAIN)
+
+
+async def test_a_topic_that_is_never_released_is_given_up(autojump_clock: MockClock) -> None:
+    """E8: the owner that assigned it hangs. The next broker does not wait for it for ever."""
+    store = MemoryStore()
+    async with brokers(store, "one", "two") as (one, two):
+        topic = await one.topics.get(PLAIN)
+        await one.assignments.assign(str(PLAIN), "two", Why.MOVE, condition=topic.claim)
+        await trio.sleep(2 * TAKE_SECONDS_MAX)
+        assert two.opened == []
+        assert two.topics.owned == ()
+        assert await payloads(topic) == []

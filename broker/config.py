@@ -47,6 +47,9 @@ _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 _GIB: Final = 1024 * _MIB
 
+CLIENT_MEMORY_BYTES_MIN: Final = 16 * _MIB
+"""The least memory with which a broker serves clients."""
+
 
 class ConfigurationError(StartError):
     """The operator's settings cannot be used. Each problem is one sentence that says what to change."""
@@ -140,9 +143,12 @@ class BrokerSettings(BaseSettings):
     message_bytes_max: ByteSize = Field(ByteSize(5 * _MIB), ge=_KIB, le=5 * _MIB)
     """The largest message, or batch of messages, that a producer may send. Clients learn it when they connect."""
 
+    processes: int = Field(1, ge=1, le=64)
+    """Brokers that one command runs on this machine as a cluster, with one address for clients to begin at. They share
+    `connections_max` and `client_memory_bytes_max`."""
     connections_max: int = Field(10_000, ge=1, le=1_000_000)
     """Most connections of Pulsar clients at a time; further ones are refused. The limit on open files may lower it."""
-    client_memory_bytes_max: ByteSize = Field(ByteSize(512 * _MIB), ge=16 * _MIB, le=1024 * _GIB)
+    client_memory_bytes_max: ByteSize = Field(ByteSize(512 * _MIB), ge=CLIENT_MEMORY_BYTES_MIN, le=1024 * _GIB)
     """Memory for bytes received and not yet stored, and for bytes that clients have not read; half for each.
     At the bound, clients that hold much of it wait."""
 
@@ -184,6 +190,16 @@ class BrokerSettings(BaseSettings):
         if (self.retention_minutes == 0) != (self.retention_megabytes == 0):
             raise PydanticCustomError(
                 "retention", "If one of retention_minutes and retention_megabytes is 0, both must be 0."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _several_processes_share_a_store(self) -> "BrokerSettings":
+        if self.processes > 1 and self.metadata == EMBEDDED:
+            raise PydanticCustomError(
+                "processes",
+                "Several processes need their metadata in etcd for now. Give --metadata etcd://HOST:PORT, or "
+                "--processes 1.",
             )
         return self
 

@@ -19,7 +19,7 @@ from broker.entry_codecs import EntryCodecs
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.http.refusals import refusal
-from broker.listening import open_listener
+from broker.listening import adopt_listener, open_listener
 from broker.pulsar.entry_codec import PulsarEntryCodec
 from broker.pulsar.listener import PulsarServices, serve_pulsar
 from storage.entry import EntryFormat
@@ -35,13 +35,31 @@ class Ready(NamedTuple):
     http: Address
 
 
+class Shared(NamedTuple):
+    """Descriptors of listening sockets that several brokers of this machine share.
+
+    Each connection goes to one of them. So a stopped broker gets none. Clients begin here, and are then told the
+    owner's own address.
+    """
+
+    pulsar: int
+    http: int
+
+
 class FrontEnds:
     """See the module's docstring."""
 
-    def __init__(self, settings: BrokerSettings, pulsar: trio.SocketListener, http: trio.SocketListener) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        pulsar: trio.SocketListener,
+        http: trio.SocketListener,
+        shared: tuple[trio.SocketListener, trio.SocketListener] | None,
+    ) -> None:
         self._settings = settings
         self._pulsar = pulsar
         self._http = http
+        self._shared = shared
         self._bound = Address(*pulsar.socket.getsockname()[:2])
 
     @property
@@ -68,10 +86,14 @@ class FrontEnds:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_pulsar, _again(self._pulsar), PulsarServices.of(broker), self._advertised)
             http = await nursery.start(serve_http, application, _again(self._http))
+            if self._shared is not None:
+                pulsar_too, http_too = self._shared
+                nursery.start_soon(serve_pulsar, _again(pulsar_too), PulsarServices.of(broker), self._advertised)
+                await nursery.start(serve_http, application, _again(http_too))
             task_status.started(Ready(self._bound, http))
 
     async def turn_away(self) -> None:
-        """Refuse every client until cancelled."""
+        """Refuse every client of this broker's own address until cancelled. Others may serve a shared address."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_close_connections, _again(self._pulsar))
             nursery.start_soon(serve_http, _refuse_http, _again(self._http))
@@ -81,8 +103,8 @@ class FrontEnds:
 
 
 @asynccontextmanager
-async def open_front_ends(settings: BrokerSettings) -> AsyncIterator[FrontEnds]:
-    """Open the listening sockets for the length of the context.
+async def open_front_ends(settings: BrokerSettings, shared: Shared | None = None) -> AsyncIterator[FrontEnds]:
+    """Open the listening sockets for the length of the context, and take over those that are `shared`.
 
     Raises:
         ListenerError: the broker cannot listen on an address.
@@ -92,7 +114,12 @@ async def open_front_ends(settings: BrokerSettings) -> AsyncIterator[FrontEnds]:
         stack.push_async_callback(pulsar.aclose)
         http = await open_listener(settings.http)
         stack.push_async_callback(http.aclose)
-        yield FrontEnds(settings, pulsar, http)
+        too = None
+        if shared is not None:
+            too = adopt_listener(shared.pulsar), adopt_listener(shared.http)
+            for listener in too:
+                stack.push_async_callback(listener.aclose)
+        yield FrontEnds(settings, pulsar, http, too)
 
 
 async def _refuse_http(scope: Scope, receive: Receive, send: Send) -> None:

@@ -48,6 +48,11 @@ async def open_listener(address: Address) -> trio.SocketListener:
     return first
 
 
+def adopt_listener(descriptor: int) -> trio.SocketListener:
+    """Take over a listening socket that this process has inherited. Several processes may accept on it."""
+    return trio.SocketListener(trio.socket.from_stdlib_socket(socket.socket(fileno=descriptor)))
+
+
 class Accepted(NamedTuple):
     """A client's connection, for a front end to serve."""
 

@@ -19,7 +19,7 @@ from broker.budgets import Budgets
 from broker.cluster.absences import Absences
 from broker.config import BrokerSettings
 from broker.descriptors import connections_possible
-from broker.front_ends import ENTRY_CODECS, Ready, open_front_ends
+from broker.front_ends import ENTRY_CODECS, Ready, Shared, open_front_ends
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import open_metadata
 from broker.metadata_sessions import serve_sessions
@@ -45,6 +45,7 @@ async def serve(
     stop: trio.Event,
     *,
     loop: LoopMonitor | None = None,
+    shared: Shared | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until `stop` is set. It reports as started once it accepts connections.
@@ -52,7 +53,8 @@ async def serve(
     A stop writes the cursors. A cancellation is like a kill: nothing acknowledged to a client is lost, but messages
     that were acknowledged in the last moment may be redelivered.
 
-    `loop` measures the event loop for `/metrics`. The caller starts it once only the broker uses the loop.
+    `loop` measures the event loop for `/metrics`. The caller starts it once only the broker uses the loop. `shared` are
+    inherited sockets that the broker serves besides its own.
 
     Raises:
         TooFewDescriptors: the process may not open enough files.
@@ -65,7 +67,7 @@ async def serve(
     """
     connections_max = min(settings.connections_max, connections_possible())
     async with AsyncExitStack() as stack:
-        front_ends = await stack.enter_async_context(open_front_ends(settings))
+        front_ends = await stack.enter_async_context(open_front_ends(settings, shared))
         files = DiskFiles()
         await files.run(require_local_folders, settings)
         metadata = await stack.enter_async_context(open_metadata(settings, files))

@@ -67,7 +67,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "retention_minutes": "7", "retention_megabytes": "-1",
         "segment_retention_seconds": "5", "auto_scale": "false", "deduplication": "true",
         "consumer_session_grace_seconds": "0.5", "http_hosts": "b7.example, ::1",
-        "connections_max": "7", "client_memory_bytes_max": "16MiB",
+        "connections_max": "7", "client_memory_bytes_max": "16MiB", "processes": "3",
     }  # fmt: skip
     assert texts.keys() == BrokerSettings.model_fields.keys()
     expected = {
@@ -82,6 +82,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "retention_minutes": 7, "retention_megabytes": -1,
         "auto_scale": False, "deduplication": True, "consumer_session_grace_seconds": 0.5,
         "http_hosts": ("b7.example", "::1"), "connections_max": 7, "client_memory_bytes_max": 16 << 20,
+        "processes": 3,
     }  # fmt: skip
 
     def values(settings: BrokerSettings) -> dict[str, object]:
@@ -223,3 +224,11 @@ def test_settings_do_not_change() -> None:
     settings = load_settings({})
     with pytest.raises(ValueError, match="frozen"):
         settings.broker_id = "other"
+
+
+def test_several_processes_need_a_store_that_they_share() -> None:
+    """C23: the embedded store serves one broker so far. A sentence says so, wherever the number came from."""
+    (sentence,) = problems({"processes": 2})
+    assert "--metadata etcd://" in sentence
+    assert load_settings({"processes": 2, "metadata": "etcd://127.0.0.1:2379"}).processes == 2
+    assert load_settings({"processes": 1}).processes == 1

@@ -1,5 +1,7 @@
 """`tidewire broker`: run one broker until a signal stops it.
 
+With `--processes N` it runs N brokers (`supervisor`), and says the same as one.
+
 The broker prints `ready pulsar=HOST:PORT http=HOST:PORT data=DIR` on standard output when it accepts connections.
 Everything else goes to standard error. SIGTERM and SIGINT stop it cleanly within 5 s, whatever its load. An operator's
 mistake gets one message and exit status 2.
@@ -22,7 +24,8 @@ from tidewire.cli.daemon import make_importable
 from tidewire.cli.log_stream import LogStream
 
 if TYPE_CHECKING:
-    from structlog.typing import Processor
+    import trio
+    from structlog.typing import EventDict, Processor
 
 EXIT_USAGE: Final = 2
 EXIT_FAILED: Final = 1
@@ -100,6 +103,10 @@ def command(
     auto_scale: Annotated[
         str | None, Option(help="Split and merge topics by load and consumers: true (default) or false.")
     ] = None,
+    processes: Annotated[
+        str | None, Option(help="Brokers to run as one cluster on this machine, at one address (default: 1).")
+    ] = None,
+    inherited: Annotated[str | None, Option(hidden=True)] = None,
     verbose: Annotated[bool, Option("--verbose", "-v", help="Also log what topics and connections do.")] = False,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
@@ -107,7 +114,9 @@ def command(
     A setting may also come from the environment as TIDEWIRE_NAME, or from the file given by --config.
     """
     flags: dict[str, Any] = {
-        name: value for name, value in locals().items() if name not in ("config", "verbose") and value is not None
+        name: value
+        for name, value in locals().items()
+        if name not in ("config", "verbose", "inherited") and value is not None
     }
     for switch in ("allow_unauthenticated", "deduplication"):
         if not flags[switch]:
@@ -120,10 +129,14 @@ def command(
         settings = load_settings(flags, config)
     except ConfigurationError as mistake:
         _end(EXIT_USAGE, *mistake.problems)
+    if settings.processes > 1:
+        from tidewire.cli.supervisor import run_processes
+
+        raise SystemExit(run_processes(settings, flags, config, verbose=verbose))
     import trio
 
     from broker.allocator import keep_memory_together
-    from broker.front_ends import Ready
+    from broker.front_ends import Ready, Shared
     from broker.garbage import GarbageCollector
     from broker.log_limit import LogLimit
     from broker.loop_monitor import LoopMonitor
@@ -131,7 +144,14 @@ def command(
     from broker.startup_errors import operator_message
 
     limit = LogLimit(monotonic)
-    _configure_log(logging.DEBUG if verbose else logging.INFO, limit)
+    # Brokers behind one command share its standard error.
+    name = None if inherited is None else settings.broker_id
+    _configure_log(logging.DEBUG if verbose else logging.INFO, limit, name)
+    shared: Shared | None = None
+    supervisor: int | None = None
+    if inherited is not None:
+        *sockets, supervisor = map(int, inherited.split(","))
+        shared = Shared(*sockets)
 
     def say_ready(ready: Ready) -> None:
         typer.echo(f"ready pulsar={ready.pulsar} http={ready.http} data={settings.data_dir}")
@@ -142,7 +162,11 @@ def command(
                 stop, ready = trio.Event(), trio.Event()
 
                 async def stop_when_told() -> None:
-                    await anext(signals)
+                    async with trio.open_nursery() as waiting:
+                        if supervisor is not None:
+                            waiting.start_soon(_wait_orphaned, supervisor, waiting.cancel_scope)
+                        await anext(signals)
+                        waiting.cancel_scope.cancel()
                     end_within(STOP_SECONDS_MAX)
                     stop.set()
                     if not ready.is_set():
@@ -151,7 +175,7 @@ def command(
 
                 nursery.start_soon(stop_when_told)
                 loop = LoopMonitor()
-                running = partial(serve, settings, version("tidewire"), stop, loop=loop)
+                running = partial(serve, settings, version("tidewire"), stop, loop=loop, shared=shared)
                 reached = await nursery.start(running)
                 garbage = GarbageCollector()
                 garbage.look_at_all()
@@ -181,6 +205,15 @@ def command(
         _end(EXIT_FAILED, message)
 
 
+async def _wait_orphaned(pipe: int, scope: "trio.CancelScope") -> None:
+    """Cancel `scope` when the supervisor has ended, however that happened."""
+    import trio
+
+    # Nobody writes to the pipe, so it becomes readable only at its end.
+    await trio.lowlevel.wait_readable(pipe)
+    scope.cancel()
+
+
 def end_within(seconds: float) -> threading.Timer:
     """End the process after `seconds`, whatever its event loop does. It is harmless if the process ends earlier.
 
@@ -200,12 +233,16 @@ def _end_now() -> None:
     os._exit(0)
 
 
-def _configure_log(level: int, limit: "Processor") -> None:
+def _configure_log(level: int, limit: "Processor", broker: str | None) -> None:
     import structlog
+
+    def add_broker(_logger: object, _method: str, event: "EventDict") -> "EventDict":
+        return event if broker is None else {**event, "broker": broker}
 
     structlog.configure(
         processors=[
             limit,
+            add_broker,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

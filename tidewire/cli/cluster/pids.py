@@ -81,9 +81,12 @@ def wait_ended(processes: Sequence[Process], seconds_max: float) -> list[Process
     """Wait until all have ended. Return those that still run after `seconds_max`."""
     left = list(processes)
     deadline = monotonic() + seconds_max
-    while left and (seconds := deadline - monotonic()) > 0:
-        ended = _ended(left, seconds)
+    while left:
+        seconds = deadline - monotonic()
+        ended = _ended(left, max(0.0, seconds))
         left = [process for process in left if process not in ended]
+        if seconds <= 0:
+            break
     return left
 
 

@@ -1,0 +1,154 @@
+"""`tidewire broker --processes N` on etcd: one address, one ready line, and nothing that stays behind."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Collection, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic
+
+import pytest
+import trio
+
+import tidewire
+from broker.addresses import Address
+from tests.support.http import HEALTH, request
+from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
+from tests.tidewire.cli.cluster.conftest import states
+from tidewire.cli.broker_http import BrokerHttp
+from tidewire.cli.cluster.pids import Process, opened, wait_ended
+from tidewire.cli.local_etcd import EtcdProcess
+from tidewire.cli.supervisor import STOP_SECONDS_MAX
+
+SECONDS_MAX = 60
+BROKERS = ["broker-1", "broker-1-2", "broker-1-3"]
+TOPICS = [f"persistent://public/default/{number}" for number in range(8)]
+
+
+@contextmanager
+def processes(etcd: EtcdProcess, folder: Path, count: int) -> Iterator[RunningBroker]:
+    """Run so many brokers behind one command. The settings file says how many, as a user might write it."""
+    config = folder / "broker.toml"
+    config.write_text(f'cluster = "{folder.name}"\nprocesses = {count}\nsession_timeout_seconds = 5\n')
+    with running_broker(
+        folder / "data", "--metadata", f"etcd://{etcd.endpoint}", "--config", str(config)
+    ) as supervisor:
+        yield supervisor
+
+
+def children_of(supervisor: RunningBroker) -> dict[str, int]:
+    """Return the processes that it started, by the ids of their brokers."""
+    found = {}
+    for children in Path(f"/proc/{supervisor.pid}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            found[arguments[len(arguments) - arguments[::-1].index("--broker-id")]] = int(pid)
+    return found
+
+
+@contextmanager
+def held(pids: Collection[int]) -> Iterator[list[Process]]:
+    """Hold on to running processes."""
+    with ExitStack() as stack:
+        found = [stack.enter_context(opened(pid)) for pid in pids]
+        yield [process for process in found if process is not None]
+
+
+def shown(address: Address) -> dict[str, int]:
+    """Return how many topics each broker owns, as the broker at this address says."""
+    (line,) = BrokerHttp(str(address)).lines("/admin/v2/cluster", {})
+    view = json.loads(line)
+    assert set(states(view).values()) == {"running"}
+    return {broker["broker"]: broker["claims"]["topics"] for broker in view["brokers"]}
+
+
+async def test_clients_begin_at_one_address_and_use_all_processes(etcd_server: EtcdProcess, tmp_path: Path) -> None:
+    """C21, E17: each topic has one owner, and what is killed comes back while clients go on."""
+    with processes(etcd_server, tmp_path, 3) as supervisor, trio.fail_after(SECONDS_MAX):
+        pids = children_of(supervisor)
+        assert sorted(pids) == BROKERS
+        async with (
+            tidewire.connect(supervisor.service_url, reconnect_seconds_max=0.2) as client,
+            AsyncExitStack() as stack,
+        ):
+            producers = [await stack.enter_async_context(client.producer(topic)) for topic in TOPICS]
+            for producer in producers:
+                await producer.send(b"before")
+            owned = await trio.to_thread.run_sync(shown, supervisor.http)
+            assert list(owned) == BROKERS
+            assert sum(owned.values()) == len(TOPICS)
+            assert sum(count > 0 for count in owned.values()) > 1
+            victim = max(owned, key=owned.__getitem__)
+            os.kill(pids[victim], signal.SIGKILL)
+            for producer in producers:
+                await producer.send(b"behind")
+            for topic in TOPICS:
+                consumer = await stack.enter_async_context(client.consumer(topic, "s"))
+                assert [(await consumer.receive()).value for _ in range(2)] == [b"before", b"behind"]
+        # Its topics were served again, by itself or after its session. It was started again before.
+        again = children_of(supervisor)
+        assert {name for name in BROKERS if again[name] != pids[name]} == {victim}
+    assert "has ended (killed by SIGKILL). It is started again." in supervisor.stderr
+    assert "Traceback" not in supervisor.stderr
+
+
+async def test_a_stopped_process_gets_no_connection(etcd_server: EtcdProcess, tmp_path: Path) -> None:
+    """C23: whoever connects to the common address is answered by another process, each time."""
+    with processes(etcd_server, tmp_path, 2) as supervisor, trio.fail_after(SECONDS_MAX):
+        stopped = children_of(supervisor)["broker-1"]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            for _ in range(50):
+                assert (await request(supervisor.http, "GET", HEALTH)).body == b"ok"
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+
+
+def test_the_death_of_the_supervisor_ends_its_processes(etcd_server: EtcdProcess, tmp_path: Path) -> None:
+    """C23: kill -9 leaves nothing behind, so the same command starts again."""
+    with processes(etcd_server, tmp_path, 2) as supervisor:
+        with held(children_of(supervisor).values()) as children:
+            assert len(children) == 2
+            supervisor.kill()
+            assert wait_ended(children, SECONDS_MAX) == []
+        supervisor.start()
+        assert len(children_of(supervisor)) == 2
+
+
+def test_a_stop_ends_all_processes_also_stopped_ones(etcd_server: EtcdProcess, tmp_path: Path) -> None:
+    """The status is 0, and it takes no longer than is promised, even if a process does not react."""
+    with processes(etcd_server, tmp_path, 2) as supervisor, held(children_of(supervisor).values()) as children:
+        children[0].send(signal.SIGSTOP)
+        began = monotonic()
+        supervisor.stop()
+        assert monotonic() - began < STOP_SECONDS_MAX + SECONDS_MAX / 2
+        assert wait_ended(children, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (("--processes", "2"), 2, "Several processes need their metadata in etcd for now."),
+        (("--processes", "0", "--metadata", "etcd://127.0.0.1:1"), 2, "--processes cannot be '0'"),
+        (("--processes", "2", "--metadata", "etcd://127.0.0.1:1", "--pulsar", "192.0.2.1:0",
+          "--allow-unauthenticated"), 1, "Cannot listen on 192.0.2.1:0"),
+        (("--processes", "2", "--metadata", "etcd://127.0.0.1:1", "--metadata-connect-seconds-max", "0.2",
+          "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0"), 1, "The metadata store is not available"),
+    ],
+)  # fmt: skip
+def test_what_cannot_start_is_told_and_ends(
+    tmp_path: Path, arguments: tuple[str, ...], status: int, sentence: str
+) -> None:
+    done = subprocess.run(
+        [*BROKER_COMMAND, "--data-dir", str(tmp_path / "data"), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (status, ""), done
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

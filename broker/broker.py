@@ -18,6 +18,7 @@ from broker.administration import Administration, Monitor
 from broker.background import keep_running
 from broker.budgets import Budgets
 from broker.cluster.assignments import Assignments
+from broker.cluster.duties import Duties
 from broker.cluster.elections import Elections
 from broker.cluster.locator import Locator, TakesNoClients, not_known
 from broker.cluster.members import Members
@@ -25,12 +26,14 @@ from broker.cluster.ownership import Claims
 from broker.cluster.placement import Member
 from broker.cluster.recovery import DeadBrokers
 from broker.cluster.segment_owners import SegmentOwners
+from broker.cluster.shards import Shards
 from broker.cluster_administration import ClusterAdministration
 from broker.config import BrokerSettings
 from broker.entry_codecs import EntryCodecs
 from broker.handover import HandOver
 from broker.layouts.autoscale_policy import AutoScalePolicy
 from broker.layouts.store import Layouts
+from broker.leftovers import Leftovers
 from broker.loop_monitor import LoopMonitor
 from broker.names import Domain, TopicName
 from broker.peers import Peers
@@ -94,10 +97,12 @@ class Broker:
         self.foundation = base
         self.metadata = metadata
         self._nursery = nursery
-        self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms)
         self.claims = Claims(metadata, session, broker_id=settings.broker_id, service_url=base.service_url)
         self.elections = Elections(self.claims, metadata)
         self.members = Members(metadata, Member(settings.broker_id, base.service_url, base.http_url))
+        self.shards = Shards(self.claims, metadata, self.members, count=settings.transaction_coordinators)
+        self.duties = Duties(self.members, self.shards, me=settings.broker_id)
+        self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms, self.duties)
         self.assignments = Assignments(metadata, session, broker_id=settings.broker_id)
         self.locator = Locator(metadata, self.members, self.assignments, base.takes_no_clients, me=settings.broker_id)
         self.segment_owners = SegmentOwners(metadata, nursery, me=settings.broker_id)
@@ -108,7 +113,7 @@ class Broker:
             metadata, Retention(settings.retention_minutes, settings.retention_megabytes)
         )
         self.schemas = Schemas(metadata, base.now_ms)
-        self.services = _topic_services(base, self.transactions, self.retention)
+        self.services = _topic_services(base, self.transactions, self.retention, self.members)
         self.topics = Topics(self.claims, self.layouts, self.open_topic, self.services, nursery, session.id)
         self.handover = HandOver(
             self.topics,
@@ -148,8 +153,10 @@ class Broker:
             metadata=metadata,
             retention_ms=round(settings.segment_retention_seconds * 1000),
             now_ms=base.now_ms,
+            is_alone=lambda: self.members.is_alone,
         )
-        self.header_sweep = self.transactions.header_sweep(self.topics.redrive)
+        self.leftovers = Leftovers(self.topics, self.locator, self.assignments, me=settings.broker_id)
+        self.header_sweep = self.transactions.header_sweep(self.leftovers.redrive)
         self.load_reporter = LoadReporter(
             self.topics, self.services.activity, metadata=metadata, session=session, now_ms=base.now_ms
         )
@@ -197,9 +204,9 @@ class Broker:
 
     async def follow(self) -> None:
         """Start the watches that the other parts need. On return they know the metadata store's records."""
+        await self._nursery.start(self.members.run)
         await self.transactions.start(self._nursery)
         await self._nursery.start(self.elections.run)
-        await self._nursery.start(self.members.run)
         await self._nursery.start(self.assignments.run)
         await self._nursery.start(self.retention.run)
 
@@ -213,6 +220,7 @@ class Broker:
         """Return the background work, by the names that the log uses."""
         return {
             "taking topics that others hand over": self.handover.run,
+            "sharing the coordinators": self.shards.run,
             "pruning": self.pruner.run,
             "ending transactions at their deadline": self.transactions.timeout_sweep.run,
             "forgetting finished transactions": self.header_sweep.run,
@@ -260,7 +268,9 @@ def _transaction_buffers(base: Foundation, transactions: Transactions) -> Transa
     )
 
 
-def _topic_services(base: Foundation, transactions: Transactions, retention: RetentionPolicies) -> TopicServices:
+def _topic_services(
+    base: Foundation, transactions: Transactions, retention: RetentionPolicies, members: Members
+) -> TopicServices:
     settings = base.settings
     return TopicServices(
         metadata=base.metadata,
@@ -277,4 +287,5 @@ def _topic_services(base: Foundation, transactions: Transactions, retention: Ret
         codecs=base.codecs,
         deduplicates_persistent=settings.deduplication,
         retention=retention,
+        is_own_clock=lambda broker_id: members.is_alone or broker_id == settings.broker_id,
     )

@@ -1,5 +1,6 @@
 """What every topic of a broker is built on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.entry_codecs import EntryCodecs
@@ -30,6 +31,8 @@ class TopicServices:
     codecs: EntryCodecs
     retention: RetentionPolicies
     """How long acknowledged messages are kept."""
+    is_own_clock: Callable[[str], bool]
+    """Whether times that the broker with this id has stamped are of this broker's clock (`storage.ages`)."""
     deduplicates_persistent: bool
     """Whether resends are deduplicated on `persistent://` topics too. On segments they always are."""
     activity: Signal = field(default_factory=Signal)

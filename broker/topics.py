@@ -21,7 +21,7 @@ from broker.background import UNEXPECTED, first_of, is_environment
 from broker.cluster.ownership import Claims
 from broker.errors import BrokerError, TopicClosed, TopicDamaged, TopicNotFound
 from broker.layouts.store import Layouts
-from broker.names import Domain, InvalidTopicName, TopicName
+from broker.names import TopicName
 from broker.reader_positions import ReaderPositions
 from broker.topic import Topic
 from broker.topic_existence import TopicExistence
@@ -30,7 +30,6 @@ from broker.topic_services import TopicServices
 from storage.errors import CursorCorrupt, ExpectedError, JournalMissing, LedgerCorrupt, fresh
 from storage.managed_ledger_opening import let_go_of_managed_ledger
 from storage.metadata.store import Check
-from txn.errors import RecordUnreadable
 
 log = structlog.get_logger(__name__)
 
@@ -147,21 +146,15 @@ class Topics:
         slot.topic.clients.touch()
         return slot.topic
 
-    async def redrive(self, segment: str) -> bool:
+    async def has_segment(self, name: TopicName) -> bool:
+        """Return whether a segment exists by its topic's layout as it is now."""
+        return await self._existence.has_segment(name)
+
+    async def load_for_records(self, name: TopicName) -> bool:
         """Load a segment, which applies the records of ended transactions. Return False if it no longer exists.
 
         If the segment cannot be loaded, or another broker owns it, the records are applied there or later.
-
-        Raises:
-            RecordUnreadable: the name is not a segment's name.
         """
-        try:
-            name = TopicName.parse(segment)
-        except InvalidTopicName as invalid:
-            raise RecordUnreadable(str(invalid)) from invalid
-        if name.domain is not Domain.SEGMENT:
-            # A request for a regular topic would create it.
-            raise RecordUnreadable(f"{name} is not a segment, so it takes no transactions")
         try:
             try:
                 await self.get(name)
@@ -170,7 +163,7 @@ class Topics:
                 # counts.
                 return await self._existence.has_segment(name)
         except ExpectedError as error:
-            log.warning("a segment of an ended transaction cannot be loaded", segment=segment, reason=str(error))
+            log.warning("a segment of an ended transaction cannot be loaded", segment=str(name), reason=str(error))
         return True
 
     async def wait_not_elsewhere(self, name: TopicName) -> None:

@@ -1,5 +1,6 @@
 """Trims a topic's ledgers as its retention policy allows; see `retention` and `retention_policies`."""
 
+from collections.abc import Sequence
 from math import inf
 
 import structlog
@@ -9,9 +10,10 @@ from broker.deduplication.deduplication import Deduplication
 from broker.durable_subscriptions import DurableSubscriptions
 from broker.names import TopicName
 from broker.retention import INFINITE_RETENTION, removable
-from broker.retention_policies import RetentionPolicies
-from storage.clock import WallClock
+from broker.topic_services import TopicServices
+from storage.ages import counted_from_ms
 from storage.errors import SPACE_RETRY_SECONDS
+from storage.ledger_list import LedgerInfo
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import StoreFull
 from storage.signal import Signal
@@ -29,17 +31,19 @@ class LedgerTrimmer:
         ledger: ManagedLedger,
         readable: Watermark,
         subscriptions: DurableSubscriptions,
-        policies: RetentionPolicies,
-        now_ms: WallClock,
+        services: TopicServices,
         deduplication: Deduplication | None,
     ) -> None:
         self._name = name
         self._ledger = ledger
         self._readable = readable
         self._subscriptions = subscriptions
-        self._policies = policies
-        self._now_ms = now_ms
+        self._policies = services.retention
+        self._now_ms = services.now_ms
+        self._is_own_clock = services.is_own_clock
         self._deduplication = deduplication
+        self._seen_ms: dict[int, int] = {}
+        """When this owner first saw each closed ledger that another broker wrote."""
 
     async def run(self) -> None:
         """Trim whenever the policy allows it, until cancelled.
@@ -73,7 +77,7 @@ class LedgerTrimmer:
         # An open transaction holds the readable position back, also when there are no subscriptions.
         holding = self._readable if slowest is None else slowest.durable
         done = min(self._readable.value, holding.value)
-        found = removable(self._ledger.closed, self._ledger.open_bytes, done, policy, self._now_ms())
+        found = removable(self._aged(), self._ledger.open_bytes, done, policy, self._now_ms())
         if found.upto is not None:
             if self._deduplication is not None:
                 await self._deduplication.write_down()
@@ -91,3 +95,24 @@ class LedgerTrimmer:
             await signal.wait()
         finally:
             holding.detach(signal)
+
+    def _aged(self) -> Sequence[LedgerInfo]:
+        """Return the closed ledgers with the times of their last entries by this broker's clock.
+
+        Another broker's clock has stamped what an earlier owner wrote. The age of such a ledger counts from when this
+        owner first saw it, unless it is much older.
+        """
+        closed = self._ledger.closed
+        others = {info.id for info in closed if info.writer is not None and not self._is_own_clock(info.writer.broker)}
+        if not others:
+            return closed
+        now = self._now_ms()
+        self._seen_ms = {ledger: self._seen_ms.get(ledger, now) for ledger in others}
+        return [
+            info._replace(
+                last_timestamp_ms=counted_from_ms(info.last_timestamp_ms, self._seen_ms[info.id], is_own=False)
+            )
+            if info.id in others
+            else info
+            for info in closed
+        ]

@@ -45,7 +45,7 @@ FOLDERS: Final = (
 
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "broker: start": ("main", "front_ends", "metadata_sessions", "registration", "startup_errors"),
-    "broker: one broker": ("broker", "administration", "cluster_administration", "handover", "peers"),
+    "broker: one broker": ("broker", "administration", "cluster_administration", "handover", "leftovers", "peers"),
     "broker: topics": (
         "topics",
         "topic",

@@ -23,6 +23,17 @@ SKEW_MAX_MS: Final = 2 * 60 * 60 * 1000
 """By how much the clocks of two brokers may differ. A wrong time zone is usually wrong by one hour."""
 
 
+def counted_from_ms(stamp_ms: int, seen_ms: int, *, is_own: bool) -> int:
+    """Return the moment of this broker's clock from which a record's age counts, in milliseconds.
+
+    Args:
+        stamp_ms: the stamp in the record.
+        seen_ms: when this process first saw it, by this broker's clock.
+        is_own: whether the stamp is of this broker's clock too.
+    """
+    return stamp_ms if is_own else min(seen_ms, stamp_ms + SKEW_MAX_MS)
+
+
 def due_ms(stamped_due_ms: int, span_ms: int, seen_ms: int, *, is_alone: bool) -> int:
     """Return the moment of this broker's clock at which a record is due, in milliseconds.
 
@@ -32,9 +43,7 @@ def due_ms(stamped_due_ms: int, span_ms: int, seen_ms: int, *, is_alone: bool) -
         seen_ms: when this process first saw it, by this broker's clock.
         is_alone: whether no other broker ever used the store.
     """
-    if is_alone:
-        return stamped_due_ms
-    return min(seen_ms + span_ms, stamped_due_ms + SKEW_MAX_MS)
+    return counted_from_ms(stamped_due_ms - span_ms, seen_ms, is_own=is_alone) + span_ms
 
 
 class DueTimes:

@@ -10,6 +10,9 @@ from typing import Final, Protocol
 
 from storage.entry import TxnId
 
+SHARDS: Final = "coordinator://"
+"""What the names of all shards begin with."""
+
 
 class Duty(Protocol):
     """This process's part of the work."""
@@ -44,7 +47,7 @@ EVERYTHING: Final[Duty] = _Everything()
 
 def shard_name(tc_id: int) -> str:
     """The name of a coordinator's shard."""
-    return f"coordinator://{tc_id}"
+    return f"{SHARDS}{tc_id}"
 
 
 def shard_of(txn: TxnId) -> str:

@@ -5,13 +5,13 @@ its registration stays until its session ends. So before a redirect this broker 
 the next candidate. The answers without a redirect need no such question.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from broker.cluster.assignments import Assignments
 from broker.cluster.locating import Answer, Redirect, decide
 from broker.cluster.members import Members
 from broker.cluster.ownership import ClaimUnreadable, claim_key, owner_in
-from broker.cluster.placement import choose
+from broker.cluster.placement import Member, choose, taking
 from broker.names import Domain, TopicName
 from storage.metadata.store import MetadataStore, Record
 
@@ -61,20 +61,15 @@ class Locator:
         Raises:
             StoreUnavailable: the store did not say who owns it.
         """
-        text = str(name)
-        seat = text if name.segment is None else str(name.scalable_topic)
-        claims = (await self._metadata.fresh({claim_key(text), claim_key(seat)})).records
-        owner, together = (_owner(claims[claim_key(claimed)]) for claimed in (text, seat))
+        owner, wishes = await self._ask(name)
         members = dict(self._members.live)
-        wishes = [self._assignments.broker_for(text), together]
         if name.domain is not Domain.PERSISTENT:
             # A scalable topic's controller opens its segments itself. So all of them stay where the first was opened.
             wishes.append(self._me)
         while True:
-            taking = {broker for broker, member in members.items() if not member.is_draining}
-            candidate = choose(seat, members, assigned=next((wish for wish in wishes if wish in taking), None))
+            candidate = _candidate(name, members, wishes)
             answer = decide(
-                text,
+                str(name),
                 owner=owner,
                 members=members,
                 me=self._me,
@@ -84,6 +79,32 @@ class Locator:
             if not isinstance(answer, Redirect) or candidate is None or not await self._takes_no_clients(candidate):
                 return answer
             del members[candidate]
+
+    async def owner_or_candidate(self, name: TopicName) -> tuple[str | None, str | None]:
+        """Return the id of the topic's owner. Without an owner, return None and the broker that should own the topic.
+
+        Raises:
+            StoreUnavailable: the store did not say who owns it.
+        """
+        owner, wishes = await self._ask(name)
+        return owner, None if owner is not None else _candidate(name, self._members.live, wishes)
+
+    async def _ask(self, name: TopicName) -> tuple[str | None, list[str | None]]:
+        """Return the topic's owner, and the brokers that are wished for as the next one, best first."""
+        text, seat = str(name), _seat(name)
+        claims = (await self._metadata.fresh({claim_key(text), claim_key(seat)})).records
+        owner, together = (_owner(claims[claim_key(claimed)]) for claimed in (text, seat))
+        return owner, [self._assignments.broker_for(text), together]
+
+
+def _seat(name: TopicName) -> str:
+    """Return the name by which a topic is placed: all segments of a scalable topic together."""
+    return str(name) if name.segment is None else str(name.scalable_topic)
+
+
+def _candidate(name: TopicName, members: Mapping[str, Member], wishes: Sequence[str | None]) -> str | None:
+    able = taking(members)
+    return choose(_seat(name), members, assigned=next((wish for wish in wishes if wish in able), None))
 
 
 def _owner(claim: Record | None) -> str | None:

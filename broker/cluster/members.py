@@ -5,9 +5,12 @@
 
 The copy may be some moments old. So it only advises (`broker.cluster.placement`); claims decide. This broker counts
 itself as a member at once, because it serves only while it is registered.
+
+A broker is alone if no other one ever used the metadata root: no other one is registered, and none has left the record
+of its journal. Once it is not alone, it stays so, since the other one's clock has stamped records (`storage.ages`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import orjson
@@ -16,9 +19,13 @@ import trio
 
 from broker.cluster.membership import BROKERS
 from broker.cluster.placement import Member
+from storage.journal_records import JOURNALS
 from storage.metadata.store import Change, MetadataStore, Record, starting_with
 
 DRAINING: Final = "/draining/"
+
+Listener = Callable[[], None]
+"""Called when the members have changed, or this broker is no longer alone. It must not block."""
 
 log = structlog.get_logger(__name__)
 
@@ -33,11 +40,26 @@ class Members:
         self._registered: dict[str, Member] = {}
         self._draining: set[str] = set()
         self._live: Mapping[str, Member] = {me.broker: me}
+        self._is_alone = True
+        self._listeners: dict[Listener, None] = {}
 
     @property
     def live(self) -> Mapping[str, Member]:
         """The members by id, this broker among them. A change makes a new mapping."""
         return self._live
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other broker ever used the metadata root, as far as this process knows."""
+        return self._is_alone
+
+    def attach(self, listener: Listener) -> None:
+        """Call `listener` whenever the members have changed."""
+        self._listeners[listener] = None
+
+    def detach(self, listener: Listener) -> None:
+        """Undo `attach`."""
+        del self._listeners[listener]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the registrations until cancelled. It reports as started once it knows all existing ones."""
@@ -46,6 +68,8 @@ class Members:
             self._metadata.watch_range(*starting_with(DRAINING)) as draining,
             trio.open_nursery() as nursery,
         ):
+            journals = await self._metadata.scan(*starting_with(JOURNALS))
+            self._know_of(record.key.removeprefix(JOURNALS) for record in journals)
             self._hear_registrations(await registrations.next())
             self._hear_draining(await draining.next())
             task_status.started()
@@ -61,6 +85,7 @@ class Members:
     def _hear_registrations(self, change: Change) -> None:
         for key in change.deleted:
             self._registered.pop(key.removeprefix(BROKERS), None)
+        self._know_of(record.key.removeprefix(BROKERS) for record in change.records)
         for record in change.records:
             member = member_in(record)
             if member is None:
@@ -74,9 +99,21 @@ class Members:
         self._draining.update(record.key.removeprefix(DRAINING) for record in change.records)
         self._renew()
 
+    def _know_of(self, brokers: Iterable[str]) -> None:
+        if self._is_alone and any(broker != self._me.broker for broker in brokers):
+            self._is_alone = False
+            self._tell()
+
     def _renew(self) -> None:
         known = {**self._registered, self._me.broker: self._me}
-        self._live = {broker: member._replace(is_draining=broker in self._draining) for broker, member in known.items()}
+        live = {broker: member._replace(is_draining=broker in self._draining) for broker, member in known.items()}
+        if live != self._live:
+            self._live = live
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in tuple(self._listeners):
+            listener()
 
 
 def member_in(record: Record) -> Member | None:

@@ -8,7 +8,7 @@ An answer is advice. Only a claim makes an owner (`broker.cluster.ownership`), s
 a moment do no harm.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -34,8 +34,18 @@ def choose(name: str, members: Mapping[str, Member], *, assigned: str | None = N
         members: the registered brokers, by id.
         assigned: the broker that an assignment names. It counts if it is a member and takes topics.
     """
-    taking = {broker for broker, member in members.items() if not member.is_draining}
-    return assigned if assigned in taking else preferred(name, taking)
+    able = taking(members)
+    return assigned if assigned in able else preferred(name, able)
+
+
+def taking(members: Mapping[str, Member]) -> Set[str]:
+    """Return the ids of the members that do not drain."""
+    return {broker for broker, member in members.items() if not member.is_draining}
+
+
+def worker(key: str, members: Mapping[str, Member]) -> str | None:
+    """Return the id of the member that does the work called `key`. If all drain, one of them does."""
+    return preferred(key, taking(members) or members)
 
 
 def preferred(key: str, members: Collection[str]) -> str | None:

@@ -13,10 +13,12 @@ from broker.budgets import Budgets
 from broker.cluster.elections import Elections
 from broker.cluster.locator import Locator
 from broker.cluster.segment_owners import SegmentOwners
+from broker.cluster.shards import Shards
 from broker.layouts.store import Layouts
 from broker.listening import Accepted, serve_clients
 from broker.pulsar.connection import Connection
 from broker.pulsar.consuming import ConsumerHandler
+from broker.pulsar.coordinator_watches import CoordinatorWatchHandler
 from broker.pulsar.layout_sessions import EncodedDags
 from broker.pulsar.lookup import LookupHandler
 from broker.pulsar.namespaces import NamespaceHandler
@@ -62,6 +64,7 @@ class PulsarServices:
     segment_owners: SegmentOwners
     schemas: Schemas
     coordinator: Coordinator
+    shards: Shards
     traffic: Traffic
     budgets: Budgets
     server_version: str
@@ -84,6 +87,7 @@ class PulsarServices:
             segment_owners=broker.segment_owners,
             schemas=broker.schemas,
             coordinator=broker.transactions.coordinator,
+            shards=broker.shards,
             traffic=base.traffic,
             budgets=base.budgets,
             server_version=f"Tidewire {base.version}",
@@ -163,4 +167,5 @@ def open_session(
     session.use(NamespaceHandler(connection, registry, services.namespaces))
     session.use(ConsumerHandler(connection, registry, services.topics, services.controller, schemas, services.traffic))
     session.use(TransactionHandler(connection, services.coordinator))
+    session.use(CoordinatorWatchHandler(connection, services.shards))
     return session

@@ -1,4 +1,4 @@
-"""Transaction commands of one connection: coordinator discovery, NEW_TXN and END_TXN, as v5 clients send them.
+"""Transaction commands of one connection: NEW_TXN, END_TXN and what clients send around them.
 
 NEW_TXN and END_TXN may name a group, which is an extension of Tidewire. One END_TXN then ends all transactions of the
 group, and names those that are committed.
@@ -15,7 +15,7 @@ from broker.pulsar.faults import Fault
 from broker.pulsar.requests import Inline, Request
 from storage.entry import TxnId
 from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.frames import Frame, encode_command
+from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.coordinator import Coordinator
 from txn.errors import WrongDomain
@@ -41,18 +41,16 @@ class TransactionHandler:
     def __init__(self, connection: Connection, coordinator: Coordinator) -> None:
         self._outbox = connection.outbox
         self._coordinator = coordinator
-        self._service_url = connection.service_url
 
     @property
     def inline(self) -> dict[int, Inline]:
         """See `CommandHandler`."""
-        return {pb.BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE: self._close_watch}
+        return {}
 
     @property
     def requests(self) -> dict[int, Request]:
         """See `CommandHandler`. Clients look for a refusal in the response's own error field."""
         return {
-            pb.BaseCommand.WATCH_TC_ASSIGNMENTS: Request(self._watch_assignments),
             pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: Request(self._connect, _connect_refused),
             pb.BaseCommand.NEW_TXN: Request(self._new, _new_refused),
             pb.BaseCommand.ADD_PARTITION_TO_TXN: Request(self._add_partition, _add_partition_refused),
@@ -63,15 +61,6 @@ class TransactionHandler:
     def close(self) -> Iterator[None]:
         """See `CommandHandler`. Open transactions do not belong to a connection; they time out."""
         return iter(())
-
-    async def _watch_assignments(self, command: pb.BaseCommand) -> None:
-        # This broker serves all coordinator ids for as long as it runs, so there is only one response.
-        count = self._coordinator.count
-        assignments = [pb.TcAssignment(tc_id=tc_id, broker_service_url=self._service_url) for tc_id in range(count)]
-        self._put(commands.watch_tc_assignments_update(command.watch_tc_assignments.watch_id, count, assignments))
-
-    async def _close_watch(self, frame: Frame) -> None:
-        """Do nothing: a watch has no state."""
 
     async def _connect(self, command: pb.BaseCommand) -> None:
         request = command.tc_client_connect_request

@@ -12,7 +12,7 @@ After a retriable error a segment is tried again. After any other error it stays
 next start.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -32,6 +32,7 @@ from broker.scalable.feeds import LayoutFeeds
 from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.topics import Topics
+from storage.ages import counted_from_ms
 from storage.clock import WallClock
 from storage.cursor import cursor_key
 from storage.cursor_record import decode
@@ -64,6 +65,7 @@ class Pruner:
         metadata: MetadataStore,
         retention_ms: int,
         now_ms: WallClock,
+        is_alone: Callable[[], bool],
     ) -> None:
         """Set up.
 
@@ -76,6 +78,7 @@ class Pruner:
             metadata: the store in which cursors and layouts are watched.
             retention_ms: the least time for which a segment is kept after it was replaced.
             now_ms: the clock of the times in layouts.
+            is_alone: whether no other broker ever used the store (`storage.ages`).
         """
         self._layouts = layouts
         self._topics = topics
@@ -85,6 +88,7 @@ class Pruner:
         self._metadata = metadata
         self._retention_ms = retention_ms
         self._now_ms = now_ms
+        self._is_alone = is_alone
         self._watched: dict[TopicName, _Watched] = {}
         self._removing: set[TopicName] = set()
         """Topics whose pruned segments a task is removing."""
@@ -133,7 +137,7 @@ class Pruner:
         assert segment.sealed_at_ms is not None, "it is sealed"
         with scope:
             due = WallClockTimer(self._now_ms, delay_ms=self._retention_ms)
-            due.at_latest(segment.sealed_at_ms)
+            due.at_latest(counted_from_ms(segment.sealed_at_ms, self._now_ms(), is_own=self._is_alone()))
             await due.wait()
             while True:
                 try:

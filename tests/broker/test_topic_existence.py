@@ -35,10 +35,10 @@ async def test_a_segment_is_gone_once_its_topics_deletion_is_decided(broker: Roo
     await broker.controller.create_topic(TOPIC, 1, {})
     segment = await broker.segment(TOPIC, 0)
     with broker.topics.deleting([segment]):
-        assert await broker.topics.redrive(str(segment))
+        assert await broker.leftovers.redrive(str(segment))
         await broker.layouts.change(TOPIC, Layout.begin_deletion)
-        assert not await broker.topics.redrive(str(segment))
-    assert not await broker.topics.redrive(str(segment))
+        assert not await broker.leftovers.redrive(str(segment))
+    assert not await broker.leftovers.redrive(str(segment))
 
 
 @pytest.mark.parametrize("name", ["a name", "persistent://public/default/a", "topic://public/default/a", "segment://a"])
@@ -46,5 +46,5 @@ async def test_no_topic_is_loaded_for_an_op_record_that_names_no_segment(name: s
     """E11: the sweep that found it reports it, and creates no regular topic."""
     async with rooms(SteeredStore(), SimulatedFiles(seed=1)) as broker:
         with pytest.raises(RecordUnreadable):
-            await broker.topics.redrive(name)
+            await broker.leftovers.redrive(name)
         assert list(broker.topics) == []

@@ -178,8 +178,8 @@ async def test_what_finished_transactions_left_is_another_brokers_to_apply(broke
     await broker.metadata.put(OWNERS + quote(str(name), safe=""), b'{"broker": "broker-2"}')
     with pytest.raises(OwnedElsewhere):
         await broker.topics.get(name)
-    assert await broker.topics.redrive(str(name)) is True
-    assert await broker.topics.redrive("segment://public/default/orders/0000-ffff-9") is False
+    assert await broker.leftovers.redrive(str(name)) is True
+    assert await broker.leftovers.redrive("segment://public/default/orders/0000-ffff-9") is False
 
 
 async def test_a_topic_whose_task_fails_closes_alone(broker: Rooms, store: SteeredStore) -> None:

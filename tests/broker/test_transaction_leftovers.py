@@ -80,6 +80,7 @@ async def test_a_segments_ledgers_hold_what_was_published_and_nothing_else() -> 
 async def swept(broker: Rooms) -> AsyncIterator[None]:
     """Sweep finished headers in the background."""
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.shards.run)
         nursery.start_soon(broker.header_sweep.run)
         yield
         nursery.cancel_scope.cancel()

@@ -101,6 +101,11 @@ class Image:
         for entries in self._indexes.values():
             entries.settle()
 
+    def adopt(self, other: "Image") -> None:
+        """Take over all of another image's state, in one step. The other one must not be used any more."""
+        for name in Image.__slots__:
+            setattr(self, name, getattr(other, name))
+
     def scan(self, start: str, end: str, limit: int | None) -> list[Record]:
         """The records of [start, end) in key order, at most `limit`."""
         return self.records.scan(start, end, limit)

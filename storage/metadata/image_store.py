@@ -18,7 +18,7 @@ from storage.metadata.delta import measure_in_steps
 from storage.metadata.image import Image, Written
 from storage.metadata.pacing import paced
 from storage.metadata.proposed import Commit, EndSessions, OpenSession, Proposed
-from storage.metadata.records import DataRecord, SessionEnd
+from storage.metadata.records import DataRecord
 from storage.metadata.steps import KEYS_AT_ONCE, Steps
 from storage.metadata.store import (
     Committed,
@@ -92,11 +92,15 @@ class ImageStore(MetadataStore):
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         """See `MetadataStore.commit`."""
+        return await self._decide(await self._checked(ops))
+
+    async def _checked(self, ops: Sequence[Op]) -> Commit:
+        """The change set, if it keeps the contract and names living sessions of this process only."""
         # A copy, because the caller may change its list while the change set waits for its turn.
         ops = tuple(ops)
         size = await paced(measure_in_steps(ops))
         await paced(self._refuse_lost_sessions(ops))
-        return await self._decide(Commit(ops, size))
+        return Commit(ops, size)
 
     def _refuse_lost_sessions(self, ops: Sequence[Op]) -> Steps[None]:
         # Sessions that end after this check are refused when the change set is decided.
@@ -164,18 +168,16 @@ class ImageStore(MetadataStore):
             note(part)
             self._watches.note(part, concerned)
         self._shown_before = {}
-        self._end_sessions(change_set)
+        self._end_sessions()
         self._watches.tell(self._image.revision, concerned)
         if self._watches.showing is not None:
             self._watches.showing.set()
             self._watches.showing = None
 
-    def _end_sessions(self, change_set: Sequence[DataRecord]) -> None:
-        for record in change_set:
-            if isinstance(record, SessionEnd):
-                session = self._sessions.pop(record.session, None)
-                if session is not None:
-                    session.ended.set()
+    def _end_sessions(self) -> None:
+        """Tell the sessions of this process that the image no longer holds. A change set has more records than that."""
+        for session_id in [each for each in self._sessions if each not in self._image.sessions]:
+            self._sessions.pop(session_id).ended.set()
 
     def _end(self, cause: BaseException) -> None:
         """Answer nothing from now on. `cause` says why."""

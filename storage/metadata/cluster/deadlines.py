@@ -96,6 +96,13 @@ class Deadlines:
         """A session's end is on record."""
         self._leases.pop(session, None)
 
+    def on_record(self, sessions: Mapping[int, Terms], now: float) -> None:
+        """Compare with the sessions on record: those that are not known yet were opened, and missing ones ended."""
+        for session in self._leases.keys() - sessions.keys():
+            del self._leases[session]
+        for session in sessions.keys() - self._leases.keys():
+            self.opened(session, sessions[session], now)
+
     def link_lost(self, link: int) -> None:
         """The connection of a link has ended. Its sessions live on until their deadlines, or the next link's echoes."""
         self._sent.pop(link, None)

@@ -11,9 +11,11 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore
 from tests.support.disk import SimulatedFiles
 from tests.support.etcd import etcd_store
+from tests.support.linked_stores import LinkNetwork
+from tests.support.memory_reign import MemoryReign
 from tests.support.steered_store import LaggingStore
 
-KINDS = ["memory", "embedded", "etcd"]
+KINDS = ["memory", "embedded", "follower", "etcd"]
 
 
 @asynccontextmanager
@@ -25,6 +27,9 @@ async def _opened(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore
     elif request.param == "embedded":
         async with EmbeddedStore.open(SimulatedFiles(), Path("/data")) as embedded:
             yield embedded
+    elif request.param == "follower":
+        async with LinkNetwork(MemoryReign()).running() as network, network.follower() as follower:
+            yield follower
     else:
         async with etcd_store(request.getfixturevalue("etcd_server").endpoint) as etcd:
             yield etcd

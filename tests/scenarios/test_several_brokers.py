@@ -25,7 +25,9 @@ async def owners(etcd: EtcdProcess, cluster: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     async with etcd_store(etcd.endpoint, root=root_of(cluster)) as store:
         for record in await store.scan(*starting_with(KEY_PREFIX)):
-            found.setdefault(orjson.loads(record.value)["broker"], []).append(claimed_name(record.key))
+            name = claimed_name(record.key)
+            if name in TOPICS:
+                found.setdefault(orjson.loads(record.value)["broker"], []).append(name)
     return found
 
 

@@ -19,6 +19,7 @@ from tests.support.admin import Admin
 from tests.support.followers import Reading, consume, follow
 from tests.support.happenings import Happenings
 from tests.support.history import History
+from tests.support.http import request
 from tests.support.layout_changes import LayoutChanges, SegmentView
 from tests.support.outcomes import COMMITTED, RETENTION_SECONDS, Outcomes
 from tests.support.processes import RunningBroker, running_broker
@@ -183,3 +184,43 @@ async def test_an_owner_is_killed_under_a_load_of_transactions(etcd_server: Etcd
             topic: list(range(regular.rounds)) for topic in REGULAR
         }
         assert owned.keys() == set(BROKERS), "each owned something"
+
+
+async def test_brokers_are_drained_and_restarted_one_by_one(etcd_server: EtcdProcess, tmp_path: Path) -> None:
+    """C7, C21, E17: a rolling restart under a load of transactions. Every client goes on, and nothing is lost."""
+    with running_cluster(etcd_server, tmp_path) as brokers:
+        for topic in SCALABLE:
+            await trio.to_thread.run_sync(Admin(brokers["one"].http_url).create, topic, 2)
+        regular = Regular(url_of(brokers))
+        loads = [Follow(topic, seed) for seed, topic in enumerate(SCALABLE)]
+        with trio.fail_after(SECONDS_MAX):
+            async with AsyncExitStack() as stack:
+                for number, load in enumerate(loads):
+                    await load.open(url_of(brokers, number), stack)
+                nursery = await stack.enter_async_context(trio.open_nursery())
+                nursery.start_soon(trio.to_thread.run_sync, regular.send)
+                for load in loads:
+                    load.begin(nursery)
+                await trio.to_thread.run_sync(regular.wait_round, ROUNDS)
+                for name, broker in brokers.items():
+                    for load in loads:
+                        await load.happenings.nth(COMMITTED, COMMITS)
+                    answer = await request(broker.http, "POST", f"/admin/v2/cluster/brokers/{name}/drain")
+                    assert answer.status == 204, answer.body
+                    assert name not in await owners(etcd_server, tmp_path.name)
+                    await trio.to_thread.run_sync(broker.stop)
+                    await trio.to_thread.run_sync(broker.start)
+                rounds = regular.rounds
+                for load in loads:
+                    await load.happenings.nth(COMMITTED, COMMITS)
+                await trio.to_thread.run_sync(regular.wait_round, rounds + ROUNDS)
+                regular.stop()
+                asked = LayoutChanges(brokers["one"].http, Happenings())
+                for load in loads:
+                    views = [view for view in await asked.segments(load.topic) if view.is_active]
+                    assert await load.finish(views) == []
+                nursery.cancel_scope.cancel()
+            found = await trio.to_thread.run_sync(regular.read)
+        assert {topic: values[: regular.rounds] for topic, values in found.items()} == {
+            topic: list(range(regular.rounds)) for topic in REGULAR
+        }

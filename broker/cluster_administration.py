@@ -49,6 +49,7 @@ class ClusterAdministration:
         for part in await self._parts(name):
             owner = await self._owner(part)
             if owner is None:
+                await self._existence.require(part)
                 await self._existence.require_made(part)
                 await self._assign_unowned(part, to)
             elif owner == self._me:

@@ -137,8 +137,9 @@ class HandOver:
     async def undrain(self) -> None:
         """Take topics again; durable on return. Does nothing if this broker does not drain."""
         async with self._draining:
-            await self._metadata.delete(DRAINING + self._claims.broker_id)
+            # First, because the end of the record makes this broker claim its coordinators.
             self._claims.refuses_new = False
+            await self._metadata.delete(DRAINING + self._claims.broker_id)
 
     async def _drain_one(self, name: TopicName, limiter: trio.CapacityLimiter) -> None:
         async with limiter:

@@ -16,7 +16,7 @@ from broker.handover import TAKE_SECONDS_MAX, NoSuchBroker, NotOwned
 from broker.names import TopicName
 from dispatch.subscription import Acknowledgement
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import MetadataStore, Op, Put, StoreFull, starting_with
+from storage.metadata.store import Delete, MetadataStore, Op, Put, StoreFull, starting_with
 from storage.ranges import EntryAck
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
@@ -59,6 +59,7 @@ async def brokers(store: MetadataStore, *names: str) -> AsyncIterator[list[Rooms
         ):
             await broker.register()
             tasks.start_soon(broker.handover.run)
+            tasks.start_soon(broker.shards.run)
             task_status.started(broker)
             await stop.wait()
             tasks.cancel_scope.cancel()
@@ -195,6 +196,32 @@ async def test_a_drained_broker_owns_nothing_and_takes_nothing() -> None:
         await one.handover.undrain()
         await wait_all_tasks_blocked()
         await publish(await one.topics.get(PLAIN), b"again")
+
+
+async def test_coordinators_leave_a_drained_broker_and_return(autojump_clock: MockClock) -> None:
+    """C21: they follow the members. A claim that is refused while the broker drains would not be tried again."""
+    store = SteeredStore()
+
+    async def slowly(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Delete) and op.key.startswith(DRAINING) for op in ops):
+            # The watches show it before the caller is told.
+            await trio.sleep(1)
+
+    store.after = slowly
+    async with brokers(store, "one", "two") as (one, two):
+
+        def shards_of(broker: Rooms) -> set[int]:
+            return {number for number in range(broker.shards.count) if broker.shards.is_mine(number)}
+
+        before = shards_of(one)
+        assert before
+        await one.handover.drain()
+        await wait_all_tasks_blocked()
+        assert shards_of(one) == set()
+        assert shards_of(two) == set(range(two.shards.count))
+        await one.handover.undrain()
+        await wait_all_tasks_blocked()
+        assert shards_of(one) == before
 
 
 async def test_the_last_broker_is_not_drained() -> None:

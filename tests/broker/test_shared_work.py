@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.assignments import ASSIGNMENTS
+from broker.cluster.membership import Membership
 from broker.cluster.placement import preferred
 from broker.layouts.parts import StartPosition
 from broker.names import TopicName
@@ -18,8 +19,9 @@ from storage.clock import WallClock
 from storage.entry import TxnId
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Op, Put, starting_with
+from storage.metadata.store import Op, Put, Session, starting_with
 from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import FOLDER
 from tests.support.rooms import TOPIC, Rooms, moving_clock, publish, rooms, subscribe
 from tests.support.steered_store import SteeredStore
 from txn.group_record import group_key
@@ -42,7 +44,7 @@ def clock_ahead(seconds: float) -> WallClock:
 
 @asynccontextmanager
 async def working(
-    store: MemoryStore, files: SimulatedFiles, broker_id: str, *, ahead: float = 0
+    store: MemoryStore, files: SimulatedFiles, broker_id: str, *, ahead: float = 0, segment_retention_seconds: int = 0
 ) -> AsyncIterator[Rooms]:
     """Run a registered broker with the background work of transactions. The end is its death."""
     async with (
@@ -53,6 +55,7 @@ async def working(
             broker_id=broker_id,
             txn_retention_seconds=RETENTION,
             txn_timeout_seconds_max=TIMEOUT,
+            segment_retention_seconds=segment_retention_seconds,
         ) as made,
         trio.open_nursery() as nursery,
     ):
@@ -65,6 +68,22 @@ async def working(
         await wait_all_tasks_blocked()
         yield made
         nursery.cancel_scope.cancel()
+
+
+async def registered(store: MemoryStore, broker_id: str) -> Session:
+    """Register a broker that does nothing, as one that is stopped."""
+    session = await store.open_session(10)
+    membership = Membership(
+        store,
+        broker_id=broker_id,
+        folder_id=FOLDER,
+        lock_name=broker_id,
+        service_url=f"pulsar://{broker_id}:6650",
+        http_url="http://x",
+        release="test",
+    )
+    await membership.register(session, timeout_seconds=10)
+    return session
 
 
 async def states(store: MemoryStore, txns: Sequence[TxnId]) -> list[TxnState | None]:
@@ -169,12 +188,14 @@ async def test_members_that_change_in_the_middle_of_a_sweep(autojump_clock: Mock
 
 
 async def test_one_broker_settles_each_group(autojump_clock: MockClock) -> None:
-    """C16, D17: the one that the hash prefers, whoever decided; and another one if that one dies in between."""
+    """C16, D17: the one that the hash prefers, whoever decided."""
     store = SteeredStore()
     apps = [f"app{number}" for number in range(6)]
     assert {preferred(group_key(app), BROKERS[:2]) for app in apps} == set(BROKERS[:2])
-    async with working(store, SimulatedFiles(seed=1), "left") as left, AsyncExitStack() as stack:
-        right = await stack.enter_async_context(working(store, SimulatedFiles(seed=2), "right"))
+    async with (
+        working(store, SimulatedFiles(seed=1), "left") as left,
+        working(store, SimulatedFiles(seed=2), "right") as right,
+    ):
         for app in apps:
             group = TransactionGroup(app, 1)
             winner = await left.coordinator.new_in_group(0, 1000, group, once=False)
@@ -187,15 +208,25 @@ async def test_one_broker_settles_each_group(autojump_clock: MockClock) -> None:
             is_right = preferred(group_key(app), BROKERS[:2]) == "right"
             assert (settled(left) - before[0], settled(right) - before[1]) == ((0, 2) if is_right else (2, 0))
             assert await states(store, [winner, loser]) == [TxnState.COMMITTED, TxnState.ABORTED]
-        app = next(app for app in apps if preferred(group_key(app), BROKERS[:2]) == "right")
-        group = TransactionGroup(app, 2)
+
+
+async def test_a_group_whose_broker_dies_is_settled_by_another(autojump_clock: MockClock) -> None:
+    """C16, D17: the preferred broker is registered and stopped, so the headers wait until its session ends."""
+    store = SteeredStore()
+    app = next(name for name in map(str, range(99)) if preferred(group_key(name), BROKERS[:2]) == "right")
+    async with working(store, SimulatedFiles(seed=1), "left") as left:
+        stopped = await registered(store, "right")
+        group = TransactionGroup(app, 1)
         winner = await left.coordinator.new_in_group(0, 50_000, group, once=False)
+        loser = await left.coordinator.new_in_group(0, 50_000, group, once=False)
         assert winner is not None
-        # It dies before it hears of the decision.
-        await stack.aclose()
+        assert loser is not None
         await left.coordinator.groups.commit(group, [winner], once=False)
         await wait_all_tasks_blocked()
-        assert await states(store, [winner]) == [TxnState.COMMITTED]
+        assert await states(store, [winner, loser]) == [TxnState.OPEN, TxnState.OPEN]
+        await stopped.close()
+        await wait_all_tasks_blocked()
+        assert await states(store, [winner, loser]) == [TxnState.COMMITTED, TxnState.ABORTED]
 
 
 async def test_a_sweep_takes_no_ownership(autojump_clock: MockClock) -> None:
@@ -245,3 +276,22 @@ async def test_a_clock_ahead_trims_nothing_early(autojump_clock: MockClock) -> N
         with topic.clients.held():
             await trio.sleep(10 * 60)
         assert topic.ledger.first_index > 0
+
+
+async def test_a_clock_ahead_prunes_nothing_early(autojump_clock: MockClock) -> None:
+    """C17: the next owner's clock is ahead by an hour; a replaced segment is kept for ten minutes, and not longer."""
+    store, files = MemoryStore(), SimulatedFiles(seed=1)
+    async with working(store, files, "left", segment_retention_seconds=600) as left:
+        await left.controller.create_topic(TOPIC, 1, {})
+        await subscribe(left, "s")
+        await left.controller.split(TOPIC, 0)
+    async with (
+        working(store, files.process(), "right", ahead=HOUR, segment_retention_seconds=600) as right,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(right.pruner.run)
+        await trio.sleep(590)
+        assert 0 in (await right.layouts.get(TOPIC)).segments
+        await trio.sleep(20)
+        assert 0 not in (await right.layouts.get(TOPIC)).segments
+        nursery.cancel_scope.cancel()

@@ -63,6 +63,7 @@ class Shards:
             count: how many coordinators there are.
         """
         self.count: Final = count
+        self._numbers = {shard_name(number): number for number in range(count)}
         self._claims = claims
         self._me = claims.broker_id
         self._metadata = metadata
@@ -147,9 +148,7 @@ class Shards:
 
     def _number_of(self, key: str) -> int | None:
         """Return the shard whose claim has this key; None for a shard that this broker's settings do not have."""
-        text = claimed_name(key).removeprefix(SHARDS)
-        number = int(text) if text.isdecimal() and len(text) < 10 else -1
-        return number if 0 <= number < self.count else None
+        return self._numbers.get(claimed_name(key))
 
     def _require_held(self, number: int, revision: int) -> bool:
         """Note that the claim is another one since `revision`. Return False if this broker has lost it by that."""
@@ -216,7 +215,8 @@ class Shards:
         try:
             self._held[number] = await self._claims.claim(shard_name(number))
         except (OwnedElsewhere, SessionLost):
-            # The watch shows when the other broker's claim ends. Without a session, this broker is about to end.
+            # The watches show when the other broker's claim ends, and when this broker no longer drains. Without a
+            # session, it is about to end.
             return
         self._take_up({number})
 

@@ -138,6 +138,20 @@ async def test_a_broker_that_drains_gives_its_shards_away(autojump_clock: MockCl
         assert await owners(store) == best("left", "right")
 
 
+async def test_a_broker_that_takes_nothing_new_goes_on_later(autojump_clock: MockClock) -> None:
+    """C16: the last broker drains, too, so it claims nothing. It does again when it no longer drains."""
+    store = MemoryStore()
+    async with node(store, "left") as left:
+        left.claims.refuses_new = True
+        await store.put(DRAINING + "left", b"{}")
+        await wait_all_tasks_blocked()
+        assert left.mine == []
+        left.claims.refuses_new = False
+        await store.delete(DRAINING + "left")
+        await wait_all_tasks_blocked()
+        assert left.mine == NAMES
+
+
 async def test_a_slow_broker_costs_its_own_shards_only(autojump_clock: MockClock) -> None:
     """C16, T10: a registered broker that claims nothing. Its shards are nobody's until its session ends."""
     store = MemoryStore()
@@ -239,7 +253,8 @@ async def test_a_damaged_claim_is_somebody_elses(autojump_clock: MockClock) -> N
     """E11, C16: the other shards have owners; this one has one when the record is gone."""
     store = MemoryStore()
     await store.put(claim_key(NAMES[3]), b"[]")
-    await store.put(PREFIX + "x", b"{}")
+    for strange in ("x", "", "07", "-1", "9" * 100, "\N{ARABIC-INDIC DIGIT THREE}"):
+        await store.put(claim_key(shard_name(0)[:-1] + strange), b"{}")
     async with node(store, "left") as left:
         await wait_all_tasks_blocked()
         assert left.mine == [name for name in NAMES if name != NAMES[3]]

@@ -99,7 +99,7 @@ class Deadlines:
     def on_record(self, sessions: Mapping[int, Terms], now: float) -> None:
         """Compare with the sessions on record: those that are not known yet were opened, and missing ones ended."""
         for session in self._leases.keys() - sessions.keys():
-            del self._leases[session]
+            self.ended(session)
         for session in sessions.keys() - self._leases.keys():
             self.opened(session, sessions[session], now)
 

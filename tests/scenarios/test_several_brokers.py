@@ -14,6 +14,7 @@ from storage.metadata.store import starting_with
 from tests.support.etcd import etcd_store
 from tests.support.processes import running_broker
 from tidewire.cli.local_etcd import EtcdProcess
+from txn.duty import SHARDS
 
 TOPICS = [f"persistent://public/default/{number}" for number in range(8)]
 SECONDS_MAX = 60
@@ -26,7 +27,7 @@ async def owners(etcd: EtcdProcess, cluster: str) -> dict[str, list[str]]:
     async with etcd_store(etcd.endpoint, root=root_of(cluster)) as store:
         for record in await store.scan(*starting_with(KEY_PREFIX)):
             name = claimed_name(record.key)
-            if name in TOPICS:
+            if not name.startswith(SHARDS):
                 found.setdefault(orjson.loads(record.value)["broker"], []).append(name)
     return found
 

@@ -104,8 +104,11 @@ class Administration:
         return here.backlog_entries
 
     async def _on_segment(self, name: TopicName, subscription: str) -> tuple[Topic, Subscription]:
-        segments = (await self._layouts.get(name.scalable_topic)).segments.values()
-        found = [segment for segment in segments if segment.descriptor == name.segment]
+        layout = await self._layouts.get(name.scalable_topic)
+        found = [segment for segment in layout.segments.values() if segment.descriptor == name.segment]
+        if subscription not in layout.subscriptions:
+            # A refused request loads nothing.
+            raise SubscriptionNotFound(f"{name.scalable_topic} has no subscription {subscription}.")
         topic = await self._topics.get(segment_topic(name.scalable_topic, found[0]) if found else name)
         here = topic.subscriptions.get(subscription)
         if here is None:

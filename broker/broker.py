@@ -27,6 +27,7 @@ from broker.cluster.placement import Member
 from broker.cluster.recovery import DeadBrokers
 from broker.cluster.segment_owners import SegmentOwners
 from broker.cluster.shards import Shards
+from broker.cluster.turns import Turns
 from broker.cluster_administration import ClusterAdministration
 from broker.config import BrokerSettings
 from broker.entry_codecs import EntryCodecs
@@ -43,9 +44,12 @@ from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layout_followers import LayoutFollowers
 from broker.scalable.load_reports import LoadReporter
 from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.pruning import Pruner
+from broker.scalable.segment_owner import SegmentOwner
+from broker.scalable.segment_work import SegmentWork
 from broker.schemas.registry import Schemas
 from broker.topic import Topic
 from broker.topic_services import TopicServices
@@ -107,7 +111,9 @@ class Broker:
         self.locator = Locator(metadata, self.members, self.assignments, base.takes_no_clients, me=settings.broker_id)
         self.segment_owners = SegmentOwners(metadata, nursery, me=settings.broker_id)
         self.layouts = Layouts(metadata)
-        self.feeds = LayoutFeeds(metadata, nursery)
+        self.turns = Turns(self.elections, self.members, me=settings.broker_id)
+        layout_followers = LayoutFollowers(metadata, session, self.members, nursery, me=settings.broker_id)
+        self.feeds = LayoutFeeds(metadata, layout_followers, nursery)
         self.namespaces = NamespaceFeeds(metadata, nursery)
         self.retention = RetentionPolicies(
             metadata, Retention(settings.retention_minutes, settings.retention_megabytes)
@@ -125,10 +131,14 @@ class Broker:
             session,
             now_ms=base.now_ms,
         )
+        self.segment_owner = SegmentOwner(
+            self.topics, self.layouts, self.feeds, self.elections, metadata=metadata, nursery=nursery
+        )
+        self.segment_work = SegmentWork(self.claims, self.topics, self.layouts, self.segment_owner, metadata)
         self.groups = ConsumerGroups(
-            self.topics,
             self.feeds,
             self.elections,
+            self.turns,
             metadata=metadata,
             nursery=nursery,
             grace_seconds=settings.consumer_session_grace_seconds,
@@ -136,9 +146,10 @@ class Broker:
         self.controller = Controller(
             self.layouts,
             self.topics,
-            self.feeds,
+            self.segment_work,
             self.groups,
             self.elections,
+            self.turns,
             now_ms=base.now_ms,
             nursery=nursery,
             metadata=metadata,
@@ -146,10 +157,11 @@ class Broker:
         )
         self.pruner = Pruner(
             self.layouts,
-            self.topics,
+            self.segment_work,
             self.feeds,
             self.controller.locks,
             self.elections,
+            self.turns,
             metadata=metadata,
             retention_ms=round(settings.segment_retention_seconds * 1000),
             now_ms=base.now_ms,

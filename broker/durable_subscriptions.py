@@ -81,11 +81,14 @@ class DurableSubscriptions:
                 self._ledger.name, besides=self._subscriptions, metadata=metadata, claim=self._claim
             )
 
-    async def open(self, name: str, start: Position | None, running: Running) -> Subscription:
+    async def open(
+        self, name: str, start: Position | None, running: Running, conditions: Sequence[Check] = ()
+    ) -> Subscription:
         """Return the subscription. If it does not exist, create it at `start`; it is durable on return.
 
         Raises:
             SubscriptionNotFound: it does not exist, and `start` is None.
+            Conflict: it does not exist, and one of the `conditions` of its creation does not hold.
         """
         async with self._changing:
             running()
@@ -95,7 +98,12 @@ class DurableSubscriptions:
             if start is None:
                 raise SubscriptionNotFound(f"{self._ledger.name} has no subscription {name}.")
             cursor = await Cursor.open(
-                name, ledger=self._ledger, metadata=self._services.metadata, claim=self._claim, start=start
+                name,
+                ledger=self._ledger,
+                metadata=self._services.metadata,
+                claim=self._claim,
+                start=start,
+                conditions=conditions,
             )
             pending = self._pending_acks(cursor) if self._takes_transactions else None
             subscription = Subscription(name, source=self._source, cursor=cursor, withheld=pending)

@@ -289,7 +289,7 @@ class Topic(TopicSource):
         """The durable subscriptions by name."""
         return self._durable.by_name
 
-    async def subscribe(self, name: str, start: Position | None) -> Subscription:
+    async def subscribe(self, name: str, start: Position | None, conditions: Sequence[Check] = ()) -> Subscription:
         """Return the durable subscription. If it does not exist, create it; it is durable on return.
 
         `start` is the mark-delete position of a new subscription: EARLIEST, a position or LATEST. With LATEST it gets
@@ -298,8 +298,10 @@ class Topic(TopicSource):
         Raises:
             TopicClosed: the topic is closing.
             SubscriptionNotFound: it does not exist, and `start` is None.
+            Conflict: it does not exist, and one of the `conditions` of its creation does not hold.
         """
-        return await self._durable.open(name, None if start is None else self._placed(start), self._require_running)
+        place = None if start is None else self._placed(start)
+        return await self._durable.open(name, place, self._require_running, conditions)
 
     def subscriptions_held(self) -> AbstractAsyncContextManager[Mapping[str, Subscription]]:
         """Yield the durable subscriptions by name. During the block, only the block itself may open or delete one."""

@@ -4,6 +4,8 @@ A topic with a damaged ledger or cursor cannot be loaded, but it can be removed 
 read. Each step may be repeated, so an unfinished deletion is continued by calling it again.
 """
 
+from collections.abc import Sequence
+
 from broker.deduplication.deduplication import sequences_key
 from broker.names import Domain, TopicName
 from broker.schemas.registry import owner_of, removal_of
@@ -59,14 +61,23 @@ async def remove_what_stands_beside(name: TopicName, metadata: MetadataStore) ->
         await metadata.commit(removal_of(name))
 
 
-async def remove_subscription(name: TopicName, subscription: str, services: TopicServices, claim: Check) -> None:
+async def remove_subscription(
+    name: TopicName, subscription: str, services: TopicServices, claim: Check, *, conditions: Sequence[Check] = ()
+) -> None:
     """Remove a subscription of a topic that is not loaded; durable on return.
 
     Raises:
         OwnershipLost: the claim does not hold.
+        Conflict: one of the `conditions` does not hold. Nothing was removed.
     """
     metadata, topic = services.metadata, str(name)
-    await _commit(name, metadata, claim, DeleteRange(*exactly(cursor_key(topic, subscription))))
+    removal = DeleteRange(*exactly(cursor_key(topic, subscription)))
+    try:
+        await metadata.commit([claim, *conditions, removal])
+    except Conflict as conflict:
+        if conflict.key != claim.key:
+            raise
+        raise OwnershipLost(topic) from conflict
     await _remove_ops(name, metadata, claim, ACKS_BY_SUBSCRIPTION, acks_of_subscription(topic, subscription))
 
 

@@ -7,8 +7,7 @@ transactions stay in the metadata store. The next owner that loads it applies th
 transactions loads it.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -49,6 +48,9 @@ OpenTopic = Callable[[TopicName, Check], Awaitable[Topic]]
 Work = Callable[[Check], Awaitable[None]]
 """Work on a claimed topic that is not loaded."""
 
+Listener = Callable[[Topic], None]
+"""Called when a topic was loaded, became a segment of a scalable topic, or has been unloaded. It must not block."""
+
 
 @dataclass(eq=False, slots=True)
 class _Slot:
@@ -65,6 +67,8 @@ class _Slot:
     """Whether it is unloaded because it is idle, or is not loaded at all. Callers then wait until the slot is gone."""
     work: Work | None = None
     """The work to do instead of loading the topic."""
+    removes: bool = False
+    """Whether the work removes the topic, so that its layout need not have it any more."""
 
 
 class Topics:
@@ -97,6 +101,7 @@ class Topics:
         self._slots: dict[TopicName, _Slot] = {}
         self.reader_positions = ReaderPositions()
         """The positions of all topics' readers; they outlive the unloading of a topic."""
+        self._listeners: list[Listener] = []
         self._is_closing = False
         self._producer_names = (f"tidewire-{instance}-{number}" for number in count())
 
@@ -112,6 +117,24 @@ class Topics:
         """The names of the topics that this process owns, is taking over or is releasing."""
         return tuple(self._slots)
 
+    def attach(self, listener: Listener) -> None:
+        """Call `listener` with topics as they come and go. `running` says which of the two it was."""
+        self._listeners.append(listener)
+
+    def _tell(self, topic: Topic) -> None:
+        for listener in self._listeners:
+            listener(topic)
+
+    def running(self, name: TopicName) -> Topic | None:
+        """Return the topic if it is loaded here and stays so, as far as this broker knows."""
+        slot = self._slots.get(name)
+        return None if slot is None or slot.is_idle else slot.topic
+
+    def migrated(self, regular: Topic) -> None:
+        """Note that a regular topic, which this broker owns, is now a segment of the scalable topic of its name."""
+        regular.scalable_topic = regular.name.as_scalable
+        self._tell(regular)
+
     def is_in_use(self, name: TopicName) -> bool:
         """Return whether clients are connected to the topic on this broker."""
         slot = self._slots.get(name)
@@ -126,7 +149,6 @@ class Topics:
             TopicClosed: it is being unloaded.
             TopicDamaged: it cannot be opened, because stored data is damaged.
         """
-        self._existence.require_kept(name)
         if not creates:
             await self._existence.require_made(name)
         return await self._load(name)
@@ -159,8 +181,7 @@ class Topics:
             try:
                 await self.get(name)
             except TopicNotFound:
-                # `get` also refuses during an attempt to delete the topic, which may fail. Only the layout's record
-                # counts.
+                # Only the layout's record counts, as it is now.
                 return await self._existence.has_segment(name)
         except ExpectedError as error:
             log.warning("a segment of an ended transaction cannot be loaded", segment=str(name), reason=str(error))
@@ -183,6 +204,13 @@ class Topics:
             slot.scope.cancel()
             await slot.gone.wait()
 
+    async def let_go(self, name: TopicName) -> None:
+        """As `unload`, for a topic that will be removed. Requests for it wait until this process has released it."""
+        slot = self._slots.get(name)
+        if slot is not None:
+            slot.is_idle = True
+            await self.unload(name)
+
     async def close(self) -> None:
         """Disconnect every client and write the cursors of all topics, concurrently; durable on return.
 
@@ -194,18 +222,6 @@ class Topics:
             for topic in self:
                 nursery.start_soon(topic.close)
 
-    @contextmanager
-    def deleting(self, names: Collection[TopicName]) -> Iterator[None]:
-        """Prevent these topics from being loaded during the block. A deletion disconnects clients, which come back."""
-        with self._existence.deleting(names):
-            yield
-
-    @contextmanager
-    def preparing(self, name: TopicName) -> Iterator[None]:
-        """Allow a segment to be loaded during the block, although no layout has it yet."""
-        with self._existence.preparing(name):
-            yield
-
     async def delete(self, name: TopicName) -> None:
         """Delete the topic with its data and cursors; durable on return. It may be damaged.
 
@@ -215,9 +231,12 @@ class Topics:
         """
         topic = await self.loaded(name)
         if topic is None:
-            await self._work_on(name, partial(remove_topic, name, self._services))
+            await self._work_on(name, partial(remove_topic, name, self._services), removes=True)
             return
         slot = self._slots.get(name)
+        if slot is not None:
+            # The deletion disconnects clients, which come back. They wait until it is done.
+            slot.is_idle = True
         try:
             await topic.delete()
         finally:
@@ -227,22 +246,22 @@ class Topics:
         if slot is not None:
             await slot.gone.wait()
 
-    async def unsubscribe(self, name: TopicName, subscription: str) -> None:
-        """Delete a durable subscription of a topic, which may be damaged; durable on return.
+    async def unsubscribe(self, name: TopicName, subscription: str, conditions: Sequence[Check] = ()) -> Topic | None:
+        """Delete a durable subscription of a topic that is not loaded, and may be damaged; durable on return.
 
-        If the subscription does not exist, nothing is done.
+        If the subscription does not exist, nothing is done. If the topic is loaded here, nothing is done either, and
+        the topic is returned.
 
         Raises:
             TopicNotFound: the segment does not exist, or it is being deleted.
             OwnedElsewhere: another broker owns it.
-            TopicClosed: it is being unloaded.
+            Conflict: one of the `conditions` does not hold. Nothing was deleted.
         """
-        self._existence.require_kept(name)
         topic = await self.loaded(name)
         if topic is None:
-            await self._work_on(name, partial(remove_subscription, name, subscription, self._services))
-        else:
-            await topic.unsubscribe(subscription)
+            work = partial(remove_subscription, name, subscription, self._services, conditions=conditions)
+            await self._work_on(name, work)
+        return topic
 
     async def loaded(self, name: TopicName) -> Topic | None:
         """Return the topic if it is loaded or being loaded; None otherwise, or if the load fails."""
@@ -254,9 +273,9 @@ class Topics:
             await slot.gone.wait()
         return None
 
-    async def _work_on(self, name: TopicName, work: Work) -> None:
+    async def _work_on(self, name: TopicName, work: Work, *, removes: bool = False) -> None:
         """Claim a topic that is not loaded, and do the work. It continues if the caller is cancelled."""
-        slot = self._slots[name] = _Slot(is_idle=True, work=work)
+        slot = self._slots[name] = _Slot(is_idle=True, work=work, removes=removes)
         self._nursery.start_soon(self._own, name, slot)
         await slot.gone.wait()
         if slot.error is not None:
@@ -265,7 +284,10 @@ class Topics:
     async def _own(self, name: TopicName, slot: _Slot) -> None:
         try:
             with slot.scope:
-                await self._existence.require(name)
+                if slot.removes:
+                    await self._existence.require_remains(name)
+                else:
+                    await self._existence.require(name)
                 claim = await self._claims.claim(str(name))
                 try:
                     if slot.work is None:
@@ -295,6 +317,8 @@ class Topics:
             del self._slots[name]
             slot.ready.set()
             slot.gone.set()
+            if slot.topic is not None:
+                self._tell(slot.topic)
 
     async def _give_up(self, name: TopicName, claim: Check, *, lets_go: bool) -> None:
         """Release the claim, unless a ledger of the topic stays open here: no other broker could take that over."""
@@ -327,6 +351,7 @@ class Topics:
                 slot.topic = topic
                 slot.ready.set()
                 log.debug("topic loaded", topic=str(name))
+                self._tell(topic)
                 await topic.wait_idle(IDLE_SECONDS_MAX)
                 slot.is_idle = True
                 log.debug("idle topic unloaded", topic=str(name))

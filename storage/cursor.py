@@ -10,7 +10,7 @@ The record is bounded (`storage.cursor_record`). An acknowledgement that did not
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -30,6 +30,7 @@ from storage.base_cursor import (
 )
 from storage.cursor_record import ITEMS_AT_ONCE, Encoded, Identity, cursor_key, decode, encode, encode_in_steps
 from storage.errors import SPACE_RETRY_SECONDS, fresh
+from storage.ledger_list import LedgerList
 from storage.metadata.store import (
     ABSENT,
     Check,
@@ -60,7 +61,18 @@ __all__ = [
     "CursorRefused",
     "NonDurableCursor",
     "cursor_key",
+    "first_cursor",
 ]
+
+
+def first_cursor(ledger_name: str, name: str) -> Put:
+    """The operation that makes a cursor at the beginning of a managed ledger which nobody owns.
+
+    It makes no cursor if there is one. Every owner opens it like its own cursors.
+    """
+    nothing = Acknowledged(EARLIEST, LedgerList(()).next_after)
+    return Put(cursor_key(ledger_name, name), encode(Identity(uuid.uuid4().hex), nothing).value, ABSENT)
+
 
 WRITE_LINGER_SECONDS: Final = 0.02
 """How long acknowledgements may gather before they are written, if no caller waits for them. A crash repeats about as
@@ -162,28 +174,33 @@ class Cursor(BaseCursor):
         claim: Check | None,
         start: Position,
         properties: Mapping[str, str] | None = None,
+        conditions: Sequence[Check] = (),
     ) -> "Cursor":
         """Open the cursor `name` of `ledger`. If there is none, create it at `start`. Durable on return.
 
         `start` is the mark-delete position of a new cursor: EARLIEST, LATEST (the last entry appended until now), or a
-        position. Everything at or below it counts as acknowledged. An existing cursor ignores `start` and `properties`.
+        position. Everything at or below it counts as acknowledged. An existing cursor ignores `start`, `properties` and
+        `conditions`.
 
         Raises:
             CursorLost: the claim is not the caller's, or another owner created the cursor at this moment.
+            Conflict: one of the `conditions` does not hold, so no cursor was created.
             MetadataError: the metadata store raised it.
         """
         key = cursor_key(ledger.name, name)
         record = await metadata.get(key)
         if record is None:
-            acknowledged = Acknowledged(placed(start, ledger), ledger.next_after)
             owner = None if claim is None else claim.expected
-            value = encode(Identity(uuid.uuid4().hex, dict(properties or {}), owner), acknowledged).value
-            ops: list[Op] = [Put(key, value, ABSENT)]
+            identity = Identity(uuid.uuid4().hex, dict(properties or {}), owner)
+            value = encode(identity, Acknowledged(placed(start, ledger), ledger.next_after)).value
+            ops: list[Op] = [Put(key, value, ABSENT), *conditions]
             if claim is not None:
                 ops.append(claim)
             try:
                 version = (await metadata.commit(ops)).revision
             except Conflict as conflict:
+                if conflict.key in {condition.key for condition in conditions}:
+                    raise
                 raise CursorLost(f"cursor {name} of {ledger.name} cannot be created: {conflict}") from conflict
             record = Record(key, value, version)
         return cls(name, ledger=ledger, metadata=metadata, claim=claim, record=record)

@@ -14,7 +14,7 @@ from storage.ledger_ids import LedgerIds
 from storage.ledger_list import LedgerInfo, ManagedLedgerRecord
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedger
-from storage.managed_ledger_record import RecordChanged, RecordKeeper
+from storage.managed_ledger_record import NO_LEDGER, RecordChanged, RecordKeeper
 from storage.managed_ledger_recovery import nothing_there, recover
 from storage.managed_ledger_removal import remove_all
 from storage.metadata.store import Check, MetadataStore
@@ -55,7 +55,7 @@ async def open_managed_ledger(
                 record = await keeper.read()
             if record is None:
                 recovered = nothing_there(ledgers)
-                next_id = await ids.take(above=-1)
+                next_id = await ids.take(above=NO_LEDGER)
                 # Ledger ids begin again in another data folder. The creation id distinguishes its topics from these.
                 begun = ManagedLedgerRecord(uuid.uuid4().hex[:CREATION_ID_DIGITS], (), next_id)
             else:

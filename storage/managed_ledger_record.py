@@ -17,6 +17,9 @@ from storage.metadata.store import ABSENT, Check, Conflict, Delete, IndexEntry, 
 MANAGED_LEDGERS: Final = "/managed-ledgers/"
 LEDGERS_BY_WRITER: Final = "ledgers-by-writer"
 
+NO_LEDGER: Final = -1
+"""The newest ledger id of a managed ledger that never had one."""
+
 
 def record_key(name: str) -> str:
     """The key of the record of the managed ledger with this name."""
@@ -44,6 +47,14 @@ def _indexes(record: ManagedLedgerRecord) -> tuple[IndexEntry, ...]:
     writers = {info.writer for info in record.ledgers if not info.closed and info.writer is not None}
     keys = (f"{writer.broker}/{writer.epoch:010d}-{writer.stream:016x}" for writer in writers)
     return tuple(IndexEntry(LEDGERS_BY_WRITER, key) for key in sorted(keys))
+
+
+def first_record(name: str, creation_id: str) -> Put:
+    """The operation that makes a managed ledger without entries which nobody owns, if there is none of this name.
+
+    Its first owner makes its first ledger. So it takes no space for entries before that.
+    """
+    return Put(record_key(name), ManagedLedgerRecord(creation_id, (), NO_LEDGER).encode(), ABSENT)
 
 
 async def is_there(name: str, metadata: MetadataStore) -> bool:

@@ -45,7 +45,8 @@ class Elections:
         self._claims = claims
         self._metadata = metadata
         self._held: dict[TopicName, Check] = {}
-        self._known: dict[TopicName, Controlling] = {}
+        self._known: dict[TopicName, tuple[Controlling, int]] = {}
+        """Controllers, and the versions of their claims."""
         self._locks: KeyedLocks[TopicName] = KeyedLocks()
         self._listeners: dict[Listener, None] = {}
         self._changed = trio.Event()
@@ -65,7 +66,10 @@ class Elections:
                     task_status.started()
 
     def attach(self, listener: Listener) -> None:
-        """Call `listener` with a topic whenever its controller has changed."""
+        """Call `listener` with a topic whenever its controller has changed.
+
+        A broker that is elected again counts as another controller, because somebody may have been it in between.
+        """
         self._listeners[listener] = None
 
     def detach(self, listener: Listener) -> None:
@@ -74,17 +78,22 @@ class Elections:
 
     def controller_of(self, topic: TopicName) -> Controlling | None:
         """Return the topic's controller, as far as this broker knows; None if there is none."""
-        return self._known.get(topic)
+        known = self._known.get(topic)
+        return None if known is None else known[0]
 
     def is_elsewhere(self, topic: TopicName) -> bool:
         """Return whether another broker controls the topic, as far as this broker knows."""
-        known = self._known.get(topic)
+        known = self.controller_of(topic)
         return known is not None and known.broker_id != self._claims.broker_id
 
     @property
     def held(self) -> tuple[TopicName, ...]:
         """The topics that this broker controls."""
         return tuple(self._held)
+
+    def holds(self, topic: TopicName) -> Check | None:
+        """Return the condition for the controller's writes if this broker is the controller, as far as it knows."""
+        return self._held.get(topic)
 
     async def elect(self, topic: TopicName) -> Check:
         """Become the topic's controller; durable on return. Return the condition for the controller's writes.
@@ -127,7 +136,7 @@ class Elections:
             self._claims.forget(held)
         before = self._known.pop(topic, None)
         if record is not None:
-            self._known[topic] = _controlling(record)
+            self._known[topic] = _controlling(record), record.version
         if self._known.get(topic) == before:
             return
         changed, self._changed = self._changed, trio.Event()

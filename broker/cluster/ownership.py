@@ -116,12 +116,15 @@ class Claims:
                     raise OwnedElsewhere(_refusal(topic, held)) from conflict
                 expected = held.version
 
+    def is_elsewhere(self, claim: Record | None) -> bool:
+        """Return whether another broker holds this claim."""
+        return claim is not None and not self._is_own(claim)
+
     async def wait_not_elsewhere(self, topic: str) -> None:
         """Wait until no other broker holds the claim of `topic`."""
         async with self._metadata.watch_key(claim_key(topic)) as watch:
-            while (held := await watch.next()) is not None:
-                if self._is_own(held):
-                    return
+            while self.is_elsewhere(await watch.next()):
+                pass
 
     @property
     def has_ended(self) -> bool:

@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from broker.cluster.ownership import ClaimUnreadable, claim_key, claimed_name, owner_in
+from broker.followers import tell_all
 from broker.names import Domain, InvalidTopicName, SegmentDescriptor, TopicName
 from storage.metadata.store import Change, MetadataStore, Record, starting_with
 from storage.signal import Signal
@@ -26,9 +27,6 @@ Elsewhere = Mapping[SegmentDescriptor, str]
 TELL_SECONDS_MIN: Final = 1.0
 """The time between two changes that the followers of a topic are told of. A layout of 300 segments, whose owners all
 come at once, has 50 KiB."""
-
-FOLLOWERS_AT_ONCE: Final = 256
-"""Followers that are told in one step of the event loop, which takes about 3 ms."""
 
 _NOWHERE: Final[Elsewhere] = MappingProxyType({})
 
@@ -143,11 +141,7 @@ async def _tell(feed: _Feed) -> None:
         if feed.newest == feed.elsewhere:
             continue
         feed.elsewhere = dict(feed.newest) or _NOWHERE
-        for number, follower in enumerate(tuple(feed.followers), 1):
-            if follower in feed.followers:
-                follower()
-            if number % FOLLOWERS_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
+        await tell_all(feed.followers, lambda follower: follower())
         await trio.sleep(TELL_SECONDS_MIN)
 
 

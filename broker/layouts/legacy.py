@@ -85,3 +85,10 @@ def segment_of(name: TopicName) -> tuple[TopicName, int]:
     if name.segment is not None:
         return name.scalable_topic, name.segment.segment_id
     return name.as_scalable, LEGACY_SEGMENT_ID
+
+
+def segment_in(layout: Layout, name: TopicName) -> Segment | None:
+    """Return the segment whose messages the topic `name` has; None if the layout has none."""
+    topic, segment_id = segment_of(name)
+    segment = layout.segments.get(segment_id)
+    return segment if segment is not None and segment_topic(topic, segment) == name else None

@@ -1,7 +1,7 @@
 """Layout records in the metadata store: read, create, change by compare-and-set, list, remove."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import structlog
@@ -14,9 +14,12 @@ from broker.layouts.record import from_json, to_json
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.schemas.registry import removal_of
 from storage.managed_ledger_record import is_there
-from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStore, Op, Put, starting_with
+from storage.metadata.store import ABSENT, Check, Conflict, Delete, IndexEntry, MetadataStore, Op, Put, starting_with
 
 KEY_PREFIX: Final = "/topics/"
+
+UNFINISHED_LAYOUTS: Final = "unfinished-layouts"
+"""The index of the layouts that mark an unfinished change. Its keys are the keys of the layouts."""
 
 PAGE_RECORDS: Final = 128
 """Layouts that are read in one step of the event loop, which takes 3 ms if they are small."""
@@ -27,6 +30,14 @@ log = structlog.get_logger(__name__)
 def layout_key(topic: TopicName) -> str:
     """Return the key of a scalable topic's layout."""
     return f"{KEY_PREFIX}{topic.tenant}/{topic.namespace}/{quote(topic.local, safe='')}"
+
+
+class LayoutVersion(NamedTuple):
+    """A layout, and the version of its record."""
+
+    layout: Layout
+    check: Check
+    """The condition that the record still has this version."""
 
 
 class Layouts:
@@ -53,6 +64,29 @@ class Layouts:
         """
         return (await self._read(topic))[0]
 
+    async def stored_or_none(self, topic: TopicName) -> Layout | None:
+        """As `stored`; None if there is no such topic."""
+        record = await self._metadata.get(layout_key(topic))
+        return None if record is None else from_json(record.value)
+
+    async def version(self, topic: TopicName) -> LayoutVersion:
+        """Return the topic's current layout, even if the topic is being deleted, with the version of its record.
+
+        Raises:
+            TopicNotFound, LayoutUnreadable: see `stored`.
+        """
+        layout, version = await self._read(topic)
+        return LayoutVersion(layout, Check(layout_key(topic), version))
+
+    async def living_version(self, topic: TopicName) -> LayoutVersion:
+        """As `version`, for a topic that exists.
+
+        Raises:
+            TopicNotFound, LayoutUnreadable: see `get`.
+        """
+        layout, version = await self._read_living(topic)
+        return LayoutVersion(layout, Check(layout_key(topic), version))
+
     async def create(self, topic: TopicName, layout: Layout, *others: Op) -> None:
         """Write a new topic's first layout, in one change set with `others`; durable on return.
 
@@ -60,7 +94,7 @@ class Layouts:
             TopicExists: the topic already exists.
             Conflict: a condition among the others does not hold.
         """
-        put = Put(layout_key(topic), to_json(layout), ABSENT)
+        put = _put(topic, layout, ABSENT)
         try:
             await self._metadata.commit([*others, put])
         except Conflict as conflict:
@@ -90,7 +124,7 @@ class Layouts:
             changed = change(layout)
             if changed is layout:
                 return layout
-            ops: list[Op] = [Put(layout_key(topic), to_json(changed), version)]
+            ops: list[Op] = [_put(topic, changed, version)]
             if claim is not None:
                 ops.append(claim)
             try:
@@ -144,6 +178,11 @@ class Layouts:
             start = records[-1].key + "\0"
         return found
 
+    async def unfinished(self) -> list[TopicName]:
+        """Return the topics whose layouts mark an unfinished change. It costs nothing for the others."""
+        hits = await self._metadata.query(UNFINISHED_LAYOUTS, *starting_with(KEY_PREFIX))
+        return [topic for hit in hits if (topic := topic_of(hit.record.key)) is not None]
+
     async def _read_living(self, topic: TopicName) -> tuple[Layout, int]:
         layout, version = await self._read(topic)
         if layout.is_deleting:
@@ -155,6 +194,12 @@ class Layouts:
         if record is None:
             raise TopicNotFound(f"{topic} does not exist. Create it with `tidewire topics create {topic}`.")
         return from_json(record.value), record.version
+
+
+def _put(topic: TopicName, layout: Layout, expected: int) -> Put:
+    key = layout_key(topic)
+    indexes = (IndexEntry(UNFINISHED_LAYOUTS, key),) if layout.is_half_done else ()
+    return Put(key, to_json(layout), expected, indexes)
 
 
 def namespace_prefix(tenant_namespace: str) -> str:

@@ -1,5 +1,7 @@
 """An ordered consumer of a connection: SCALABLE_TOPIC_SUBSCRIBE is answered with its share, then with each change."""
 
+from collections.abc import Callable
+
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
 from broker.layouts.registrations import GroupId, GroupKind
@@ -21,11 +23,17 @@ class RegisteredConsumer:
     """
 
     def __init__(
-        self, request: pb.CommandScalableTopicSubscribe, group: GroupId, outbox: Outbox, groups: ConsumerGroups
+        self,
+        request: pb.CommandScalableTopicSubscribe,
+        group: GroupId,
+        outbox: Outbox,
+        groups: ConsumerGroups,
+        forget: Callable[["RegisteredConsumer"], None],
     ) -> None:
         """Set up. The caller must pass already subscribed segments to `segment_subscribed`, and then call `join`.
 
-        After a reconnect, the client's consumers of segments may come back before its registration.
+        After a reconnect, the client's consumers of segments may come back before its registration. `forget` is called
+        when the broker closes it.
         """
         self.name = request.consumer_name
         self.group = group
@@ -35,6 +43,7 @@ class RegisteredConsumer:
         self._request_id = request.request_id
         self._outbox = outbox
         self._groups = groups
+        self._forget = forget
         self._answered = False
         self._segments: frozenset[int] = frozenset()
         self._subscribed: set[int] = set()
@@ -77,6 +86,12 @@ class RegisteredConsumer:
             self._answered = True
             command = commands.scalable_topic_subscribe_response(self._request_id, layout.epoch, assigned)
         self._outbox.put(encode_command(command))
+
+    def sent_away(self) -> None:
+        """See `Member`. A request that was not answered yet is refused by `join`."""
+        if self._answered:
+            self._forget(self)
+            self._outbox.put(encode_command(commands.close_consumer(self.consumer_id)))
 
     def has(self, session: ConsumerSession) -> bool:
         """Return whether a consumer of a segment belongs to this ordered consumer.

@@ -151,7 +151,9 @@ class ScalableHandler:
         await self._require(asked)
         kind = GroupKind.STREAM if request.consumer_type == pb.STREAM else GroupKind.CHECKPOINT
         group = GroupId(asked.topic, request.subscription, kind)
-        registration = RegisteredConsumer(request, group, self._outbox, self._groups)
+        registration = RegisteredConsumer(
+            request, group, self._outbox, self._groups, self._registry.registrations.remove
+        )
         self._registry.register(registration)
         try:
             await registration.join(asked.regular)

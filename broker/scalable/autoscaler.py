@@ -67,6 +67,7 @@ class AutoScaler:
         self._loads.clear()
         self._groups.attach(self._changed)
         self._controller.elections.attach(self._changed)
+        self._controller.turns.attach(self._members_changed)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_layouts)
@@ -80,12 +81,18 @@ class AutoScaler:
                     for due_ms in self._due_ms.values():
                         self._timer.at_latest(due_ms)
         finally:
+            self._controller.turns.detach(self._members_changed)
             self._controller.elections.detach(self._changed)
             self._groups.detach(self._changed)
 
     def _changed(self, topic: TopicName) -> None:
         """Examine the topic now, because an input of its decision has changed."""
         self._look_at(topic, self._now_ms())
+
+    def _members_changed(self) -> None:
+        """Examine all topics with load, because it may be this broker's turn now."""
+        for topic in tuple(self._loads):
+            self._changed(topic)
 
     def _look_at(self, topic: TopicName, moment_ms: int) -> None:
         self._due_ms[topic] = min(moment_ms, self._due_ms.get(topic, moment_ms))
@@ -128,7 +135,7 @@ class AutoScaler:
 
     async def _look(self, topic: TopicName, nursery: trio.Nursery) -> None:
         """Decide on one topic, and act in a separate task, because producers take a while to leave."""
-        if topic in self._acting or not self._is_known(topic) or self._controller.elections.is_elsewhere(topic):
+        if topic in self._acting or not self._is_known(topic) or not self._controller.turns.is_mine(topic):
             return
         try:
             layout = await self._layouts.get(topic)

@@ -18,7 +18,6 @@ from broker.names import TopicName
 from broker.scalable.assignment import assign, assign_unordered, eligible
 from broker.scalable.draining import follow_drained
 from broker.scalable.feeds import LayoutFeeds
-from broker.topics import Topics
 from storage.metadata.store import MetadataStore
 
 log = structlog.get_logger(__name__)
@@ -34,6 +33,9 @@ class Member(Protocol):
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         """Tell the consumer its segments. This must not block."""
 
+    def sent_away(self) -> None:
+        """Close the consumer, because another broker coordinates the group now. This must not block."""
+
 
 class ConsumerGroup:
     """See the module's docstring."""
@@ -43,7 +45,6 @@ class ConsumerGroup:
         id_: GroupId,
         shares_changed: Callable[["ConsumerGroup"], None],
         *,
-        topics: Topics,
         feeds: LayoutFeeds,
         metadata: MetadataStore,
         nursery: trio.Nursery,
@@ -53,7 +54,6 @@ class ConsumerGroup:
         Args:
             id_: the group's identity.
             shares_changed: called when the assignment differs from the recorded one. It must not block.
-            topics: the segments.
             feeds: the layouts.
             metadata: the store in which cursors are watched.
             nursery: runs the watching tasks.
@@ -84,7 +84,6 @@ class ConsumerGroup:
         self._unseen: set[int] = set()
         self._is_following = False
         self._shares_changed = shares_changed
-        self._topics = topics
         self._feeds = feeds
         self._metadata = metadata
         self._nursery = nursery
@@ -111,6 +110,15 @@ class ConsumerGroup:
         self._forget_segments()
         self.layout, self.regular, self.is_known = None, None, False
         self.assignment.clear()
+
+    def forget_members(self) -> None:
+        """Forget everything but moves in progress, because another broker coordinates the group now."""
+        self.members.clear()
+        self.pushed.clear()
+        self.recorded.clear()
+        if self._is_following:
+            self.unfollow()
+        self._turn()
 
     def begin_move(self) -> None:
         """Begin to move the subscription: no consumer reads until the move is done."""
@@ -207,7 +215,7 @@ class ConsumerGroup:
             self._seen(segment, is_drained=is_drained)
 
         with scope:
-            await follow_drained(name, self.id.name, tell, topics=self._topics, metadata=self._metadata)
+            await follow_drained(name, self.id.name, tell, metadata=self._metadata)
 
     def _seen(self, segment: Segment, *, is_drained: bool) -> None:
         """Note the result of a check of the segment's cursor."""

@@ -9,6 +9,8 @@ their sealed ends (`broker.scalable.draining`).
 A consumer keeps its segments for a grace period after its connection is lost, so nothing moves if it returns. A
 consumer that closes gives them up at once. Registrations outlive this process (`broker.layouts.registrations`). A new
 controller gives every registered consumer a grace period in which to return.
+
+A broker that is no longer the controller assigns nothing. It closes its consumers, which register at the new one (C15).
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +22,7 @@ import trio
 
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
+from broker.cluster.turns import Turns
 from broker.errors import NotSupported, TopicNotFound
 from broker.keyed_locks import KeyedLocks
 from broker.layouts.registrations import GroupId, Registrations
@@ -27,7 +30,6 @@ from broker.names import NAME_BYTES_MAX, TopicName
 from broker.scalable.consumer_group import ConsumerGroup, Member
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.grace import GracePeriods
-from broker.topics import Topics
 from storage.metadata.store import Check, Conflict, MetadataError, MetadataStore
 
 MEMBERS_MAX: Final = 4096
@@ -41,9 +43,9 @@ class ConsumerGroups:
 
     def __init__(
         self,
-        topics: Topics,
         feeds: LayoutFeeds,
         elections: Elections,
+        turns: Turns,
         *,
         metadata: MetadataStore,
         nursery: trio.Nursery,
@@ -52,16 +54,16 @@ class ConsumerGroups:
         """Set up.
 
         Args:
-            topics: the segments.
             feeds: the layouts.
             elections: only a topic's controller assigns its segments.
+            turns: which broker becomes the controller if no consumer comes.
             metadata: the store of the cursors and registrations.
             nursery: runs the watches, the writes and the grace periods.
             grace_seconds: how long a consumer keeps its segments after its connection is lost.
         """
-        self._topics = topics
         self._feeds = feeds
         self._elections = elections
+        self._turns = turns
         self._metadata = metadata
         self._nursery = nursery
         self._registrations = Registrations(metadata)
@@ -103,7 +105,6 @@ class ConsumerGroups:
             group = self._groups[id_] = ConsumerGroup(
                 id_,
                 self._note_unwritten,
-                topics=self._topics,
                 feeds=self._feeds,
                 metadata=self._metadata,
                 nursery=self._nursery,
@@ -111,8 +112,13 @@ class ConsumerGroups:
         return group
 
     async def recover(self) -> None:
-        """Take over the groups of an earlier run, so that consumers which do not return are removed."""
+        """Take over the groups of an earlier run, so that consumers which do not return are removed (C16).
+
+        It takes over those of topics for which it is this broker's turn. The others wait for the next consumer.
+        """
         for topic in {id_.topic for id_ in await self._registrations.load()}:
+            if not self._turns.is_mine(topic):
+                continue
             try:
                 await self._take_over(topic)
             except OwnedElsewhere as elsewhere:
@@ -124,7 +130,9 @@ class ConsumerGroups:
             claim = await self._elections.elect(topic)
             if self._taken_over.get(topic) == claim:
                 return claim
-            for id_, shares in (await self._registrations.load(topic)).items():
+            registered = await self._registrations.load(topic)
+            self._require_controller(topic, claim)
+            for id_, shares in registered.items():
                 group = self._group(id_)
                 for name in sorted(shares.keys() - group.members.keys()):
                     group.members[name] = None
@@ -135,10 +143,30 @@ class ConsumerGroups:
             self._taken_over[topic] = claim
             return claim
 
+    def _require_controller(self, topic: TopicName, claim: Check) -> None:
+        if self._elections.holds(topic) != claim:
+            raise OwnedElsewhere(f"Another broker has become the controller of {topic}. Look the topic up again.")
+
     def _controller_changed(self, topic: TopicName) -> None:
-        if self._elections.controller_of(topic) is None:
-            # Either the topic and its registrations are gone, or another controller handles them now.
-            self._taken_over.pop(topic, None)
+        taken_over = self._taken_over.get(topic)
+        if taken_over is None or self._elections.holds(topic) == taken_over:
+            return
+        # Another broker may be the controller by now, or this one again, which then reads the registrations anew.
+        del self._taken_over[topic]
+        for group in [group for id_, group in self._groups.items() if id_.topic == topic]:
+            self._send_away(group)
+        self._members_changed(topic)
+
+    def _send_away(self, group: ConsumerGroup) -> None:
+        """Forget a group that this broker no longer coordinates, and tell its consumers to register again."""
+        log.info("sending consumers to another controller", topic=str(group.id.topic), group=group.id.name)
+        members = dict(group.members)
+        group.forget_members()
+        for name, member in members.items():
+            self._graces.end((group.id, name))
+            if member is not None:
+                member.sent_away()
+        self._note_unwritten(group)
 
     async def join(self, id_: GroupId, member: Member, *, regular: TopicName | None = None) -> None:
         """Add a consumer. On return it has its assignment; it gets every later change, too.
@@ -173,6 +201,8 @@ class ConsumerGroups:
                 self.leave(id_, member)
                 raise TopicNotFound(f"{id_.topic} does not exist. It was deleted while the consumer registered.")
             await group.turned.wait()
+        if name not in group.members:
+            self._require_controller(id_.topic, claim)
 
     async def _register(self, group: ConsumerGroup, name: str, claim: Check) -> None:
         if len(group.members) >= MEMBERS_MAX:

@@ -4,7 +4,7 @@ Every step of a split or merge (docs/design.md#topics) may be repeated, so any c
 layout can continue it:
 
     1. CAS the intent: parents, children and their ranges          nothing has happened yet
-    2. create the children                                         they exist, but no producer knows them
+    2. create the children                                         they exist, but nobody can load them
     3. create every subscription's cursor on the children          at their start: all of it comes after the parents
     4. CAS the new layout                                          a subscription created meanwhile goes back to 3
     5. push it to every follower                                   clients move to the children; the parents still take
@@ -15,19 +15,24 @@ layout can continue it:
 
 A child may take messages before its parent is sealed. The order of a key is kept, because no consumer reads a child
 before its parent is read to its sealed end.
+
+The controller owns no segment by itself (C14). It creates the children as records (`broker.scalable.children`). Steps 6
+and 7 are the duty of each parent's owner, which waits for step 5 on all brokers (`broker.scalable.segment_owner`). The
+controller waits until the parents' records say that they are sealed.
 """
 
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 import structlog
 import trio
 
 from broker.cluster.elections import Elections
+from broker.cluster.ownership import OwnedElsewhere
+from broker.cluster.turns import Turns
 from broker.errors import (
     IntentOpen,
     TopicClosed,
@@ -41,19 +46,15 @@ from broker.layouts.legacy import segment_topic
 from broker.layouts.parts import Intent
 from broker.layouts.store import Layouts
 from broker.names import TopicName
+from broker.scalable.children import make_child
 from broker.scalable.consumer_groups import ConsumerGroups
-from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.migration import Migrations
+from broker.scalable.segment_work import SegmentWork, on_each
 from broker.scalable.subscriptions import ScalableSubscriptions
 from broker.scalable.unfinished_changes import UnfinishedChanges, names_left
 from broker.topics import Topics
 from storage.clock import WallClock
-from storage.metadata.store import Check, MetadataStore
-from storage.position import EARLIEST
-
-LEAVING_SECONDS_MAX: Final = 5.0
-"""How long producers may take to leave a replaced segment. A client leaves as soon as it has the new layout and the
-acknowledgements of its sends. After this time it is no longer waited for."""
+from storage.metadata.store import Check, Conflict, MetadataStore
 
 log = structlog.get_logger(__name__)
 
@@ -79,9 +80,10 @@ class Controller:
         self,
         layouts: Layouts,
         topics: Topics,
-        feeds: LayoutFeeds,
+        segments: SegmentWork,
         groups: ConsumerGroups,
         elections: Elections,
+        turns: Turns,
         *,
         now_ms: WallClock,
         nursery: trio.Nursery,
@@ -92,28 +94,31 @@ class Controller:
 
         Args:
             layouts: the layouts to change.
-            topics: the segments.
-            feeds: the followers that must get a layout before producers are closed.
+            topics: the segments that this broker owns.
+            segments: has steps done on segments, whoever owns them.
             groups: the consumers that share a topic.
             elections: they decide which broker may change which topic.
+            turns: which broker finishes a change without a controller.
             now_ms: the clock of the times in layouts.
             nursery: runs the splits and merges.
             metadata: the store of the records that a migrated topic keeps.
             auto_scale: the policy of topics without their own settings.
         """
         self.elections = elections
+        self.turns = turns
         self._groups = groups
         self._nursery = nursery
         self._layouts = layouts
         self._topics = topics
-        self._feeds = feeds
+        self._segments = segments
+        self._metadata = metadata
         self._now_ms = now_ms
         self._auto_scale = auto_scale
         # This process runs one split, merge, deletion or pruning of a topic at a time.
         self.locks: KeyedLocks[TopicName] = KeyedLocks()
-        self.subscriptions = ScalableSubscriptions(layouts, topics, groups, self.locks, now_ms=now_ms)
+        self.subscriptions = ScalableSubscriptions(layouts, topics, segments, groups, self.locks, now_ms=now_ms)
         self._migrations = Migrations(layouts, topics, metadata, now_ms=now_ms)
-        self._unfinished = UnfinishedChanges(layouts, topics, elections, self.locks, self._finish_all, nursery)
+        self._unfinished = UnfinishedChanges(layouts, elections, turns, self.locks, self._finish_all, nursery)
 
     async def recover(self) -> None:
         """Finish all changes that an earlier controller left unfinished (D10); see `UnfinishedChanges.recover`."""
@@ -228,25 +233,31 @@ class Controller:
     async def _delete(self, topic: TopicName, *, force: bool) -> None:
         async with self.locks.hold(topic):
             layout = await self._layouts.stored(topic)
-            names = names_left(topic, layout)
-            in_use = not layout.is_deleting and any(self._topics.is_in_use(name) for name in names)
-            if in_use and not force:
-                raise TopicInUse(
-                    f"{topic} has connected producers or consumers. Delete it with force=true to disconnect them."
-                )
+            if not force and not layout.is_deleting:
+                await self._require_unused(topic, names_left(topic, layout))
             claim = await self.elections.elect(topic)
-            with self._topics.deleting(names):
-                if not layout.is_deleting:
-                    layout = await self._layouts.change(topic, Layout.begin_deletion, claim=claim)
-                await self._finish_deletion(topic, layout)
+            if not layout.is_deleting:
+                layout = await self._layouts.change(topic, Layout.begin_deletion, claim=claim)
+            await self._finish_deletion(topic, layout)
+
+    async def _require_unused(self, topic: TopicName, names: Sequence[TopicName]) -> None:
+        if any(self._topics.is_in_use(name) for name in names):
+            raise TopicInUse(
+                f"{topic} has connected producers or consumers. Delete it with force=true to disconnect them."
+            )
+        elsewhere = await self._segments.owned_elsewhere(names)
+        if elsewhere:
+            # Only their owners know the clients. A segment without clients has an owner for some minutes at most.
+            raise TopicInUse(
+                f"{topic} may have connected producers or consumers: other brokers serve {len(elsewhere)} of its "
+                f"segments, for example {elsewhere[0]}. Delete it with force=true to disconnect them."
+            )
 
     async def _finish_deletion(self, topic: TopicName, layout: Layout) -> None:
-        names = names_left(topic, layout)
-        with self._topics.deleting(names):
-            for name in names:
-                await self._topics.delete(name)
-            await self._layouts.remove(topic, layout.creation_id)
-            await self._resign(topic)
+        for name in names_left(topic, layout):
+            await self._segments.remove(name)
+        await self._layouts.remove(topic, layout.creation_id)
+        await self._resign(topic)
 
     async def _resign(self, topic: TopicName) -> None:
         """Resign, because the topic does not exist; unless consumers wait here for a topic of this name."""
@@ -307,33 +318,41 @@ class Controller:
         assert intent is not None, "the caller has just opened or found an intent"
         if not intent.sealing:
             layout = await self._replace_segments(topic, intent, claim)
-        await self._feeds.reached(topic, layout.epoch)
-        parents = [await self._topics.get(segment_topic(topic, layout.segment(parent))) for parent in intent.parents]
-        with trio.move_on_after(LEAVING_SECONDS_MAX):
-            for parent in parents:
-                parent.clients.retire()
-            for parent in parents:
-                await parent.clients.producers_left()
-        for parent in parents:
-            await parent.seal()
-            parent.mark_replaced()
+        parents = [segment_topic(topic, layout.segment(parent)) for parent in intent.parents]
+        await on_each(parents, self._segments.seal)
         layout = await self._layouts.change(topic, Layout.finish, claim=claim)
         log.info("segments replaced", topic=str(topic), parents=intent.parents, epoch=layout.epoch)
         return layout
 
     async def _replace_segments(self, topic: TopicName, intent: Intent, claim: Check) -> Layout:
-        children = [await self._topics.get(topic.segment_name(child.descriptor)) for child in intent.children]
-        ready: set[str] = set()
+        children = [topic.segment_name(child.descriptor) for child in intent.children]
+        ready: frozenset[tuple[str, str]] | None = None
+        """The subscriptions that have their cursors, by name and creation; None while there is no child."""
 
         def replaced(layout: Layout) -> Layout:
             # While a subscription lacks its cursors, nothing changes; the loop below creates them and tries again.
-            return layout.replace_segments(intent, self._now_ms()) if ready >= layout.living_subscriptions() else layout
+            is_ready = ready is not None and ready >= _living(layout)
+            return layout.replace_segments(intent, self._now_ms()) if is_ready else layout
 
         while True:
             layout = await self._layouts.change(topic, replaced, claim=claim)
             if layout.intent is not None and layout.intent.sealing:
                 return layout
-            for subscription in layout.living_subscriptions() - ready:
+            found = await self._layouts.version(topic)
+            made = found.layout
+            try:
                 for child in children:
-                    await child.subscribe(subscription, EARLIEST)
-                ready.add(subscription)
+                    subscriptions, conditions = made.living_subscriptions(), (claim, found.check)
+                    await make_child(child, made.creation_id, subscriptions, conditions, self._metadata)
+            except Conflict as conflict:
+                if conflict.key == found.check.key:
+                    continue
+                raise OwnedElsewhere(
+                    f"Another broker has become the controller of {topic}. Send the request again."
+                ) from conflict
+            ready = _living(made)
+
+
+def _living(layout: Layout) -> frozenset[tuple[str, str]]:
+    """Return the subscriptions that need a cursor on every child. One that is made again is another one."""
+    return frozenset((name, layout.subscriptions[name].creation_id) for name in layout.living_subscriptions())

@@ -1,72 +1,71 @@
-"""Tells whether a subscription has drained a sealed segment, at each change of the cursor's record.
+"""Tells whether a subscription has drained a sealed segment: two records in the metadata store decide.
 
-A segment is drained when it is durably acknowledged up to its sealed end. The segment is asked for its end once. After
-that any broker may own it, because the cursor's record has the rest. If the segment cannot be asked now, a retriable
-error is waited out. Until then its children are not assigned; without a retry they never would be.
+A segment is drained when it is durably acknowledged up to its sealed end. The record of its managed ledger says whether
+it is sealed and where it ends. The cursor's record says what is acknowledged. So no broker has to load the segment, and
+it does not matter who owns it (C14).
+
+A record that cannot be read does not count: the segment is not drained, its children wait, and everything else
+continues.
 """
 
 from collections.abc import Callable
 
 import structlog
-import trio
 
 from broker.names import TopicName
-from broker.store_retry import RETRY_SECONDS
-from broker.topic import Topic
-from broker.topics import Topics
-from storage.cursor import cursor_key
-from storage.cursor_record import decode
-from storage.errors import CursorCorrupt, ExpectedError
-from storage.metadata.store import MetadataStore, Record
-from storage.position import Position
+from storage.cursor_record import cursor_key, decode
+from storage.errors import CursorCorrupt
+from storage.ledger_list import LedgerList, ManagedLedgerRecord
+from storage.managed_ledger_record import record_key
+from storage.metadata.store import KeyWatch, MetadataStore, Record
 
 log = structlog.get_logger(__name__)
 
 
-async def follow_drained(
-    name: TopicName, subscription: str, tell: Callable[[bool], None], *, topics: Topics, metadata: MetadataStore
-) -> None:
-    """Call `tell` with whether the sealed segment `name` is drained, at first and at each change, until cancelled.
-
-    It returns if the segment was deleted meanwhile or is damaged. Then the segment does not count as drained.
-    """
-    while True:
-        try:
-            topic = await _sealed(name, tell, topics)
-            break
-        except ExpectedError as error:
-            # The segment's children are not assigned. Everything else continues.
-            log.warning("a sealed segment cannot be read, so its children wait", topic=str(name), reason=str(error))
-            tell(False)
-            if not error.retriable:
-                return
-        await trio.sleep(RETRY_SECONDS)
-        await topics.wait_not_elsewhere(name)
-    async with metadata.watch_key(cursor_key(str(name), subscription)) as watch:
-        while True:
-            record = await watch.next()
-            end = topic.sealed_end
-            assert end is not None, "it was sealed, and stays so"
-            tell(record is not None and _stands_behind(end, record, topic))
-
-
-async def _sealed(name: TopicName, tell: Callable[[bool], None], topics: Topics) -> Topic:
-    """Load the segment, and wait until it is sealed."""
-    topic = await topics.get(name)
-    if topic.sealed_end is None:
-        # Its producers are still moving to its children, so it is not drained yet.
-        tell(False)
-        with topic.clients.held():
-            await topic.wait_sealed()
-    return topic
-
-
-def _stands_behind(end: Position, cursor: Record, topic: Topic) -> bool:
-    """Return whether a cursor's record says that everything up to `end` is acknowledged."""
+def sealed_ledgers(managed_ledger: Record | None) -> LedgerList | None:
+    """Return the ledgers of a sealed segment, by the record of its managed ledger; None if it is not sealed."""
+    if managed_ledger is None:
+        return None
     try:
-        _identity, acknowledged = decode(cursor.value, topic.next_after)
-    except CursorCorrupt as corrupt:
-        # The segment's children are not assigned. Everything else continues.
-        log.warning("a cursor cannot be read", topic=str(topic.name), key=cursor.key, reason=str(corrupt))
+        record = ManagedLedgerRecord.decode(managed_ledger.value)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        log.error("the record of a managed ledger cannot be read", key=managed_ledger.key, reason=repr(error))
+        return None
+    if not record.sealed or record.is_deleting:
+        return None
+    return LedgerList([info for info in record.ledgers if info.entries], record.trimmed)
+
+
+def is_drained(sealed: LedgerList, cursor: Record | None) -> bool:
+    """Return whether a cursor's record says that everything in a sealed segment is acknowledged."""
+    if cursor is None:
         return False
-    return topic.next_after(acknowledged.mark_delete) > end
+    try:
+        _identity, acknowledged = decode(cursor.value, sealed.next_after)
+    except CursorCorrupt as corrupt:
+        log.warning("a cursor cannot be read", key=cursor.key, reason=str(corrupt))
+        return False
+    return sealed.next_after(acknowledged.mark_delete) > sealed.last()
+
+
+async def wait_sealed(watch: KeyWatch) -> LedgerList:
+    """Wait until the watched record of a managed ledger says that it is sealed, and return its ledgers."""
+    while True:
+        sealed = sealed_ledgers(await watch.next())
+        if sealed is not None:
+            return sealed
+
+
+async def follow_drained(
+    name: TopicName, subscription: str, tell: Callable[[bool], None], *, metadata: MetadataStore
+) -> None:
+    """Call `tell` with whether the segment `name` is drained, at first and at each change, until cancelled."""
+    async with metadata.watch_key(record_key(str(name))) as ledgers:
+        sealed = sealed_ledgers(await ledgers.next())
+        if sealed is None:
+            # Its producers are still moving to its children.
+            tell(False)
+            sealed = await wait_sealed(ledgers)
+    async with metadata.watch_key(cursor_key(str(name), subscription)) as cursors:
+        while True:
+            tell(is_drained(sealed, await cursors.next()))

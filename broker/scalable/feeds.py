@@ -6,24 +6,22 @@ topic may have thousands of followers, so they get a layout in batches. The epoc
 """
 
 from collections.abc import Callable
-from typing import Final
 
 import structlog
 import trio
 
 from broker.errors import LayoutUnreadable
+from broker.followers import tell_all
 from broker.layouts.layout import Layout
 from broker.layouts.record import from_json
 from broker.layouts.store import layout_key
 from broker.names import TopicName
+from broker.scalable.layout_followers import LayoutFollowers
 from storage.metadata.store import MetadataStore, Record
 
 Follower = Callable[[Layout | None], None]
 """Called with the topic's newest layout; None if the topic was deleted or its layout cannot be read. It must not
 block."""
-
-FOLLOWERS_AT_ONCE: Final = 256
-"""Followers that get a layout in one step of the event loop, which takes about 3 ms."""
 
 log = structlog.get_logger(__name__)
 
@@ -46,14 +44,16 @@ class _Feed:
 class LayoutFeeds:
     """The feeds of one broker."""
 
-    def __init__(self, metadata: MetadataStore, nursery: trio.Nursery) -> None:
+    def __init__(self, metadata: MetadataStore, followers: LayoutFollowers, nursery: trio.Nursery) -> None:
         """Set up.
 
         Args:
             metadata: the store of the layouts.
+            followers: it tells the other brokers what followers here have.
             nursery: runs one watching task per followed topic.
         """
         self._metadata = metadata
+        self._everywhere = followers
         self._nursery = nursery
         self._feeds: dict[TopicName, _Feed] = {}
 
@@ -77,6 +77,7 @@ class LayoutFeeds:
         if not feed.followers:
             feed.scope.cancel()
             del self._feeds[topic]
+            self._everywhere.end(topic)
             # A task that waits for an epoch checks again, and finds that no follower is left.
             feed.changed.set()
 
@@ -93,27 +94,27 @@ class LayoutFeeds:
                 return
             await feed.changed.wait()
 
+    async def reached_everywhere(self, topic: TopicName, layout: Layout) -> None:
+        """As `reached`, and then wait for the followers at other brokers, for a bounded time."""
+        await self.reached(topic, layout.epoch)
+        await self._everywhere.reached(topic, layout)
+
     async def _watch(self, topic: TopicName, feed: _Feed) -> None:
         with feed.scope:
+            await self._everywhere.begin(topic)
             async with self._metadata.watch_key(layout_key(topic)) as watch:
                 while True:
                     record = await watch.next()
                     feed.layout = None if record is None else _layout_of(topic, record)
                     feed.known.set()
-                    await _hand(feed)
+                    await tell_all(feed.followers, lambda follower: follower(feed.layout))
                     feed.handed = feed.layout
+                    if feed.followers:
+                        # Otherwise the last one has just left.
+                        self._everywhere.pushed(topic, feed.layout)
                     feed.was_handed = feed.was_handed or feed.layout is not None
                     changed, feed.changed = feed.changed, trio.Event()
                     changed.set()
-
-
-async def _hand(feed: _Feed) -> None:
-    """Give the layout to all current followers. New followers get it when they begin."""
-    for number, follower in enumerate(tuple(feed.followers), 1):
-        if follower in feed.followers:
-            follower(feed.layout)
-        if number % FOLLOWERS_AT_ONCE == 0:
-            await trio.lowlevel.checkpoint()
 
 
 def _layout_of(topic: TopicName, record: Record) -> Layout | None:

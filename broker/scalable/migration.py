@@ -1,6 +1,6 @@
 """Migration: turns a regular topic into a scalable one, without copying a message or moving a cursor (PIP-475).
 
-    1. create the segment that takes over                  no client knows it yet
+    1. create the segment that takes over                  as records: nobody can load it yet
     2. create every subscription's cursor on it            at its start: all of it comes after the old messages
     3. CAS: create the layout                              from here on, the topic is scalable
 
@@ -23,13 +23,13 @@ from broker.layouts.legacy import FIRST_CHILD, KIND_BY_TYPE, LEGACY_SEGMENT_ID, 
 from broker.layouts.parts import LayoutSubscription, StartPosition
 from broker.layouts.store import Layouts
 from broker.names import TopicName
+from broker.scalable.children import make_child, remove_child
 from broker.schemas.registry import taking_over
 from broker.topic import Topic
 from broker.topics import Topics
 from dispatch.subscription import Subscription
 from storage.clock import WallClock
 from storage.metadata.store import Conflict, MetadataStore
-from storage.position import EARLIEST
 
 log = structlog.get_logger(__name__)
 
@@ -56,30 +56,30 @@ class Migrations:
         """
         if await self._is_begun(topic):
             # It was written and the answer was lost, or an earlier controller wrote it.
-            (await self._topics.get(topic.as_regular)).scalable_topic = topic
+            self._topics.migrated(await self._topics.get(topic.as_regular))
             return
         if not await self._layouts.is_made(topic.as_regular):
             raise TopicNotFound(f"{topic.as_regular} does not exist, so it cannot be migrated. Check the name.")
         regular = await self._topics.get(topic.as_regular)
         if not force:
             _require_followers(regular)
-        name = topic.segment_name(FIRST_CHILD.descriptor)
-        with self._topics.preparing(name):
-            if await self._layouts.is_made(name):
-                log.info("removing what an unfinished migration left", topic=str(topic))
-                await self._topics.delete(name)
+        child = topic.segment_name(FIRST_CHILD.descriptor)
+        try:
+            # An unfinished migration may have left one.
+            await remove_child(child, regular.claim, self._metadata)
             try:
                 async with regular.subscriptions_held() as subscriptions:
-                    child = await self._topics.get(name)
-                    for subscription in subscriptions:
-                        await child.subscribe(subscription, EARLIEST)
+                    creation_id = uuid.uuid4().hex
+                    await make_child(child, creation_id, subscriptions, [regular.claim], self._metadata)
                     if not force:
                         _require_followers(regular)
-                    await self._write(topic, regular, subscriptions)
-                    regular.scalable_topic = topic
-            except (OldClientsConnected, TopicExists, TopicClosed):
-                await self._topics.delete(name)
+                    await self._write(topic, regular, creation_id, subscriptions)
+                    self._topics.migrated(regular)
+            except (OldClientsConnected, TopicExists):
+                await remove_child(child, regular.claim, self._metadata)
                 raise
+        except Conflict as conflict:
+            raise TopicClosed(f"This broker no longer serves {regular.name}. Try again.") from conflict
 
     async def _is_begun(self, topic: TopicName) -> bool:
         """Return whether the topic's layout belongs to an unfinished migration.
@@ -95,20 +95,22 @@ class Migrations:
             raise TopicExists(f"{topic} is already a scalable topic, so nothing is left to migrate.")
         return True
 
-    async def _write(self, topic: TopicName, regular: Topic, here: Mapping[str, Subscription]) -> None:
+    async def _write(
+        self, topic: TopicName, regular: Topic, creation_id: str, here: Mapping[str, Subscription]
+    ) -> None:
         now_ms = self._now_ms()
         subscriptions = {
             name: LayoutSubscription(KIND_BY_TYPE[subscription.kind], uuid.uuid4().hex, StartPosition.EARLIEST, now_ms)
             for name, subscription in here.items()
         }
-        layout = migrated_layout(regular.name, uuid.uuid4().hex, subscriptions, now_ms)
+        layout = migrated_layout(regular.name, creation_id, subscriptions, now_ms)
         while True:
             schema = await taking_over(regular.name, topic, self._metadata)
             try:
                 await self._layouts.create(topic, layout, regular.claim, *schema)
             except Conflict as conflict:
                 if conflict.key == regular.claim.key:
-                    raise TopicClosed(f"This broker no longer serves {regular.name}. Try again.") from conflict
+                    raise
                 # A schema was added meanwhile. The next attempt includes it.
                 continue
             log.info("topic migrated", topic=str(topic), subscriptions=sorted(subscriptions))

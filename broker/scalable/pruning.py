@@ -8,6 +8,9 @@ Ancestors are pruned first (`Layout.prune` says why), so only segments without p
 each: first it sleeps until the retention time is over, then it waits for changes of the cursors' records. A topic
 without subscriptions keeps everything, because no reader has declared that it is done.
 
+Only one broker prunes a topic (`broker.cluster.turns`). It loads no segment: the records say what is drained, and a
+pruned segment's owner gives it up before it is removed (C14, C16).
+
 After a retriable error a segment is tried again. After any other error it stays until the layout changes, or until the
 next start.
 """
@@ -20,6 +23,7 @@ import structlog
 import trio
 
 from broker.cluster.elections import Elections
+from broker.cluster.turns import Turns
 from broker.errors import LayoutUnreadable, NotPrunable, TopicNotFound
 from broker.keyed_locks import KeyedLocks
 from broker.layouts.layout import Layout
@@ -28,16 +32,16 @@ from broker.layouts.parts import Segment
 from broker.layouts.record import from_json
 from broker.layouts.store import KEY_PREFIX, Layouts, topic_of
 from broker.names import TopicName
+from broker.scalable.draining import is_drained, wait_sealed
 from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.segment_work import SegmentWork
 from broker.store_retry import RETRY_SECONDS
-from broker.topic import Topic
-from broker.topics import Topics
 from storage.ages import counted_from_ms
 from storage.clock import WallClock
 from storage.cursor import cursor_key
-from storage.cursor_record import decode
 from storage.errors import ExpectedError
-from storage.metadata.store import MetadataStore, starting_with
+from storage.managed_ledger_record import record_key
+from storage.metadata.store import MetadataStore, Record, starting_with
 from txn.wall_clock_timer import WallClockTimer
 
 log = structlog.get_logger(__name__)
@@ -57,10 +61,11 @@ class Pruner:
     def __init__(
         self,
         layouts: Layouts,
-        topics: Topics,
+        segments: SegmentWork,
         feeds: LayoutFeeds,
         locks: KeyedLocks[TopicName],
         elections: Elections,
+        turns: Turns,
         *,
         metadata: MetadataStore,
         retention_ms: int,
@@ -71,20 +76,22 @@ class Pruner:
 
         Args:
             layouts: the layouts to change.
-            topics: the segments.
+            segments: removes segments, whoever owns them.
             feeds: the followers that must get a layout before data is removed.
             locks: held by changes of a topic's segments.
             elections: only a topic's controller prunes it.
+            turns: which broker becomes the controller for that.
             metadata: the store in which cursors and layouts are watched.
             retention_ms: the least time for which a segment is kept after it was replaced.
             now_ms: the clock of the times in layouts.
             is_alone: whether no other broker ever used the store (`storage.ages`).
         """
         self._layouts = layouts
-        self._topics = topics
+        self._segments = segments
         self._feeds = feeds
         self._locks = locks
         self._elections = elections
+        self._turns = turns
         self._metadata = metadata
         self._retention_ms = retention_ms
         self._now_ms = now_ms
@@ -141,7 +148,7 @@ class Pruner:
             await due.wait()
             while True:
                 try:
-                    await self._elections.wait_not_elsewhere(topic)
+                    await self._turns.wait_mine(topic)
                     await self._prune_when_drained(topic, segment)
                     return
                 except ExpectedError as error:
@@ -151,7 +158,6 @@ class Pruner:
                     if not error.retriable:
                         break
                 await trio.sleep(RETRY_SECONDS)
-                await self._topics.wait_not_elsewhere(segment_topic(topic, segment))
             # The next change of the layout starts another task. The last change may have cancelled this one.
             watched = self._watched.get(topic)
             if watched is not None and watched.segments.get(segment.id) is scope:
@@ -159,19 +165,18 @@ class Pruner:
 
     async def _prune_when_drained(self, topic: TopicName, segment: Segment) -> None:
         name = segment_topic(topic, segment)
-        here = await self._topics.get(name)
-        with here.clients.held():
-            await here.wait_sealed()
+        async with self._metadata.watch_key(record_key(str(name))) as ledgers:
+            sealed = await wait_sealed(ledgers)
         prefix = cursor_key(str(name), "")
-        cursors: dict[str, bytes] = {}
+        cursors: dict[str, Record] = {}
         async with self._metadata.watch_range(*starting_with(prefix)) as watch:
             while True:
                 change = await watch.next()
                 for key in change.deleted:
                     cursors.pop(key, None)
                 for record in change.records:
-                    cursors[record.key] = record.value
-                all_drained = all(_is_drained(here, value) for value in cursors.values())
+                    cursors[record.key] = record
+                all_drained = all(is_drained(sealed, cursor) for cursor in cursors.values())
                 if all_drained and await self._take_out(topic, segment.id, cursors.keys()):
                     return
 
@@ -201,7 +206,7 @@ class Pruner:
         """Remove the data of pruned segments."""
         while True:
             try:
-                await self._elections.wait_not_elsewhere(topic)
+                await self._turns.wait_mine(topic)
                 await self._remove_all(topic)
                 break
             except TopicNotFound:
@@ -222,10 +227,8 @@ class Pruner:
                 # Clients must learn that the segment is gone before it refuses them.
                 await self._feeds.reached(topic, layout.epoch)
                 segment = next(iter(layout.pruned.values()))
-                name = segment_topic(topic, segment)
-                with self._topics.deleting([name]):
-                    await self._topics.delete(name)
-                    await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id), claim=claim)
+                await self._segments.remove(segment_topic(topic, segment))
+                await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id), claim=claim)
 
 
 def _roots(layout: Layout) -> Mapping[int, Segment]:
@@ -236,10 +239,3 @@ def _roots(layout: Layout) -> Mapping[int, Segment]:
         for segment in layout.segments.values()
         if not segment.is_active and not segment.parents and segment.id not in busy
     }
-
-
-def _is_drained(topic: Topic, cursor: bytes) -> bool:
-    end = topic.sealed_end
-    assert end is not None, "it was sealed, and stays so"
-    _identity, acknowledged = decode(cursor, topic.next_after)
-    return topic.next_after(acknowledged.mark_delete) > end

@@ -6,14 +6,17 @@ creates the missing ones. No client sees the subscription before that. Otherwise
 the subscription is opened on a segment, and earlier messages of the segment would be skipped.
 
 A deletion marks the registration, removes the cursors, then removes the registration. Any controller that finds the
-mark continues. So no new subscription of the same name starts on old cursors (D16). Within one process, creations,
-deletions and opening on a segment hold the lock of the subscription's name. So no cursor is created during a deletion.
+mark continues. So no new subscription of the same name starts on old cursors (D16). Every cursor is created under the
+condition that the layout has not changed since it was read. So no cursor is created during a deletion.
+
+The segments may belong to other brokers (`broker.scalable.segment_work`). Only a move needs the owners of all segments
+to be this broker.
 """
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from contextlib import AsyncExitStack
-from typing import Final
+from functools import partial
 
 import trio
 
@@ -26,16 +29,14 @@ from broker.layouts.registrations import GroupId
 from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.scalable.consumer_groups import ConsumerGroups
+from broker.scalable.segment_owner import STARTS
+from broker.scalable.segment_work import SegmentWork, on_each
 from broker.topic import Topic
 from broker.topics import Topics
 from dispatch.subscription import Subscription as SegmentSubscription
 from storage.clock import WallClock
-from storage.position import EARLIEST, LATEST, Position
-
-SEGMENTS_AT_ONCE: Final = 16
-"""How many segments of a topic an operation on all of them handles concurrently."""
-
-_STARTS: Final = {StartPosition.EARLIEST: EARLIEST, StartPosition.LATEST: LATEST}
+from storage.metadata.store import Check, Conflict
+from storage.position import LATEST, Position
 
 
 class ScalableSubscriptions:
@@ -45,6 +46,7 @@ class ScalableSubscriptions:
         self,
         layouts: Layouts,
         topics: Topics,
+        segments: SegmentWork,
         groups: ConsumerGroups,
         locks: KeyedLocks[TopicName],
         *,
@@ -54,6 +56,7 @@ class ScalableSubscriptions:
         self._groups = groups
         self._layouts = layouts
         self._topics = topics
+        self._segments = segments
         self._topic_locks = locks
         self._locks: KeyedLocks[tuple[TopicName, str]] = KeyedLocks()
         self._now_ms = now_ms
@@ -82,8 +85,13 @@ class ScalableSubscriptions:
         # The segment is opened first, so that the name of a missing segment creates no subscription.
         topic = await self._topics.get(segment)
         async with self._locks.hold((scalable, name)):
-            await self._add(scalable, name, kind, start)
-            return topic, await topic.subscribe(name, _STARTS[start])
+            while True:
+                unchanged = await self._add(scalable, name, kind, start)
+                try:
+                    return topic, await topic.subscribe(name, STARTS[start], [unchanged])
+                except Conflict:
+                    # The segment has no cursor, and the layout has changed: the subscription may have been deleted.
+                    continue
 
     async def delete(self, topic: TopicName, name: str, *, force: bool = False) -> None:
         """Delete the subscription with its cursors. An interrupted deletion may be repeated.
@@ -97,40 +105,50 @@ class ScalableSubscriptions:
             layout = await self._layouts.get(topic)
             if name not in layout.subscriptions:
                 raise SubscriptionNotFound(f"{topic} has no subscription {name}.")
-            if not force and self._has_consumers(topic, layout, name):
-                raise SubscriptionInUse(
-                    f"Subscription {name} of {topic} has consumers. Delete it with force=true to disconnect them."
-                )
+            if not force:
+                await self._require_unused(topic, layout, name)
             layout = await self._layouts.change(topic, lambda layout: layout.begin_removing_subscription(name))
             await self.finish_deletion(topic, layout, name)
 
     async def finish_creation(self, topic: TopicName, layout: Layout, name: str) -> None:
         """Create the missing cursors of a subscription that is marked as being created, and remove the mark."""
-        where = _STARTS[layout.subscriptions[name].start]
+        creation_id = layout.subscriptions[name].creation_id
 
-        async def subscribe(segment: TopicName) -> None:
-            await (await self._topics.get(segment)).subscribe(name, where)
+        def confirmed(layout: Layout) -> Layout:
+            made = layout.subscriptions.get(name)
+            is_same = made is not None and made.creation_id == creation_id
+            return layout.confirm_subscription(name) if is_same else layout
+
+        async def make(segment: TopicName) -> None:
+            await self._segments.make_cursor(topic, segment, name)
 
         # The controller that carries out an open intent creates the cursors on its children.
         segments = [segment_topic(topic, segment) for segment in layout.segments.values()]
-        await self._on_segments(topic, segments, subscribe)
-        await self._layouts.change(topic, lambda layout: layout.confirm_subscription(name))
+        await self._on_segments(topic, segments, make)
+        await self._layouts.change(topic, confirmed)
 
     async def finish_deletion(self, topic: TopicName, layout: Layout, name: str) -> None:
         """Remove the cursors of a subscription marked for deletion, and its registration."""
+        creation_id = layout.subscriptions[name].creation_id
+
+        def removed(layout: Layout) -> Layout:
+            marked = layout.subscriptions.get(name)
+            is_same = marked is not None and marked.creation_id == creation_id
+            return layout.remove_subscription(name) if is_same else layout
 
         async def remove(segment: TopicName) -> None:
-            await self._topics.unsubscribe(segment, name)
+            await self._segments.remove_cursor(topic, segment, name)
 
         await self._on_segments(topic, _every_segment(topic, layout), remove)
-        await self._layouts.change(topic, lambda layout: _without(layout, name))
+        await self._layouts.change(topic, removed)
 
     async def skip_all(self, topic: TopicName, name: str) -> None:
         """Acknowledge everything that is readable now, on every segment. Connected consumers must resubscribe.
 
         Raises:
             TopicNotFound, SubscriptionNotFound
-            OwnedElsewhere: the subscription is ordered, and another broker is the topic's controller.
+            OwnedElsewhere: another broker owns a segment; or the subscription is ordered, and another broker is the
+                topic's controller.
         """
         await self._seek(topic, name, _behind_all)
 
@@ -146,16 +164,20 @@ class ScalableSubscriptions:
 
         await self._seek(topic, name, before)
 
-    async def _add(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
-        layout = await self._layouts.get(topic)
-        if name not in layout.subscriptions:
-            made = LayoutSubscription(kind, uuid.uuid4().hex, start, self._now_ms(), is_creating=True)
-            layout = await self._layouts.change(topic, lambda layout: _with(layout, name, made))
-        registered = layout.subscriptions[name]
-        if registered.is_deleting:
-            raise SubscriptionEnding(f"Subscription {name} of {topic} is being deleted. Try again after that.")
-        if registered.is_creating:
-            await self.finish_creation(topic, layout, name)
+    async def _add(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> Check:
+        """Return when the subscription exists on all segments, with the condition that the layout has not changed."""
+        while True:
+            layout, unchanged = await self._layouts.living_version(topic)
+            registered = layout.subscriptions.get(name)
+            if registered is None:
+                made = LayoutSubscription(kind, uuid.uuid4().hex, start, self._now_ms(), is_creating=True)
+                await self._layouts.change(topic, partial(_with, name=name, subscription=made))
+            elif registered.is_deleting:
+                raise SubscriptionEnding(f"Subscription {name} of {topic} is being deleted. Try again after that.")
+            elif registered.is_creating:
+                await self.finish_creation(topic, layout, name)
+            else:
+                return unchanged
 
     async def _seek(self, topic: TopicName, name: str, target: Callable[[Topic], Awaitable[Position]]) -> None:
         async with self._locks.hold((topic, name)):
@@ -163,48 +185,51 @@ class ScalableSubscriptions:
             registered = layout.subscriptions.get(name)
             if registered is None or registered.is_deleting:
                 raise SubscriptionNotFound(f"{topic} has no subscription {name}.")
-            where = _STARTS[registered.start]
+            if registered.is_creating:
+                await self.finish_creation(topic, layout, name)
 
             async def seek(segment_name: TopicName) -> None:
                 segment = await self._topics.get(segment_name)
-                subscription = await segment.subscribe(name, where)
+                subscription = await segment.subscribe(name, None)
                 await segment.seek(subscription, await target(segment))
 
             async with AsyncExitStack() as stack:
                 if registered.kind is SubscriptionKind.STREAM:
                     await stack.enter_async_context(self._groups.held(GroupId(topic, name)))
-                await self._on_segments(topic, _every_segment(topic, layout), seek)
+                # Children that an open intent will create are empty, so there is nothing to move on them.
+                segments = [segment_topic(topic, segment) for segment in layout.segments.values()]
+                await self._on_segments(topic, segments, seek)
 
     async def _on_segments(
         self, topic: TopicName, segments: list[TopicName], act: Callable[[TopicName], Awaitable[None]]
     ) -> None:
         """Call `act` for each segment. A segment that was pruned meanwhile is skipped."""
-        places = trio.CapacityLimiter(SEGMENTS_AT_ONCE)
 
         async def act_on(name: TopicName) -> None:
-            async with places:
-                try:
-                    await act(name)
-                except TopicNotFound:
-                    layout = await self._layouts.get(topic)
-                    if name in _every_segment(topic, layout):
-                        raise
+            try:
+                await act(name)
+            except TopicNotFound:
+                layout = await self._layouts.get(topic)
+                if name in _every_segment(topic, layout):
+                    raise
 
-        try:
-            async with trio.open_nursery() as nursery:
-                for name in segments:
-                    nursery.start_soon(act_on, name)
-        except* Exception as failed:
-            error: BaseException = failed
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-        else:
-            return
-        # One error is enough. It is raised outside the nursery, which would wrap it in a group.
-        raise error
+        await on_each(segments, act_on)
 
-    def _has_consumers(self, topic: TopicName, layout: Layout, name: str) -> bool:
-        segments = set(_every_segment(topic, layout))
+    async def _require_unused(self, topic: TopicName, layout: Layout, name: str) -> None:
+        segments = _every_segment(topic, layout)
+        if self._has_consumers(set(segments), name):
+            raise SubscriptionInUse(
+                f"Subscription {name} of {topic} has consumers. Delete it with force=true to disconnect them."
+            )
+        elsewhere = await self._segments.owned_elsewhere(segments)
+        if elsewhere:
+            # Only their owners know the consumers.
+            raise SubscriptionInUse(
+                f"Subscription {name} of {topic} may have consumers: other brokers serve {len(elsewhere)} of its "
+                f"segments, for example {elsewhere[0]}. Delete it with force=true to disconnect them."
+            )
+
+    def _has_consumers(self, segments: Set[TopicName], name: str) -> bool:
         return any(
             name in segment.subscriptions and segment.subscriptions[name].consumers
             for segment in self._topics
@@ -226,7 +251,3 @@ def _every_segment(topic: TopicName, layout: Layout) -> list[TopicName]:
 
 def _with(layout: Layout, name: str, subscription: LayoutSubscription) -> Layout:
     return layout if name in layout.subscriptions else layout.add_subscription(name, subscription)
-
-
-def _without(layout: Layout, name: str) -> Layout:
-    return layout.remove_subscription(name) if name in layout.subscriptions else layout

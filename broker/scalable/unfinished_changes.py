@@ -1,17 +1,21 @@
 """Finds and finishes changes of scalable topics that were begun and not finished.
 
-A broker finds them in the layouts at its start, and when a topic's controller has gone. It also retries a change that
-failed here with a retriable error: the metadata store did not answer, the disk was full, or another broker still owned
-a segment. In the last case it waits until that broker has released the segment; otherwise it pauses.
+A topic's controller finishes its changes. Without a controller, one broker does it, which all brokers agree on
+(`broker.cluster.turns`); it becomes the controller. It looks at its start, when the controller has gone, and when the
+brokers have changed. An index has the unfinished changes, so the last of these costs one query (C16).
+
+A broker also retries a change that failed here with a retriable error: the metadata store did not answer, or the disk
+was full.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import structlog
 import trio
 
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
+from broker.cluster.turns import Turns
 from broker.errors import LayoutUnreadable, TopicNotFound
 from broker.keyed_locks import KeyedLocks
 from broker.layouts.layout import Layout
@@ -19,8 +23,8 @@ from broker.layouts.legacy import segment_topic
 from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.store_retry import RETRY_SECONDS
-from broker.topics import Topics
 from storage.errors import ExpectedError
+from storage.metadata.store import StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -31,8 +35,8 @@ class UnfinishedChanges:
     def __init__(
         self,
         layouts: Layouts,
-        topics: Topics,
         elections: Elections,
+        turns: Turns,
         locks: KeyedLocks[TopicName],
         finish: Callable[[TopicName, Layout], Awaitable[None]],
         nursery: trio.Nursery,
@@ -41,20 +45,21 @@ class UnfinishedChanges:
 
         Args:
             layouts: the layouts, which mark unfinished changes.
-            topics: the segments; another broker may own some of them.
             elections: the broker that finishes a change becomes the topic's controller.
+            turns: which of the brokers that is.
             locks: held by changes of a topic's segments.
             finish: finishes a topic's changes; called with the topic's lock held, by its controller.
             nursery: runs retries.
         """
         self._layouts = layouts
-        self._topics = topics
         self._elections = elections
+        self._turns = turns
         self._locks = locks
         self._finish = finish
         self._nursery = nursery
         self._later: set[TopicName] = set()
         """Topics that a task will retry."""
+        self._is_looking = False
 
     async def recover(self) -> None:
         """Finish all changes that an earlier controller left unfinished (D10), and from now on those of others.
@@ -65,24 +70,45 @@ class UnfinishedChanges:
         for topic, layout in (await self._layouts.scan()).items():
             if isinstance(layout, LayoutUnreadable):
                 log.error("a topic is unavailable: its layout is damaged", topic=str(topic), reason=str(layout))
-            else:
-                await self._take_up(topic, layout)
+            elif layout.is_half_done:
+                await self._take_up(topic)
         self._elections.attach(self._controller_changed)
+        self._turns.attach(self._members_changed)
 
     def failed(self, topic: TopicName, error: Exception) -> None:
         """Note that a change of the topic has failed here. If it had begun, it may have to be finished."""
         if isinstance(error, ExpectedError) and error.retriable:
-            self._take_up_later(topic, ())
+            self._take_up_later(topic)
 
     def _controller_changed(self, topic: TopicName) -> None:
-        if self._elections.controller_of(topic) is None:
+        if self._turns.is_mine(topic):
             self._nursery.start_soon(self._take_up, topic)
 
-    async def _take_up(self, topic: TopicName, layout: Layout | None = None) -> None:
-        """Finish a topic's changes, unless another broker controls it. If a change is open, become its controller."""
+    def _members_changed(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._nursery.start_soon(self._look)
+
+    async def _look(self) -> None:
+        """Take up the changes that nobody finishes, because the broker whose turn it was has gone."""
+        self._is_looking = False
+        try:
+            unfinished = await self._layouts.unfinished()
+        except StoreUnavailable as error:
+            log.warning("unfinished changes will be looked for again", reason=str(error))
+            await trio.sleep(RETRY_SECONDS)
+            self._members_changed()
+            return
+        for topic in unfinished:
+            await self._take_up(topic)
+
+    async def _take_up(self, topic: TopicName) -> None:
+        """Finish a topic's changes if it is this broker's turn. If a change is open, become its controller."""
         try:
             async with self._locks.hold(topic):
-                layout = layout or await self._layouts.stored(topic)
+                if not self._turns.is_mine(topic):
+                    return
+                layout = await self._layouts.stored(topic)
                 if layout.is_half_done:
                     await self._elections.elect(topic)
                     await self._finish(topic, layout)
@@ -90,39 +116,24 @@ class UnfinishedChanges:
             # The topic has been deleted completely.
             return
         except OwnedElsewhere as elsewhere:
-            if self._elections.is_elsewhere(topic):
-                log.info("another broker finishes a topic's change", topic=str(topic), reason=str(elsewhere))
-            else:
-                log.warning("a topic's unfinished change waits for a segment", topic=str(topic), reason=str(elsewhere))
-                self._take_up_later(topic, _needed(topic, layout) if layout else ())
+            log.info("another broker finishes a topic's change", topic=str(topic), reason=str(elsewhere))
+            self._take_up_later(topic)
         except ExpectedError as error:
             if error.retriable:
                 log.warning("a topic's unfinished change will be retried", topic=str(topic), reason=str(error))
-                self._take_up_later(topic, ())
+                self._take_up_later(topic)
             else:
                 log.error("a topic's unfinished change cannot be finished", topic=str(topic), reason=str(error))
 
-    def _take_up_later(self, topic: TopicName, segments: Sequence[TopicName]) -> None:
+    def _take_up_later(self, topic: TopicName) -> None:
         if topic not in self._later:
             self._later.add(topic)
-            self._nursery.start_soon(self._take_up_when_free, topic, segments)
+            self._nursery.start_soon(self._take_up_after_a_pause, topic)
 
-    async def _take_up_when_free(self, topic: TopicName, segments: Sequence[TopicName]) -> None:
+    async def _take_up_after_a_pause(self, topic: TopicName) -> None:
         await trio.sleep(RETRY_SECONDS)
-        for segment in segments:
-            await self._topics.wait_not_elsewhere(segment)
         self._later.discard(topic)
         await self._take_up(topic)
-
-
-def _needed(topic: TopicName, layout: Layout) -> list[TopicName]:
-    """Return the segments that are needed to finish the topic's changes."""
-    of_all = layout.is_deleting or any(made.is_deleting or made.is_creating for made in layout.subscriptions.values())
-    if of_all or layout.intent is None:
-        return names_left(topic, layout)
-    parents = [segment_topic(topic, layout.segment(parent)) for parent in layout.intent.parents]
-    children = () if layout.intent.sealing else layout.intent.children
-    return [*parents, *(topic.segment_name(child.descriptor) for child in children)]
 
 
 def names_left(topic: TopicName, layout: Layout) -> list[TopicName]:

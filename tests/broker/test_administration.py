@@ -113,6 +113,9 @@ async def test_statistics_pass_over_a_segment_that_is_pruned_meanwhile(
 class Member:
     name = "reader"
 
+    def sent_away(self) -> None:
+        """Do nothing."""
+
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         """Return all assigned segments."""
 

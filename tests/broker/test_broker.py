@@ -67,6 +67,9 @@ class Member:
 
     name = "a"
 
+    def sent_away(self) -> None:
+        """Do nothing."""
+
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         """Do nothing."""
 

@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from broker.errors import TopicDamaged, TopicNotFound
+from broker.layouts.layout import Layout
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from storage.cursor import cursor_key
 from storage.managed_ledger_record import MANAGED_LEDGERS
@@ -173,5 +174,6 @@ async def test_an_unsubscribe_of_a_segment_that_is_being_deleted_is_refused() ->
     async with rooms(MemoryStore(), SimulatedFiles(seed=9)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
         name = await broker.segment(TOPIC, 0)
-        with broker.topics.deleting([name]), pytest.raises(TopicNotFound):
+        await broker.layouts.change(TOPIC, Layout.begin_deletion)
+        with pytest.raises(TopicNotFound):
             await broker.topics.unsubscribe(name, "s")

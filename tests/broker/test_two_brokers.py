@@ -1,6 +1,6 @@
 """Two brokers on one metadata store: one of them controls a topic, and the other takes over when it dies."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import orjson
@@ -8,15 +8,17 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.cluster.ownership import OwnedElsewhere
+from broker.cluster.ownership import OwnedElsewhere, claim_key
 from broker.errors import BrokerError
 from broker.layouts.layout import Layout
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.layouts.registrations import GroupId
 from broker.traffic import load_key
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Op
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, now_ms, rooms
+from tests.support.steered_store import SteeredStore
 from tests.support.wire import WireClient, connected, listening
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -37,6 +39,10 @@ class Member:
     def __init__(self, name: str) -> None:
         self.name = name
         self.told: list[set[int]] = []
+        self.was_sent_away = False
+
+    def sent_away(self) -> None:
+        self.was_sent_away = True
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         self.told.append(set(segments))
@@ -149,12 +155,14 @@ async def test_an_open_mark_elects_who_is_left(autojump_clock: MockClock) -> Non
     async with broker_named(store, "two") as two:
         async with broker_named(store, "one") as one:
             await one.controller.create_topic(TOPIC, 1, {})
-            claim = await one.elections.elect(TOPIC)
-            await one.layouts.change(TOPIC, lambda layout: layout.begin_split(0), claim=claim)
-            await wait_all_tasks_blocked()
-            assert (await two.layouts.get(TOPIC)).intent is not None, "it is its controller's"
-            async with broker_named(store, "three"):
-                assert (await two.layouts.get(TOPIC)).intent is not None, "also for who comes later"
+            async with one.controller.locks.hold(TOPIC):
+                claim = await one.elections.elect(TOPIC)
+                await one.layouts.change(TOPIC, lambda layout: layout.begin_split(0), claim=claim)
+                await wait_all_tasks_blocked()
+                assert (await two.layouts.get(TOPIC)).intent is not None, "it is its controller's"
+                async with broker_named(store, "three"):
+                    assert (await two.layouts.get(TOPIC)).intent is not None, "also for who comes later"
+                await one.session.close()
         await trio.sleep(10)
         layout = await two.layouts.get(TOPIC)
         assert layout.intent is None
@@ -193,3 +201,79 @@ async def test_only_the_controller_scales_by_itself(autojump_clock: MockClock) -
         await trio.sleep(10)
         assert len((await two.layouts.get(TOPIC)).active()) == 2
         nursery.cancel_scope.cancel()
+
+
+async def depose(broker: Rooms, store: MemoryStore) -> None:
+    """Let another broker take the topic's claim, in one step, so that nobody sees the topic without a controller."""
+    key = claim_key(str(TOPIC))
+    await store.put(key, b'{"broker": "other", "service_url": "pulsar://other:6650"}')
+    await wait_all_tasks_blocked()
+    assert broker.elections.is_elsewhere(TOPIC)
+
+
+async def test_a_deposed_controller_assigns_nothing_and_sends_its_consumers_away(autojump_clock: MockClock) -> None:
+    """C15: also if the claim changes hands in one step. Consumers that are away are the new controller's."""
+    store = MemoryStore()
+    async with broker_named(store, "one") as one:
+        await one.controller.create_topic(TOPIC, 2, {})
+        await one.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
+        here, gone = Member("a"), Member("b")
+        for member in (here, gone):
+            await one.groups.join(GROUP, member)
+        one.groups.lose(GROUP, gone)
+        await wait_all_tasks_blocked()
+        registrations = await store.scan("/consumers/", "/consumers~")
+        told = list(here.told)
+        await depose(one, store)
+        assert here.was_sent_away
+        assert not gone.was_sent_away
+        assert one.groups.consumers_of(TOPIC) == {}
+        await one.layouts.change(TOPIC, lambda layout: layout.begin_split(0))
+        await trio.sleep(1000)
+        assert here.told == told
+        assert await store.scan("/consumers/", "/consumers~") == registrations
+        with pytest.raises(OwnedElsewhere, match="other"):
+            await one.groups.join(GROUP, Member("c"))
+        one.groups.leave(GROUP, here)
+        assert await store.scan("/consumers/", "/consumers~") == registrations
+        await store.delete(claim_key(str(TOPIC)))
+        await wait_all_tasks_blocked()
+        await one.groups.join(GROUP, here)
+        assert one.groups.consumers_of(TOPIC) == {"stream s": 2}, "it reads the registrations anew"
+
+
+async def test_a_consumer_that_registers_while_its_controller_is_deposed_is_refused() -> None:
+    """C15: it does not wait for an assignment that never comes."""
+    store = SteeredStore()
+    async with broker_named(store, "one") as one:
+        await one.controller.create_topic(TOPIC, 1, {})
+        await one.groups.join(GROUP, Member("a"))
+        await wait_all_tasks_blocked()
+
+        async def depose_first(ops: Sequence[Op]) -> None:
+            store.before = None
+            await depose(one, store)
+
+        store.before = depose_first
+        with pytest.raises(OwnedElsewhere):
+            await one.groups.join(GROUP, Member("b"))
+        assert one.groups.consumers_of(TOPIC) == {}
+
+
+async def test_clients_of_a_deposed_controller_are_closed_and_told_the_new_one() -> None:
+    """C15: the registration is closed first, and then comes the layout with the address at which to register."""
+    store = MemoryStore()
+    async with broker_named(store, "one") as one, listening(one) as address, connected(address) as client:
+        await one.controller.create_topic(TOPIC, 1, {})
+        await client.send(commands.scalable_topic_lookup(5, str(TOPIC)))
+        assert await controller_url(client) is None
+        await client.send(commands.scalable_topic_subscribe(70, str(TOPIC), "s", "a", 30))
+        assert await controller_url(client) is not None
+        assert (await client.receive()).type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+        await depose(one, store)
+        closed = await client.receive()
+        assert (closed.type, closed.close_consumer.consumer_id) == (Type.CLOSE_CONSUMER, 30)
+        assert await controller_url(client) == "pulsar://other:6650"
+        refused = await register(client, "a")
+        assert refused.error == pb.ServiceNotReady
+        await client.receives_nothing_more()

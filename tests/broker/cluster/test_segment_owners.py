@@ -4,7 +4,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-import broker.cluster.segment_owners
 from broker.cluster.ownership import Claims, claim_key
 from broker.cluster.segment_owners import TELL_SECONDS_MIN, SegmentOwners
 from broker.names import SegmentDescriptor, TopicName
@@ -163,7 +162,7 @@ async def test_a_watch_that_fails_ends_what_the_broker_runs(monkeypatch: pytest.
 
 async def test_many_followers_are_told_in_slices(monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> None:
     """E7: thousands of sessions follow one topic."""
-    monkeypatch.setattr(broker.cluster.segment_owners, "FOLLOWERS_AT_ONCE", 2)
+    monkeypatch.setattr("broker.followers.FOLLOWERS_AT_ONCE", 2)
     store = MemoryStore()
     owners = SegmentOwners(store, nursery, me="one")
     followers = [Follower(owners) for _ in range(6)]

@@ -8,7 +8,6 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.pulsar import producer_sessions, registry
-from broker.scalable import controller
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op, Put, PutSequential
@@ -186,7 +185,7 @@ async def test_a_producer_that_does_not_leave_is_sent_away_behind_the_seal(
     broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T20: the update precedes CLOSE_PRODUCER on the wire; a later send is dropped, and its client resends it."""
-    monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
+    monkeypatch.setattr("broker.scalable.segment_owner.LEAVING_SECONDS_MAX", 0)
     name = await segment(broker)
     await broker.control()
     first = await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
@@ -202,7 +201,7 @@ async def test_a_producer_that_does_not_leave_is_sent_away_behind_the_seal(
 
 async def test_sends_that_meet_the_seal_are_refused_behind_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     """T20: they wait while the parent is being sealed; then they are refused in order, and the producer is closed."""
-    monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
+    monkeypatch.setattr("broker.scalable.segment_owner.LEAVING_SECONDS_MAX", 0)
     store = SteeredStore()
     async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
         name = await segment(broker)

@@ -8,7 +8,6 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import TopicNotFound
 from broker.layouts.store import layout_key
-from broker.scalable import controller
 from storage.metadata.store import Op, Put
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, rooms, visible
@@ -224,7 +223,7 @@ async def test_old_clients_of_a_migrated_topic(
     broker: Rooms, client: WireClient, other: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With force, nothing more is written under the old name; its messages can be read, and nothing new is opened."""
-    monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
+    monkeypatch.setattr("broker.scalable.segment_owner.LEAVING_SECONDS_MAX", 0)
     await client.produce(1, REGULAR)
     await client.publish(1, 0)
     assert (await client.receive()).type == Type.SEND_RECEIPT

@@ -43,6 +43,9 @@ class Member:
         self.name = name
         self.segments: frozenset[int] = frozenset()
 
+    def sent_away(self) -> None:
+        """Do nothing."""
+
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         self.segments = segments
 

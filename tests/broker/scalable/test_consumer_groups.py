@@ -36,6 +36,9 @@ class Member:
         self.name = name
         self.told: list[tuple[int, set[int]]] = []
 
+    def sent_away(self) -> None:
+        """Do nothing."""
+
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         self.told.append((layout.epoch, set(segments)))
 
@@ -175,15 +178,17 @@ async def test_a_topic_made_again_begins_anew(broker: Rooms) -> None:
 
 
 async def test_a_sealed_segment_that_cannot_be_opened_harms_nobody_else(broker: Rooms) -> None:
-    """A damaged ledger holds its children back; the broker and other segments continue."""
-    await topic_with(broker, 2)
-    await broker.controller.split(TOPIC, 0)
-    parent = await broker.segment(TOPIC, 0)
-    await broker.topics.unload(parent)
+    """C14, E11: its children wait until its consumer has read it; an empty one is drained, and is not opened at all."""
+    await topic_with(broker, 3)
+    await publish(await topic_of(broker, 1), b"not readable")
+    for segment_id in (0, 1):
+        await broker.controller.split(TOPIC, segment_id)
+        await broker.topics.unload(await broker.segment(TOPIC, segment_id))
+    parents = [await broker.segment(TOPIC, segment_id) for segment_id in (0, 1)]
     real = broker.topics._open_topic
 
     async def broken(name: TopicName, claim: Check) -> Topic:
-        if name == parent:
+        if name in parents:
             raise OwnershipLost("not to be had")
         return await real(name, claim)
 
@@ -191,8 +196,8 @@ async def test_a_sealed_segment_that_cannot_be_opened_harms_nobody_else(broker: 
     member = Member("a")
     await broker.groups.join(GROUP, member)
     await wait_all_tasks_blocked()
-    assert member.segments == {0, 1}
-    await publish(await topic_of(broker, 1), b"goes on")
+    assert member.segments == {1, 2, 3, 4}
+    await publish(await topic_of(broker, 2), b"goes on")
 
 
 async def test_drained_by_a_consumer(broker: Rooms) -> None:

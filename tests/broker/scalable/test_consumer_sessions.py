@@ -31,6 +31,9 @@ class Member:
         self.name = name
         self.told: list[set[int]] = []
 
+    def sent_away(self) -> None:
+        """Do nothing."""
+
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         self.told.append(set(segments))
 

@@ -15,12 +15,13 @@ from broker.errors import (
     TopicNotFound,
 )
 from broker.layouts.checks import wrong_in
-from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.layouts.layout import Layout
+from broker.layouts.parts import Child, StartPosition, SubscriptionKind
 from broker.layouts.record import from_json
 from broker.layouts.store import layout_key
+from broker.scalable.children import make_child
 from storage.cursor import CursorError
 from storage.metadata.store import Delete, Op, Put
-from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import (
     TOPIC,
@@ -71,6 +72,12 @@ async def check_whole(broker: Rooms, subscriptions: set[str], payloads: list[byt
     assert sorted(found) == sorted(payloads)
 
 
+async def prepare_child(broker: Rooms, layout: Layout, child: Child) -> None:
+    """Make a child of an unfinished split, with the cursor of `s`."""
+    name, claim = TOPIC.segment_name(child.descriptor), await broker.elections.elect(TOPIC)
+    await make_child(name, layout.creation_id, ["s"], [claim], broker.metadata)
+
+
 async def test_deleting_a_topic_removes_everything_of_it(broker: Rooms) -> None:
     """D16: this includes children of an unfinished split; a later topic of the same name is empty."""
     await broker.controller.create_topic(TOPIC, 1, {})
@@ -78,8 +85,7 @@ async def test_deleting_a_topic_removes_everything_of_it(broker: Rooms) -> None:
     await broker.controller.split(TOPIC, 0)
     layout = await broker.layouts.change(TOPIC, lambda layout: layout.begin_split(1))
     assert layout.intent is not None
-    child = await broker.topics.get(TOPIC.segment_name(layout.intent.children[0].descriptor))
-    await child.subscribe("s", EARLIEST)
+    await prepare_child(broker, layout, layout.intent.children[0])
     producer = Producer()
     (await segments(broker))[1].add_producer(producer)
     with pytest.raises(TopicInUse):
@@ -143,7 +149,7 @@ async def test_a_deletion_that_dies_at_any_write_is_finished_or_was_never_begun(
                 layout = await broker.layouts.change(TOPIC, lambda layout: layout.begin_split(1))
                 assert layout.intent is not None
                 for child in layout.intent.children:
-                    await (await broker.topics.get(TOPIC.segment_name(child.descriptor))).subscribe("s", EARLIEST)
+                    await prepare_child(broker, layout, child)
                 store.fail_at(step)
                 await broker.controller.delete_topic(TOPIC, force=True)
         except* (Stopped, BrokerError, CursorError):

@@ -6,11 +6,13 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.cluster.members import Members
+from broker.cluster.placement import Member
 from broker.layouts.layout import Layout, create
 from broker.layouts.store import Layouts
 from broker.names import TopicName
-from broker.scalable import feeds
 from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layout_followers import LayoutFollowers
 from storage.metadata.memory import MemoryStore
 from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC
@@ -23,7 +25,7 @@ class Room:
     def __init__(self, nursery: trio.Nursery) -> None:
         self.store = MemoryStore()
         self.layouts = Layouts(self.store)
-        self.feeds = LayoutFeeds(self.store, nursery)
+        self.nursery = nursery
 
     async def make(self, topic: TopicName = TOPIC) -> None:
         await self.layouts.create(topic, create(1, 0, creation_id="c"))
@@ -34,11 +36,20 @@ class Room:
         assert intent is not None
         return (await self.layouts.change(TOPIC, lambda layout: layout.replace_segments(intent, 1).finish())).epoch
 
+    async def open(self) -> None:
+        """Follow layouts, as a broker that is alone."""
+        members = Members(self.store, Member("one", "pulsar://one:6650"))
+        session = await self.store.open_session(10)
+        everywhere = LayoutFollowers(self.store, session, members, self.nursery, me="one")
+        self.feeds = LayoutFeeds(self.store, everywhere, self.nursery)
+
 
 @pytest.fixture
 async def room() -> AsyncIterator[Room]:
     async with trio.open_nursery() as nursery:
-        yield Room(nursery)
+        made = Room(nursery)
+        await made.open()
+        yield made
         nursery.cancel_scope.cancel()
 
 
@@ -90,6 +101,7 @@ async def test_reached_means_that_every_follower_has_it() -> None:
     """T20: the call does not wait for followers that have left."""
     async with trio.open_nursery() as nursery:
         room = Room(nursery)
+        await room.open()
         await room.make()
         followers = [Follower() for _ in range(3)]
         for follower in followers:
@@ -162,7 +174,7 @@ async def test_a_layout_is_reached_when_all_of_many_followers_have_it(
     monkeypatch: pytest.MonkeyPatch, room: Room
 ) -> None:
     """E7: they get it in slices; a follower that leaves meanwhile gets nothing, a new one gets it at once."""
-    monkeypatch.setattr(feeds, "FOLLOWERS_AT_ONCE", 2)
+    monkeypatch.setattr("broker.followers.FOLLOWERS_AT_ONCE", 2)
     await room.make()
     followers = [Follower() for _ in range(8)]
     late = Follower()

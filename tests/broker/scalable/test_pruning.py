@@ -17,6 +17,7 @@ from broker.layouts.store import layout_key
 from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from storage.cursor import CursorError
+from storage.managed_ledger_record import record_key
 from storage.metadata.store import Check
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
@@ -243,48 +244,65 @@ async def test_a_topic_that_was_made_anew_keeps_its_segments_for_their_own_time(
     assert await ids(keeping) == {1, 2}
 
 
-async def test_a_segment_that_cannot_be_looked_at_is_kept(broker: Rooms, nursery: trio.Nursery) -> None:
-    """A damaged ledger affects no other segment."""
+async def test_a_segment_whose_record_is_damaged_is_kept(
+    broker: Rooms, store: SteeredStore, nursery: trio.Nursery
+) -> None:
+    """E11: it affects no other segment. A repaired record counts."""
     await split_topic(broker)
     for name in ("s", "t"):
         await drain(broker, 0, name)
     parent = await broker.segment(TOPIC, 0)
     await broker.topics.unload(parent)
-    real = broker.topics._open_topic
-
-    async def broken(name: object, claim: Check) -> Topic:
-        if name == parent:
-            raise OwnershipLost("not to be had")
-        return await real(parent, claim)
-
-    broker.topics._open_topic = broken
+    record = await store.get(record_key(str(parent)))
+    assert record is not None
+    await store.put(record.key, b"damaged")
     nursery.start_soon(broker.pruner.run)
     await wait_all_tasks_blocked()
     assert await ids(broker) == {0, 1, 2}
     await publish(await topic_of(broker, 1), b"goes on")
+    await store.put(record.key, record.value)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {1, 2}
 
 
-async def test_a_segment_that_another_broker_had_is_looked_at_when_that_lets_it_go(
-    broker: Rooms, nursery: trio.Nursery, mock_clock: MockClock
+async def test_a_segment_that_cannot_be_opened_is_pruned(broker: Rooms, nursery: trio.Nursery) -> None:
+    """C14, C16: pruning opens no segment, and owns one only while it removes it."""
+    await split_topic(broker)
+    for name in ("s", "t"):
+        await drain(broker, 0, name)
+    await broker.topics.unload(await broker.segment(TOPIC, 0))
+
+    async def broken(name: object, claim: Check) -> Topic:
+        raise OwnershipLost("not to be had")
+
+    broker.topics._open_topic = broken
+    nursery.start_soon(broker.pruner.run)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {1, 2}
+
+
+async def test_the_data_of_a_segment_that_another_broker_has_goes_when_that_lets_it_go(
+    broker: Rooms, store: SteeredStore, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
-    """D11: this holds however long it takes, without a change of the layout."""
+    """C14, D11: this holds however long it takes, without a change of the layout."""
     await split_topic(broker)
     for name in ("s", "t"):
         await drain(broker, 0, name)
     parent = await broker.segment(TOPIC, 0)
     await broker.topics.unload(parent)
-    await broker.metadata.put(claim_key(str(parent)), b'{"broker": "broker-2"}')
+    await broker.metadata.put(claim_key(str(parent)), b'{"broker": "broker-2", "service_url": "pulsar://two"}')
     nursery.start_soon(broker.pruner.run)
     await wait_all_tasks_blocked()
-    assert await ids(broker) == {0, 1, 2}
+    assert await ids(broker) == {1, 2}
     for _ in range(3):
         mock_clock.jump(RETRY_SECONDS + 1)
         await wait_all_tasks_blocked()
-    assert await ids(broker) == {0, 1, 2}
+    assert (await broker.layouts.get(TOPIC)).pruned
+    assert record_key(str(parent)) in await traces(store, "0000-ffff-0")
     await broker.metadata.delete(claim_key(str(parent)))
-    mock_clock.jump(RETRY_SECONDS + 1)
     await wait_all_tasks_blocked()
-    assert await ids(broker) == {1, 2}
+    assert not (await broker.layouts.get(TOPIC)).pruned
+    assert await traces(store, "0000-ffff-0") == []
 
 
 async def test_a_topic_may_go_in_the_moment_in_which_its_segment_cannot_be_looked_at() -> None:
@@ -293,14 +311,16 @@ async def test_a_topic_may_go_in_the_moment_in_which_its_segment_cannot_be_looke
         store = SteeredStore()
         async with rooms(store, SimulatedFiles(seed=5)) as broker, trio.open_nursery() as nursery:
             await split_topic(broker)
+            for name in ("s", "t"):
+                await drain(broker, 0, name)
             fail = trio.Event()
 
-            async def get(name: object, fail: trio.Event = fail) -> Topic:
+            async def elect(topic: object, fail: trio.Event = fail) -> Check:
                 await fail.wait()
-                raise TopicNotFound(f"{name} is gone")
+                raise TopicNotFound(f"{topic} is gone")
 
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(broker.topics, "get", get)
+                patched.setattr(broker.elections, "elect", elect)
                 nursery.start_soon(broker.pruner.run)
                 await wait_all_tasks_blocked()
                 await store.delete(layout_key(TOPIC))

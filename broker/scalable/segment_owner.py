@@ -1,0 +1,248 @@
+"""Carries out a broker's duties for the segments that it owns (`broker.scalable.duties`).
+
+One metadata watch per scalable topic with loaded segments shows the layout. A topic without an open change has no
+duties, so its segments cost nothing. A duty that fails is tried again for as long as the segment is loaded here.
+
+The task that carries out a duty reads the layout again, holds a lock of the segment meanwhile, and makes a cursor only
+if the layout has not changed. So a subscription that is deleted, and perhaps made again, gets no stale cursor and loses
+no new one (D16), also if several brokers act at once.
+"""
+
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Final
+
+import structlog
+import trio
+
+from broker.background import is_environment
+from broker.cluster.elections import Elections
+from broker.errors import LayoutUnreadable, TopicNotFound
+from broker.keyed_locks import KeyedLocks
+from broker.layouts.layout import Layout
+from broker.layouts.parts import StartPosition
+from broker.layouts.record import from_json
+from broker.layouts.store import Layouts, layout_key
+from broker.names import TopicName
+from broker.scalable.duties import duties_of
+from broker.scalable.feeds import LayoutFeeds
+from broker.store_retry import RETRY_SECONDS
+from broker.topic import Topic
+from broker.topics import Topics
+from storage.cursor import cursor_key
+from storage.metadata.store import Conflict, MetadataStore, Record
+from storage.position import EARLIEST, LATEST
+
+LEAVING_SECONDS_MAX: Final = 5.0
+"""How long producers may take to leave a replaced segment. A client leaves as soon as it has the new layout and the
+acknowledgements of its sends. After this time it is no longer waited for."""
+
+STARTS: Final = {StartPosition.EARLIEST: EARLIEST, StartPosition.LATEST: LATEST}
+
+SEGMENTS_AT_ONCE: Final = 64
+"""Segments whose duties are found in one step of the event loop."""
+
+log = structlog.get_logger(__name__)
+
+
+class _Kind(Enum):
+    """Duties that do not wait for each other. A seal takes seconds, and consumers wait for cursors."""
+
+    CURSORS = "cursors"
+    SEAL = "seal"
+    LET_GO = "let go"
+
+
+class _Feed:
+    """One topic's layout, and its segments that are loaded here."""
+
+    def __init__(self) -> None:
+        self.segments: dict[TopicName, Topic] = {}
+        self.layout: Layout | None = None
+        self.is_known = False
+        self.scope = trio.CancelScope()
+
+
+class SegmentOwner:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        layouts: Layouts,
+        feeds: LayoutFeeds,
+        elections: Elections,
+        *,
+        metadata: MetadataStore,
+        nursery: trio.Nursery,
+    ) -> None:
+        """Set up.
+
+        Args:
+            topics: the segments that this broker owns.
+            layouts: the stored layouts.
+            feeds: the clients that must get a layout before the segments that it replaces are sealed.
+            elections: a controller removes its own segments, so it does not give them up.
+            metadata: the store in which layouts are watched.
+            nursery: runs the watches and the work.
+        """
+        self._topics = topics
+        self._layouts = layouts
+        self._feeds = feeds
+        self._elections = elections
+        self._metadata = metadata
+        self._nursery = nursery
+        self._followed: dict[TopicName, _Feed] = {}
+        self._cursors: KeyedLocks[TopicName] = KeyedLocks()
+        self._seals: KeyedLocks[TopicName] = KeyedLocks()
+        self._working: dict[tuple[Topic, _Kind], bool] = {}
+        """The duties that a task carries out; True if it has to look again."""
+        topics.attach(self._loaded_or_unloaded)
+        elections.attach(self._controller_changed)
+
+    async def settle_cursors(self, segment: Topic) -> None:
+        """Make and remove cursors as the stored layout says, for a segment that is loaded here; durable on return.
+
+        Raises:
+            TopicNotFound: the scalable topic does not exist.
+            TopicClosed: the segment is being unloaded.
+            CursorError: a cursor was not written.
+        """
+        assert segment.scalable_topic is not None, "only segments have duties"
+        async with self._cursors.hold(segment.name):
+            while True:
+                found = await self._layouts.version(segment.scalable_topic)
+                due = duties_of(found.layout, segment.name, subscriptions=segment.subscriptions, is_replaced=True)
+                for subscription in due.removes:
+                    key = cursor_key(str(segment.name), subscription)
+                    if subscription in segment.subscriptions or await self._metadata.get(key) is not None:
+                        await segment.unsubscribe(subscription)
+                try:
+                    for subscription, start in due.makes:
+                        await segment.subscribe(subscription, STARTS[start], [found.check])
+                except Conflict:
+                    # The layout has changed.
+                    continue
+                return
+
+    async def seal(self, segment: Topic) -> None:
+        """Seal a replaced segment that is loaded here, once clients know its children; durable on return.
+
+        Raises:
+            TopicNotFound: the scalable topic does not exist.
+            LedgerFailed, Fenced: this broker no longer owns the segment.
+        """
+        assert segment.scalable_topic is not None, "only segments have duties"
+        async with self._seals.hold(segment.name):
+            if segment.replaced.is_set():
+                return
+            layout = await self._layouts.stored(segment.scalable_topic)
+            await self._feeds.reached_everywhere(segment.scalable_topic, layout)
+            with trio.move_on_after(LEAVING_SECONDS_MAX):
+                segment.clients.retire()
+                await segment.clients.producers_left()
+            await segment.seal()
+            segment.mark_replaced()
+
+    async def _let_go(self, segment: Topic) -> None:
+        if segment.scalable_topic is None or self._elections.holds(segment.scalable_topic):
+            return
+        layout = await self._layouts.stored_or_none(segment.scalable_topic)
+        if layout is not None and not layout.is_deleting:
+            # Clients must learn that a segment is pruned before it refuses them.
+            await self._feeds.reached_everywhere(segment.scalable_topic, layout)
+        if self._topics.running(segment.name) is segment and not self._elections.holds(segment.scalable_topic):
+            log.info("giving up a segment that is to be removed", segment=str(segment.name))
+            await self._topics.let_go(segment.name)
+
+    def _loaded_or_unloaded(self, segment: Topic) -> None:
+        if segment.scalable_topic is None:
+            return
+        feed = self._followed.get(segment.scalable_topic)
+        if self._topics.running(segment.name) is segment:
+            if feed is None:
+                feed = self._followed[segment.scalable_topic] = _Feed()
+                self._nursery.start_soon(self._follow, segment.scalable_topic, feed)
+            feed.segments[segment.name] = segment
+            if feed.is_known:
+                self._look_at(segment, feed.layout)
+        elif feed is not None and feed.segments.get(segment.name) is segment:
+            del feed.segments[segment.name]
+            if not feed.segments:
+                feed.scope.cancel()
+                del self._followed[segment.scalable_topic]
+
+    def _controller_changed(self, topic: TopicName) -> None:
+        feed = self._followed.get(topic)
+        if feed is not None and feed.is_known and _may_give_up(feed.layout):
+            for segment in feed.segments.values():
+                self._look_at(segment, feed.layout)
+
+    async def _follow(self, topic: TopicName, feed: _Feed) -> None:
+        with feed.scope:
+            async with self._metadata.watch_key(layout_key(topic)) as watch:
+                while True:
+                    record = await watch.next()
+                    try:
+                        feed.layout = _layout_of(record)
+                    except LayoutUnreadable:
+                        # Whoever opens the topic reports it. Its segments stay as they are until it is repaired.
+                        continue
+                    feed.is_known = True
+                    for number, segment in enumerate(tuple(feed.segments.values()), 1):
+                        self._look_at(segment, feed.layout)
+                        if number % SEGMENTS_AT_ONCE == 0:
+                            await trio.lowlevel.checkpoint()
+
+    def _look_at(self, segment: Topic, layout: Layout | None) -> None:
+        due = duties_of(
+            layout, segment.name, subscriptions=segment.subscriptions, is_replaced=segment.replaced.is_set()
+        )
+        if due.makes or due.removes:
+            self._do(segment, _Kind.CURSORS, self.settle_cursors)
+        if due.seals:
+            self._do(segment, _Kind.SEAL, self.seal)
+        if due.lets_go:
+            self._do(segment, _Kind.LET_GO, self._let_go)
+
+    def _do(self, segment: Topic, kind: _Kind, work: Callable[[Topic], Awaitable[None]]) -> None:
+        key = segment, kind
+        if key in self._working:
+            self._working[key] = True
+        else:
+            self._working[key] = False
+            self._nursery.start_soon(self._work, segment, kind, work)
+
+    async def _work(self, segment: Topic, kind: _Kind, work: Callable[[Topic], Awaitable[None]]) -> None:
+        key = segment, kind
+        try:
+            while self._topics.running(segment.name) is segment:
+                self._working[key] = False
+                try:
+                    await work(segment)
+                except TopicNotFound:
+                    # The whole topic has been removed meanwhile.
+                    return
+                except Exception as error:
+                    # The segment goes on, and so do the others. The controller waits for this one.
+                    say = log.warning if is_environment(error) else log.exception
+                    say(
+                        "a change of a topic waits for a segment",
+                        segment=str(segment.name),
+                        duty=kind.value,
+                        reason=str(error) or repr(error),
+                    )
+                    await trio.sleep(RETRY_SECONDS)
+                else:
+                    if not self._working[key]:
+                        return
+        finally:
+            del self._working[key]
+
+
+def _layout_of(record: Record | None) -> Layout | None:
+    return None if record is None else from_json(record.value)
+
+
+def _may_give_up(layout: Layout | None) -> bool:
+    return layout is None or layout.is_deleting or bool(layout.pruned)

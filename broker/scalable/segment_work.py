@@ -1,0 +1,230 @@
+"""Has one step of a layout change done on one segment, whoever owns the segment (C14).
+
+| the segment is                | who does the step                                                  |
+|-------------------------------|--------------------------------------------------------------------|
+| loaded on this broker         | this broker, as its owner                                          |
+| owned by another broker       | that one: the layout tells it (`broker.scalable.duties`)           |
+| owned by nobody               | this broker, if the records alone are enough, without loading it   |
+| that, and they are not enough | this broker, which loads it: for a seal, and for a cursor at the   |
+|                               | end of a segment with messages                                     |
+
+Each step waits until it is done, and so for another broker, however long that takes. If the owner gives the segment up
+first, or dies, this broker goes on. A step that is done by records is conditioned on the layout that asks for it, and
+on the absence of an owner.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from broker.background import first_of
+from broker.cluster.ownership import Claims, OwnedElsewhere, claim_key
+from broker.errors import TopicNotFound
+from broker.layouts.layout import Layout
+from broker.layouts.legacy import segment_in
+from broker.layouts.parts import StartPosition
+from broker.layouts.store import Layouts, LayoutVersion
+from broker.names import Domain, TopicName
+from broker.scalable.draining import sealed_ledgers
+from broker.scalable.segment_owner import SegmentOwner
+from broker.topics import Topics
+from storage.cursor import cursor_key, first_cursor
+from storage.ledger_list import ManagedLedgerRecord
+from storage.managed_ledger_record import record_key
+from storage.metadata.store import ABSENT, Check, Conflict, DeleteRange, Fresh, MetadataStore, Op, Record, exactly
+
+SEGMENTS_AT_ONCE: Final = 16
+"""How many segments of a topic an operation on all of them handles concurrently."""
+
+
+class SegmentWork:
+    """See the module's docstring."""
+
+    def __init__(
+        self, claims: Claims, topics: Topics, layouts: Layouts, owner: SegmentOwner, metadata: MetadataStore
+    ) -> None:
+        """Set up; `owner` carries out this broker's duties."""
+        self._claims = claims
+        self._topics = topics
+        self._layouts = layouts
+        self._owner = owner
+        self._metadata = metadata
+
+    async def make_cursor(self, topic: TopicName, segment: TopicName, subscription: str) -> None:
+        """Return when a subscription that is being created has its cursor on the segment, or needs none any more.
+
+        Raises:
+            TopicNotFound: the topic or the segment does not exist any more.
+        """
+        claim, cursor, ledger = (
+            claim_key(str(segment)),
+            cursor_key(str(segment), subscription),
+            record_key(str(segment)),
+        )
+        while True:
+            found = await self._layouts.version(topic)
+            registered = found.layout.subscriptions.get(subscription)
+            if registered is None or not registered.is_creating:
+                return
+            if segment_in(found.layout, segment) is None:
+                raise TopicNotFound(f"{segment} was pruned while the subscription {subscription} was created.")
+            records = await self._metadata.fresh([claim, cursor, ledger])
+            if records.records[cursor] is not None:
+                return
+            if self._claims.is_elsewhere(records.records[claim]):
+                await self._wait(segment, cursor, lambda record: record is not None)
+                continue
+            if records.records[claim] is None:
+                conditions = _enough_for_a_cursor(registered.start, records, ledger)
+                if conditions is not None:
+                    made = first_cursor(str(segment), subscription)
+                    if await self._commit(segment, found, made, *conditions):
+                        return
+                    continue
+            with suppress(OwnedElsewhere):
+                await self._owner.settle_cursors(await self._topics.get(segment))
+                return
+
+    async def remove_cursor(self, topic: TopicName, segment: TopicName, subscription: str) -> None:
+        """Return when a subscription that is being deleted has no cursor on the segment.
+
+        Raises:
+            TopicNotFound: the topic or the segment does not exist any more.
+        """
+        claim, cursor = claim_key(str(segment)), cursor_key(str(segment), subscription)
+        while True:
+            found = await self._layouts.version(topic)
+            registered = found.layout.subscriptions.get(subscription)
+            if registered is None or not registered.is_deleting:
+                return
+            if _is_unborn(found.layout, segment):
+                # Nobody has used it, so the cursor is all there is.
+                if await self._commit(segment, found, DeleteRange(*exactly(cursor))):
+                    return
+                continue
+            records = (await self._metadata.fresh([claim, cursor])).records
+            if self._claims.is_elsewhere(records[claim]):
+                if records[cursor] is None:
+                    return
+                await self._wait(segment, cursor, lambda record: record is None)
+                continue
+            with suppress(Conflict, OwnedElsewhere):
+                here = await self._topics.unsubscribe(segment, subscription, [found.check])
+                if here is not None:
+                    await self._owner.settle_cursors(here)
+                return
+
+    async def seal(self, segment: TopicName) -> None:
+        """Return when a replaced segment is sealed, durably.
+
+        Raises:
+            TopicNotFound: the topic or the segment does not exist any more.
+            TopicDamaged: nobody owns it, and it cannot be loaded.
+        """
+        ledger, claim = record_key(str(segment)), claim_key(str(segment))
+        while True:
+            here = self._topics.running(segment)
+            if here is None:
+                records = (await self._metadata.fresh([ledger, claim])).records
+                if _is_sealed(records[ledger]):
+                    return
+                if self._claims.is_elsewhere(records[claim]):
+                    await self._wait(segment, ledger, _is_sealed)
+                    continue
+            with suppress(OwnedElsewhere):
+                await self._owner.seal(here or await self._topics.get(segment))
+                return
+
+    async def remove(self, segment: TopicName) -> None:
+        """Remove a pruned segment, or one of a topic that is being deleted, with its data; durable on return."""
+        while True:
+            if self._claims.is_elsewhere(await self._metadata.get(claim_key(str(segment)))):
+                # Its owner reads in the layout that it has to give it up.
+                await self._claims.wait_not_elsewhere(str(segment))
+            with suppress(OwnedElsewhere):
+                await self._topics.delete(segment)
+                return
+
+    async def owned_elsewhere(self, segments: Sequence[TopicName]) -> list[TopicName]:
+        """Return those of the segments that other brokers own."""
+        keys = {claim_key(str(segment)): segment for segment in segments}
+        claims = (await self._metadata.fresh(keys)).records
+        return [segment for key, segment in keys.items() if self._claims.is_elsewhere(claims[key])]
+
+    async def _commit(self, segment: TopicName, layout: LayoutVersion, *ops: Op) -> bool:
+        """Commit if nobody owns the segment and the layout has not changed. Return whether it was done."""
+        try:
+            await self._metadata.commit([*ops, layout.check, Check(claim_key(str(segment)), ABSENT)])
+        except Conflict:
+            return False
+        return True
+
+    async def _wait(self, segment: TopicName, key: str, is_done: Callable[[Record | None], bool]) -> None:
+        """Wait until the owner's work shows in the record `key`, or no other broker owns the segment."""
+
+        async def follow_record() -> None:
+            async with self._metadata.watch_key(key) as watch:
+                while not is_done(await watch.next()):
+                    pass
+            nursery.cancel_scope.cancel()
+
+        async def follow_claim() -> None:
+            await self._claims.wait_not_elsewhere(str(segment))
+            nursery.cancel_scope.cancel()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follow_record)
+                nursery.start_soon(follow_claim)
+        except* Exception as failed:
+            error = first_of(failed)
+        else:
+            return
+        raise error
+
+
+async def on_each(segments: Iterable[TopicName], act: Callable[[TopicName], Awaitable[None]]) -> None:
+    """Call `act` for each segment, a bounded number at the same time. If several fail, one of the errors is raised."""
+    places = trio.CapacityLimiter(SEGMENTS_AT_ONCE)
+
+    async def act_on(segment: TopicName) -> None:
+        async with places:
+            await act(segment)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for segment in segments:
+                nursery.start_soon(act_on, segment)
+    except* Exception as failed:
+        error = first_of(failed)
+    else:
+        return
+    # It is raised outside the nursery, which would wrap it in a group.
+    raise error
+
+
+def _is_sealed(managed_ledger: Record | None) -> bool:
+    return sealed_ledgers(managed_ledger) is not None
+
+
+def _is_unborn(layout: Layout, segment: TopicName) -> bool:
+    """Return whether the segment is a child that is not in effect yet, so nobody can load it."""
+    intent = layout.intent
+    children = () if intent is None or intent.sealing else intent.children
+    return segment.domain is Domain.SEGMENT and segment.segment in [child.descriptor for child in children]
+
+
+def _enough_for_a_cursor(start: StartPosition, records: Fresh, ledger: str) -> list[Op] | None:
+    """Return the conditions under which the cursor is at the beginning of the segment; None if it may not be."""
+    if start is StartPosition.EARLIEST:
+        return []
+    record = records.records[ledger]
+    if record is not None and not _never_had_entries(ManagedLedgerRecord.decode(record.value)):
+        return None
+    return [Check(ledger, records.version(ledger))]
+
+
+def _never_had_entries(record: ManagedLedgerRecord) -> bool:
+    return not record.ledgers and record.trimmed.next_index == 0

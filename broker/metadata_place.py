@@ -34,7 +34,7 @@ async def open_metadata(settings: BrokerSettings, files: Files) -> AsyncIterator
     """
     if settings.metadata == EMBEDDED:
         await files.run(_check_embedded, settings, files)
-        async with EmbeddedStore.open(files, settings.data_dir) as embedded:
+        async with EmbeddedStore.open(files, settings.data_dir, broker=settings.broker_id) as embedded:
             yield embedded
         return
     if await files.run(files.exists, settings.data_dir / EMBEDDED_FOLDER):

@@ -86,7 +86,9 @@ def require_embedded_metadata(files: Files, data_dir: Path, identity: FolderIden
     """
     if identity is None:
         return
-    if not files.exists(folder) or not any(name.endswith((".log", ".snapshot")) for name in files.names(folder)):
+    if not files.exists(folder) or not any(
+        name.endswith((".log", ".closed-log", ".snapshot")) for name in files.names(folder)
+    ):
         raise IdentityMismatch(
             f"The data folder {data_dir} belongs to the cluster {identity.cluster} with its metadata in "
             f"{identity.metadata}, but {folder} holds no metadata. Start with the --metadata of that cluster, or "

@@ -144,9 +144,34 @@ def chain_of(found: Collection[FoundFile], below: Point, epoch: int, fences: Fen
     return tuple(reversed(parts))
 
 
+def whole_chain(found: Collection[FoundFile], fences: Fences) -> Chain:
+    """The chain as far back as there are files: to the beginning, or to the first one that a snapshot has not replaced.
+
+    Raises:
+        NoChain: the newest file is missing or damaged.
+    """
+    files = sorted(found, key=lambda each: (each.name.epoch, each.name.number))
+    head = files[-1] if files else None
+    _check_head(head, BEGINNING, 0, fences)
+    parts: list[Part] = []
+    file, cut = head, None
+    while file is not None:
+        parts.append(Part(file, cut))
+        try:
+            before = _before(file, files, BEGINNING, 0)
+            if before == BEGINNING:
+                break
+            file, cut = _holder(before, file, files), before
+        except NoChain:
+            break
+    return tuple(reversed(parts))
+
+
 def _check_head(head: FoundFile | None, below: Point, epoch: int, fences: Fences) -> None:
     if fences.begun > (0 if head is None else head.name.epoch):
-        raise _missing(LogName(fences.first, fences.begun), f"no file of epoch {fences.begun} is left")
+        # A snapshot of that epoch may have replaced its first files.
+        first = below.sequence + 1 if epoch == fences.begun else fences.first
+        raise _missing(LogName(first, fences.begun), f"the file is missing: none of epoch {fences.begun} is left")
     if head is None:
         if below != BEGINNING:
             raise _missing(LogName(below.sequence + 1, epoch), "the file is missing")

@@ -9,6 +9,7 @@ cancelled and clean up, and ends only when all of them have ended. `cluster.reig
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +18,7 @@ import trio
 from storage.files import Files
 from storage.metadata.cluster.reign import CLOSED, Reign
 from storage.metadata.cluster.reign_snapshots import SNAPSHOT_LOG_BYTES
+from storage.metadata.epochs import Deposed
 from storage.metadata.image_store import ImageStore
 from storage.metadata.opening import Opened, metadata_directory, open_folder
 from storage.metadata.proposed import Proposed
@@ -33,9 +35,11 @@ class EmbeddedStore(ImageStore):
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, files: Files, data_dir: Path, *, snapshot_log_bytes: int = SNAPSHOT_LOG_BYTES
+        cls, files: Files, data_dir: Path, *, broker: str = "", snapshot_log_bytes: int = SNAPSHOT_LOG_BYTES
     ) -> AsyncIterator[Self]:
         """The store of `<data_dir>/metadata`, for as long as the context is open. It is made if it is absent.
+
+        `broker` is the id of the broker that opens it.
 
         Sessions of an earlier process have ended, and their records are gone. If the disk fails later, the store
         answers StoreUnavailable and its sessions are lost; the context itself continues until its body ends. Exceptions
@@ -43,10 +47,11 @@ class EmbeddedStore(ImageStore):
 
         Raises:
             AlreadyLocked: it is open elsewhere.
-            CorruptMetadata: a file is damaged, or of a later release.
+            DiskFull: there is no space for a new log file.
+            CorruptMetadata, OffChain: a file is damaged, or of a later release.
         """
         directory = metadata_directory(data_dir)
-        opened = await files.run(open_folder, files, directory)
+        opened = await files.run(partial(open_folder, files, directory, broker=broker))
         try:
             store = cls(files, directory, opened, snapshot_log_bytes)
             async with trio.open_nursery() as nursery:
@@ -85,7 +90,7 @@ class EmbeddedStore(ImageStore):
     async def _lead(self, nursery: trio.Nursery) -> None:
         try:
             await self._reign.run(nursery)
-        except OSError as failed:
+        except (OSError, Deposed) as failed:
             self._end(failed)
         except BaseException as defect:
             self._end(defect)

@@ -111,6 +111,11 @@ class MetadataEpoch:
             raise Deposed(self.epoch) from removed
         self.found = found
 
+    def note_ended(self) -> None:
+        """Note that the log will have no file of this epoch. Durable on return. Only for a downgrade."""
+        self.found = self.found._replace(first=0)
+        self._taken.rewrite(self.found.encode())
+
     def close(self) -> None:
         """Release the controller's lock. Idempotent. The epoch lasts until another process takes the next one."""
         if self._lock is not None:
@@ -120,13 +125,13 @@ class MetadataEpoch:
 class MetadataEpochs:
     """The epochs of one metadata folder. `random_bits` draws the nonces."""
 
-    __slots__ = ("_directory", "_fences", "_files", "_random_bits")
+    __slots__ = ("_directory", "_fences", "_files", "random_bits")
 
     def __init__(self, files: Files, directory: Path, random_bits: Callable[[int], int]) -> None:
         self._files = files
         self._directory = directory
         self._fences = EpochFiles(files, directory)
-        self._random_bits = random_bits
+        self.random_bits = random_bits
 
     def newest(self) -> FoundEpoch | None:
         """The highest epoch that was taken; None if none ever was.
@@ -162,7 +167,7 @@ class MetadataEpochs:
             EpochTaken: another process has this epoch or a later one.
             DiskFull: no epoch was taken.
         """
-        nonce = self._random_bits(64)
+        nonce = self.random_bits(64)
         found = FoundEpoch(epoch, broker, address, nonce, lock is not None)
         return MetadataEpoch(self._fences.make(epoch, found.encode(), nonce), found, lock)
 
@@ -208,3 +213,11 @@ class MetadataEpochs:
         if found is not None and found.epoch != epoch:
             raise CorruptMetadata(path, 0, f"it is the fence of epoch {found.epoch}")
         return found
+
+
+def remove_epochs(files: Files, directory: Path) -> None:
+    """Remove all that epochs have besides log files and snapshots. Durable on return. Only for a downgrade."""
+    for name in files.names(directory):
+        if _BESIDES.fullmatch(name) or name.startswith("fence-"):
+            files.remove(directory / name)
+    files.sync_dir(directory)

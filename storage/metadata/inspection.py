@@ -1,8 +1,8 @@
 """Reading the folder of an embedded store without opening it. Nothing in the folder changes.
 
-The reader finds what a broker would find, through recovery's own `log.read_file`. But a torn tail stays where it is, an
-unfinished transaction gets no abort, and the records of sessions that ended with their broker are still there. The
-folder's lock is shared with other readers, so no broker begins to write meanwhile.
+The reader finds what a broker would find, through recovery's own code (`Recovery`). But an unfinished transaction gets
+no abort, and the records of sessions that ended with their broker are still there. The folder's lock is shared with
+other readers, so no broker begins to write meanwhile.
 
 Everything here blocks.
 """
@@ -14,17 +14,13 @@ from typing import Final, NamedTuple
 
 from storage.files import Files, Lock
 from storage.metadata import snapshots
-from storage.metadata.batches import BEGINNING, HEADER_BYTES, Point, link_at
+from storage.metadata.batches import BEGINNING, HEADER_BYTES, Point
+from storage.metadata.chain import LogName, NoChain, OffChain, Part, whole_chain
 from storage.metadata.corruption import CorruptMetadata
+from storage.metadata.epochs import MetadataEpochs
+from storage.metadata.found_files import fences_of, find_chain, found_files
 from storage.metadata.image import Image
-from storage.metadata.log import (
-    FileRead,
-    Reader,
-    is_closed,
-    log_paths,
-    missing_after,
-    read_file,
-)
+from storage.metadata.log_files import FileRead, Reader, read_file
 from storage.metadata.opening import metadata_directory
 from storage.metadata.record_codec import CorruptRecord, decode
 from storage.metadata.records import (
@@ -33,7 +29,7 @@ from storage.metadata.records import (
     EndTransaction,
     LogRecord,
 )
-from storage.metadata.replay import Replay
+from storage.metadata.recovery import Recovery, damage_of
 from storage.metadata.store import MetadataError
 
 Progress = Callable[[int], None]
@@ -86,23 +82,46 @@ class FoundBatch(NamedTuple):
     records: tuple[FoundRecord, ...]
 
 
+class LogPart(NamedTuple):
+    """A log file, up to where the next one goes on."""
+
+    path: Path
+    name: LogName
+    after: Point | None
+    """The place that its first batch follows; None if it has none."""
+    cut: Point | None
+    """Its last batch that is in the log; None if every whole one is."""
+
+
 class Inspection:
     """A folder that is being read; made by `inspect`. Every method raises `CorruptMetadata` at damage."""
 
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
+        self._epochs = MetadataEpochs(files, directory, _draw_nothing)
         self.directory = directory
-        self.snapshots = snapshots.snapshot_paths(files, directory)
+        self.snapshots = {name.sequence: directory / str(name) for name in snapshots.snapshot_names(files, directory)}
         """By the last batch that each includes, in rising order."""
-        self.logs = log_paths(files, directory)
-        """By the first batch that each is for, in rising order."""
-        if not self.snapshots and not self.logs:
+        found = found_files(files, directory, BEGINNING)
+        if not self.snapshots and not found:
             raise NoMetadata(f"{directory} holds neither a log nor a snapshot")
+        self._broken: NoChain | None = None
+        try:
+            chain = whole_chain(found, fences_of(self._epochs.found()))
+        except NoChain as broken:
+            self._broken = broken
+            chain = tuple(Part(file, None) for file in sorted(found, key=lambda each: each.name))
+        self.logs = [LogPart(directory / str(file.name), file.name, file.before, cut) for file, cut in chain]
+        """The log's files, in its order."""
+        used = {part.name for part in self.logs}
+        self.off_chain = [directory / str(file.name) for file in found if file.name not in used]
+        """Files that are not in the log, or that damage separates from its end."""
 
     @property
     def size_bytes(self) -> int:
         """Of all files together."""
-        return sum(self.file_bytes(path) for path in (*self.snapshots.values(), *self.logs.values()))
+        paths = (*self.snapshots.values(), *(part.path for part in self.logs), *self.off_chain)
+        return sum(map(self.file_bytes, paths))
 
     def file_bytes(self, path: Path) -> int:
         """The length of a file."""
@@ -127,61 +146,38 @@ class Inspection:
             raise CorruptMetadata(path, 0, f"it holds the state after batch {point.sequence}")
         return image, point
 
-    def read(self, path: Path, after: Point, reader: Reader) -> FileRead:
+    def read(self, part: LogPart, after: Point, reader: Reader) -> FileRead:
         """Hand the batches of a log file to `reader`. Also raises what the reader refuses."""
-        file = self._files.open(path)
+        file = self._files.open(part.path)
         try:
-            return read_file(file, after, reader)
+            return read_file(file, after, reader, cut=part.cut)
         finally:
             file.close()
 
-    def before(self, path: Path) -> Point | None:
-        """The place at which a log file says it begins; None if it does not begin with a whole header."""
-        file = self._files.open(path)
-        try:
-            link = link_at(file.read_at(0, HEADER_BYTES))
-            return None if link is None else link.before
-        finally:
-            file.close()
+    def require_end(self) -> None:
+        """Return if the log has an end that a broker would go on from."""
+        if self._broken is not None:
+            raise damage_of(self._files, self.directory, self._broken) from self._broken
 
-    def missing(self, after: Point) -> CorruptMetadata:
-        """The error for a log that does not continue after `after`."""
-        return missing_after(self.directory, after)
-
-    @staticmethod
-    def check_end(path: Path, read: FileRead, reader: Reader) -> None:
-        """Check the end of a log file against the rules for every file but the last."""
-        if read.torn is not None:
-            raise CorruptMetadata(path, read.end, read.torn.reason)
+    def require_chain(self, behind: Point, epoch: int) -> None:
+        """Return if the log has all that is behind a snapshot."""
         try:
-            reader.end_file()
-        except ValueError as unfinished:
-            raise CorruptMetadata(path, read.end, str(unfinished)) from unfinished
+            find_chain(self._files, self.directory, self._epochs, behind, epoch)
+        except NoChain as broken:
+            raise damage_of(self._files, self.directory, broken) from broken
+        except OffChain as broken:
+            raise CorruptMetadata(self.directory, 0, str(broken)) from broken
 
     def state(self, progress: Progress) -> FoundState:
         """The state in the folder: its newest snapshot, and the complete change sets of the log behind it."""
-        image, point = Image(), BEGINNING
-        if self.snapshots:
-            path = self.snapshots[max(self.snapshots)]
-            image, point = self.load(path)
-            progress(self.file_bytes(path))
-        behind = [number for number in self.logs if number > point.sequence]
-        if not behind:
-            raise self.missing(point)
-        replay = Replay(image)
-        torn: Torn | None = None
-        for number in behind:
-            if number != point.sequence + 1:
-                raise self.missing(point)
-            path = self.logs[number]
-            read = self.read(path, point, ProgressReader(replay, progress))
-            if number != behind[-1]:
-                self.check_end(path, read, replay)
-            elif is_closed(path):
-                raise self.missing(read.point)
-            torn = torn_tail(path, read)
-            point = read.point
-        return FoundState(image, None if replay.begun is None else replay.open_records, torn)
+        recovery = Recovery.of_folder(
+            self._files, self.directory, self._epochs, reading=lambda replay: ProgressReader(replay, progress)
+        )
+        replay = recovery.replay
+        torn = (
+            None if recovery.last is None else torn_tail(self.directory / str(recovery.last.name), recovery.last.read)
+        )
+        return FoundState(replay.image, None if replay.begun is None else replay.open_records, torn)
 
     def follow(self, found: Callable[[FoundBatch], None]) -> Torn | None:
         """Hand every batch of the log to `found`, in order. Returns what follows the last one, if anything.
@@ -190,18 +186,23 @@ class Inspection:
         """
         marks = MarkerReader()
         try:
-            for path in self.logs.values():
-                self.read(path, self.before(path) or BEGINNING, marks)
+            for part in self.logs:
+                self.read(part, part.after or BEGINNING, marks)
         except CorruptMetadata:
             # The second reading raises it again. Until then, it reports what is before the damage.
             pass
         teller = _RecordReader(marks.fates, found)
         torn: Torn | None = None
-        for path in self.logs.values():
-            after = self.before(path) or BEGINNING
-            teller.begin(path, after)
-            torn = torn_tail(path, self.read(path, after, teller))
+        for part in self.logs:
+            after = part.after or BEGINNING
+            teller.begin(part.path, after)
+            torn = torn_tail(part.path, self.read(part, after, teller))
+        self.require_end()
         return torn
+
+
+def _draw_nothing(_bits: int) -> int:
+    raise AssertionError("a reader takes no epoch")
 
 
 class ProgressReader:

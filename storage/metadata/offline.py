@@ -1,8 +1,17 @@
-"""Work on a store that no broker has open: a snapshot of its state, at another feature level if wanted.
+"""Work on a store that no broker has open: a snapshot of its state, for another release if wanted.
 
-This is the path between releases. A store keeps its feature level until an operator changes it, because a release that
-does not know a level refuses the store. A snapshot holds plain state, without transaction markers, so the same state
-can be written at either level. The log begins anew behind it, in its own file (R25, R26).
+Every start of a broker brings the store to `EPOCHS_LEVEL`, because its log then has epochs. A release that does not
+know a level refuses the store. So the way back is a snapshot for that release: plain state, without transaction markers
+and epochs, in files that have that release's names. The log begins anew behind it (R25, R26).
+
+Such a snapshot is written in steps. Each leaves a folder that this release opens, with the same state. The older
+release opens it behind step 4 only, when no file is left that this one would go on with:
+
+1. Write the snapshot under its older name.
+2. Make the older release's next log file, but closed. That release then misses the file behind it, and refuses.
+3. Note in the fence that no file of its epoch is needed, and remove the files of all epochs, the newest one last.
+4. Open the closed file: give it the name of an open one.
+5. Remove the fences.
 """
 
 from pathlib import Path
@@ -10,16 +19,19 @@ from typing import NamedTuple
 
 from storage.files import Files
 from storage.metadata import snapshots
-from storage.metadata.log import (
-    numbered,
-)
-from storage.metadata.opening import metadata_directory, open_folder
-from storage.metadata.records import TRANSACTIONS_LEVEL
+from storage.metadata.batches import Body, Point
+from storage.metadata.chain import LogName
+from storage.metadata.epochs import remove_epochs
+from storage.metadata.log import log_names, prepare_file
+from storage.metadata.opening import Opened, metadata_directory, open_folder
+from storage.metadata.record_codec import encode
+from storage.metadata.records import EPOCHS_LEVEL, FEATURE_LEVEL, SnapshotNamed
+from storage.metadata.snapshots import SnapshotName, View
 from storage.metadata.store import InvalidOperation
 
 
 class SnapshotInfo(NamedTuple):
-    """A whole, durable snapshot. Besides it, the store has only an empty log."""
+    """A whole, durable snapshot. Besides it, the store has only an empty log, or one that names the snapshot."""
 
     path: Path
     sequence: int
@@ -33,34 +45,69 @@ class SnapshotInfo(NamedTuple):
 async def write_snapshot(files: Files, data_dir: Path, *, feature_level: int | None = None) -> SnapshotInfo:
     """Write the state of `<data_dir>/metadata` as a snapshot, and remove the log before it. Durable on return.
 
-    `feature_level` is the store's level from then on; None leaves it unchanged. Level 1 is for releases without
-    transactions. It makes the store refuse change sets above 1 MiB. Existing records stay. The store is opened as a
-    broker would open it: an unfinished transaction is aborted, and sessions of an earlier process end. If this is
-    interrupted, the folder holds the old state or the new one.
+    `feature_level` is the store's level from then on; None means the highest. Levels 1 and 2 are for releases without
+    epochs. Level 1 is also for releases without transactions: they refuse change sets above 1 MiB. Existing records
+    stay. The store is opened as a broker would open it: an unfinished transaction is aborted, and sessions of an
+    earlier process end. If this is interrupted, the folder holds the old state or the new one.
 
     Raises:
         InvalidOperation: no such feature level.
         FileNotFoundError: there is no metadata store in that folder.
         AlreadyLocked: a broker has it open.
-        CorruptMetadata: a file is damaged, or of a later release.
+        DiskFull: there is no space.
+        CorruptMetadata, OffChain: a file is damaged, or of a later release.
     """
-    if feature_level is not None and not 1 <= feature_level <= TRANSACTIONS_LEVEL:
-        raise InvalidOperation(
-            f"there is no feature level {feature_level}; this release knows 1 to {TRANSACTIONS_LEVEL}"
-        )
+    if feature_level is not None and not 1 <= feature_level <= FEATURE_LEVEL:
+        raise InvalidOperation(f"there is no feature level {feature_level}; this release knows 1 to {FEATURE_LEVEL}")
     directory = metadata_directory(data_dir)
     if not await files.run(files.exists, directory):
         raise FileNotFoundError(2, "there is no metadata store", str(directory))
     opened = await files.run(open_folder, files, directory)
     try:
+        level = opened.image.feature_level if feature_level is None else feature_level
+        if level < EPOCHS_LEVEL:
+            return await _write_for_older(files, directory, opened, level)
         await files.run(opened.log.roll)
-        image = opened.image
-        level = image.feature_level if feature_level is None else feature_level
-        point = opened.log.point
-        view = snapshots.View(image, point, feature_level=level)
-        size = await snapshots.write(files, directory, view)
-        await files.run(opened.log.trim, point.sequence)
-        path = numbered(directory, point.sequence, ".snapshot")
-        return SnapshotInfo(path, point.sequence, image.revision, len(image.records), size, level)
+        name = SnapshotName(opened.log.point.sequence, opened.log.epoch.epoch)
+        view = View(opened.image, opened.log.point)
+        size = await snapshots.write(files, directory, view, name.epoch)
+        named = SnapshotNamed(view.revision, *view.point, name.epoch)
+        await files.run(opened.log.append, [Body(encode(named), 1)])
+        await files.run(snapshots.finish, files, directory, name)
+        await files.run(opened.log.trim, name.sequence)
+        return _info(directory, name, opened, size, level)
     finally:
         opened.close()
+
+
+async def _write_for_older(files: Files, directory: Path, opened: Opened, level: int) -> SnapshotInfo:
+    point = opened.log.point
+    name = SnapshotName(point.sequence, 0)
+    size = await snapshots.write(files, directory, View(opened.image, point, feature_level=level), name.epoch)
+    await files.run(_leave_to_older, files, directory, opened, point)
+    return _info(directory, name, opened, size, level)
+
+
+def _leave_to_older(files: Files, directory: Path, opened: Opened, point: Point) -> None:
+    name = SnapshotName(point.sequence, 0)
+    files.rename(directory / name.unfinished, directory / str(name))
+    closed = LogName(point.sequence + 1, 0, is_closed=True)
+    prepared = prepare_file(files, directory, str(closed._replace(is_closed=False)))
+    prepared.close()
+    files.rename(prepared.path, directory / str(closed))
+    files.sync_dir(directory)
+    opened.log.epoch.note_ended()
+    for older in [each for each in snapshots.snapshot_names(files, directory) if each != name]:
+        files.remove(directory / str(older))
+    for log in log_names(files.names(directory)):
+        if log != closed:
+            files.remove(directory / str(log))
+    files.sync_dir(directory)
+    files.rename(directory / str(closed), directory / str(closed._replace(is_closed=False)))
+    files.sync_dir(directory)
+    remove_epochs(files, directory)
+
+
+def _info(directory: Path, name: SnapshotName, opened: Opened, size: int, level: int) -> SnapshotInfo:
+    image = opened.image
+    return SnapshotInfo(directory / str(name), name.sequence, image.revision, len(image.records), size, level)

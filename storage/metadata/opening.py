@@ -1,46 +1,54 @@
-"""Opening the folder of an embedded store: lock, newest snapshot, the log behind it, and the writes of an opening.
+"""Opening the folder of an embedded store for one broker: its lock, a new epoch, and the end of earlier sessions.
 
-The steps are in this order, and each is durable before the next. First, a transaction that is open at the log's end is
-aborted (R17), before any other record. A new store gets its feature level. Then the sessions of an earlier process end.
-Nobody sees the store before all of that is done.
+Every start is a take-over (`take_over`). A transaction that is open at the log's end is aborted in the first batch of
+the new epoch, before any other record (R17). Then the sessions of an earlier process end. Nobody sees the store before
+all of that is done, and each step is durable before the next.
 
 Everything here blocks. The store runs it in a worker thread.
 """
 
+import secrets
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from storage.files import Files, Lock
-from storage.metadata import snapshots, transactions
 from storage.metadata.batches import pack
 from storage.metadata.collector import collector_paused
 from storage.metadata.delta import Delta
+from storage.metadata.epochs import MetadataEpochs
 from storage.metadata.image import Image
-from storage.metadata.log import (
-    MetadataLog,
-)
+from storage.metadata.log import MetadataLog
 from storage.metadata.record_codec import encode
-from storage.metadata.records import TRANSACTIONS_LEVEL
-from storage.metadata.replay import Replay
+from storage.metadata.take_over import Started, take_over
 
 SESSIONS_AT_ONCE: Final = 256
 """The most sessions of an earlier process that end in one change set, so that it fits a batch."""
-
-_UNFINISHED: Final = "its writer ended before EndTransaction was durable"
 
 
 class Opened(NamedTuple):
     """The result of opening the folder."""
 
     lock: Lock
-    image: Image
-    log: MetadataLog
-    snapshot_bytes: int
-    """The size of the newest snapshot; 0 if there is none."""
+    started: Started
+
+    @property
+    def image(self) -> Image:
+        """The state."""
+        return self.started.image
+
+    @property
+    def log(self) -> MetadataLog:
+        """The log of the new epoch."""
+        return self.started.log
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """The size of the newest snapshot; 0 if there is none."""
+        return self.started.snapshot_bytes
 
     def close(self) -> None:
         """Release the folder. Everything written is durable."""
-        self.log.close()
+        self.started.close()
         self.lock.close()
 
 
@@ -49,47 +57,43 @@ def metadata_directory(data_dir: Path) -> Path:
     return data_dir / "metadata"
 
 
-def open_folder(files: Files, directory: Path) -> Opened:
+def open_folder(files: Files, directory: Path, *, broker: str = "") -> Opened:
     """Recover the store of this folder, and make it if it is absent. The state is durable, and the log accepts writes.
+
+    `broker` is who opens it; "" for a tool.
 
     Raises:
         AlreadyLocked: it is open elsewhere.
-        CorruptMetadata: a file is damaged, or of a later release.
+        DiskFull: there is no space for a new log file.
+        CorruptMetadata, OffChain: a file is damaged, or of a later release.
     """
     files.make_dir(directory)
+    # Nobody else has the folder open, so whoever took the epoch before has ended.
     lock = files.lock(directory / "lock")
     try:
-        # A process that died between naming a file and syncing the folder leaves names that are not durable.
-        files.sync_dir(directory)
+        epochs = MetadataEpochs(files, directory, secrets.randbits)
         with collector_paused():
-            image, point, snapshot_bytes = snapshots.load_newest(files, directory)
-            replay = Replay(image)
-            log = MetadataLog.recover(files, directory, point, replay)
+            started = take_over(files, directory, epochs, broker=broker, address=None)
             try:
-                _begin(replay, log)
+                _end_sessions(started)
                 # Sorting a million keys here blocks this thread. At the first read, it would block the event loop.
-                image.settle()
+                started.image.settle()
             except BaseException:
-                log.close()
+                started.close()
                 raise
     except BaseException:
         lock.close()
         raise
-    return Opened(lock, image, log, snapshot_bytes)
+    return Opened(lock, started)
 
 
-def _begin(replay: Replay, log: MetadataLog) -> None:
-    if replay.begun is not None:
-        log.append(transactions.abort(_UNFINISHED))
-        replay.abort()
-    image = replay.image
+def _end_sessions(started: Started) -> None:
+    image = started.image
     delta = Delta(image)
-    if not image.feature_level:
-        delta.set_feature_level(TRANSACTIONS_LEVEL)
     sessions = list(image.sessions)
     for begin in range(0, len(sessions), SESSIONS_AT_ONCE):
         delta.end_sessions(sessions[begin : begin + SESSIONS_AT_ONCE])
     if delta.change_sets:
-        log.append(pack([encode(record) for record in change_set] for change_set in delta.change_sets))
+        started.log.append(pack([encode(record) for record in change_set] for change_set in delta.change_sets))
         for change_set in delta.change_sets:
             image.apply(change_set)

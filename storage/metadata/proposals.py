@@ -1,9 +1,10 @@
-"""What waits for the embedded store's committer: proposals, and requests for a snapshot."""
+"""What waits for the embedded store's committer: proposals, requests for a snapshot, and snapshots to name."""
 
 import trio
 
 from storage.errors import fresh
 from storage.files import DiskFull
+from storage.metadata.batches import Point
 from storage.metadata.delta import Delta
 from storage.metadata.proposed import Proposed, decide
 from storage.metadata.steps import Steps
@@ -19,6 +20,17 @@ class WantedSnapshot:
         self.settled = trio.Event()
         self.refused: StoreFull | None = None
         self.taken: SnapshotTaken | None = None
+
+
+class SnapshotNaming:
+    """A snapshot that is durable and waits until the log names it."""
+
+    __slots__ = ("point", "refused", "settled")
+
+    def __init__(self, point: Point) -> None:
+        self.point = point
+        self.settled = trio.Event()
+        self.refused: DiskFull | None = None
 
 
 class Proposal:

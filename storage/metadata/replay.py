@@ -21,6 +21,7 @@ always holds complete change sets only. An abort leaves it unchanged (R13-R15).
 Pure: bytes in, an image out.
 """
 
+from itertools import groupby
 from typing import Final
 
 from storage.metadata.image import Image
@@ -50,10 +51,21 @@ _ALONE: Final = (FeatureLevel, TakeOver, SnapshotNamed)
 
 
 class Replay:
-    """Applies the bodies of batches, in order, to an image."""
+    """Applies the bodies of batches, in order, to an image. With `kept`, adds the change sets there instead.
 
-    def __init__(self, image: Image) -> None:
+    Other threads may read the image while change sets are kept.
+    """
+
+    def __init__(self, image: Image, *, kept: list[list[DataRecord]] | None = None) -> None:
         self.image = image
+        self._kept = kept
+        self.revision = image.revision
+        """The revision after the complete change sets so far."""
+        self.level = image.feature_level
+        """The feature level there."""
+        self.epoch = image.epoch
+        """The epoch of the newest batch."""
+        self._sequence = image.sequence
         self.begun: BeginTransaction | None = None
         """How the open transaction began; None if there is none."""
         self.aborted = 0
@@ -68,7 +80,7 @@ class Replay:
     @property
     def trusts_length(self) -> bool:
         """False for a store of level 1: an earlier release may have cut its files anywhere."""
-        return self.image.feature_level != 1
+        return self.level != 1
 
     def batch(self, body: bytes) -> None:
         """Take the records of one batch.
@@ -102,7 +114,7 @@ class Replay:
 
     def _take(self, record: LogRecord) -> None:
         if isinstance(record, _MARKERS):
-            _require_level(record, TRANSACTIONS_LEVEL, self.image.feature_level)
+            _require_level(record, TRANSACTIONS_LEVEL, self.level)
         if isinstance(record, BeginTransaction):
             if self.begun is not None:
                 raise CorruptRecord(f"a transaction begins while {self._name()} is open")
@@ -116,31 +128,36 @@ class Replay:
                 self.aborted += 1
             self.abort()
         elif isinstance(record, DataRecord):
-            revision = record.version if isinstance(record, Record) else record.revision
-            if revision != self.image.revision + 1 or isinstance(record, _ALONE):
+            revision = _revision(record)
+            if revision != self.revision + 1 or isinstance(record, _ALONE):
                 raise CorruptRecord(
                     f"{type(record).__name__} of revision {revision} is inside {self._name()}, which has "
-                    f"revision {self.image.revision + 1}"
+                    f"revision {self.revision + 1}"
                 )
             self._open.append(record)
         else:
             raise CorruptRecord(f"{type(record).__name__} does not belong in a log")
 
     def _apply(self, records: list[DataRecord]) -> None:
-        last, level, epoch = self.image.sequence, self.image.feature_level, self.image.epoch
         for record in records:
             if isinstance(record, SequenceAdvance):
-                if record.last <= last:
-                    raise CorruptRecord(f"the sequence counter goes from {last} back to {record.last}")
-                last = record.last
+                if record.last <= self._sequence:
+                    raise CorruptRecord(f"the sequence counter goes from {self._sequence} back to {record.last}")
+                self._sequence = record.last
             elif isinstance(record, FeatureLevel):
-                level = record.level
+                self.level = record.level
             elif isinstance(record, EpochRecord):
-                _require_level(record, EPOCHS_LEVEL, level)
+                _require_level(record, EPOCHS_LEVEL, self.level)
                 if isinstance(record, TakeOver):
-                    if record.epoch <= epoch:
-                        raise CorruptRecord(f"epoch {record.epoch} begins behind epoch {epoch}")
-                    epoch = record.epoch
+                    if record.epoch <= self.epoch:
+                        raise CorruptRecord(f"epoch {record.epoch} begins behind epoch {self.epoch}")
+                    self.epoch = record.epoch
+        if not records:
+            return
+        self.revision = _revision(records[-1])
+        if self._kept is not None:
+            self._kept += [list(change_set) for _revision_of_it, change_set in groupby(records, _revision)]
+            return
         try:
             self.image.apply(records)
         except KeyError as absent:
@@ -150,6 +167,10 @@ class Replay:
 
     def _name(self) -> str:
         return "a transaction" if self.begun is None or self.begun.name is None else f"transaction {self.begun.name!r}"
+
+
+def _revision(record: DataRecord) -> int:
+    return record.version if isinstance(record, Record) else record.revision
 
 
 def _require_level(record: LogRecord, needed: int, level: int) -> None:

@@ -1,19 +1,25 @@
 """Snapshots: the whole state at one place in the log, so that the log before it need not be replayed.
 
-`<20 digits>.snapshot` is named by the last log batch that it includes. It is a file of batches as in the log, numbered
-from 1, and holds plain state: a header, the records, a footer. It never has transaction markers (R21). It is written
-under another name and renamed when it is whole and durable. So a damaged snapshot was damaged later. Then the store
-refuses to open, rather than answer from an incomplete state.
+`<20 digits>-<10 digits>.snapshot` is named by the last log batch that it includes and by the epoch of its writer. It is
+a file of batches as in the log, numbered from 1, and holds plain state: a header, the records, a footer. It never has
+transaction markers (R21). It is written under another name. When it is whole and durable, the log names it
+(`SnapshotNamed`), and only then it gets its name. So:
+
+- A damaged snapshot was damaged later. Then the store refuses to open, rather than answer from an incomplete state.
+- A snapshot that has its name includes only batches of the log. A deposed controller cannot name its snapshot in the
+  log, so nobody ever loads it, and it removes nothing (C2).
 
 The state is read from the image in slices, while the image goes on changing. A view keeps what a key held when the
 snapshot began, until that key has been read. So nothing stops for longer than a slice, however large the state is, and
 the state is never copied.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 from sortedcontainers import SortedDict
@@ -22,10 +28,6 @@ from storage.files import DiskFull, File, Files
 from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batches, read_batches
 from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.image import Image, Written
-from storage.metadata.log import (
-    numbered,
-    numbers,
-)
 from storage.metadata.record_codec import CorruptRecord, decode, encode
 from storage.metadata.records import (
     EPOCHS_LEVEL,
@@ -52,8 +54,7 @@ itself."""
 WRITE_BYTES: Final = 512 * 1024
 """A snapshot is written and synced in parts of this size, so that no sync of the log waits behind a large one."""
 
-_SUFFIX: Final = ".snapshot"
-_UNFINISHED: Final = ".snapshot-unfinished"
+_NAME: Final = re.compile(r"(\d{20})(?:-(\d{10}))?\.snapshot")
 
 _END: Final = "\U0010ffff\U0010ffff"
 """Above every key."""
@@ -114,10 +115,50 @@ class View:
         return []
 
 
+class SnapshotName(NamedTuple):
+    """The name of a snapshot."""
+
+    sequence: int
+    """The last log batch that it includes."""
+    epoch: int
+    """The epoch of its writer; 0 for a snapshot that one broker wrote before there were epochs."""
+
+    def __str__(self) -> str:
+        epoch = f"-{self.epoch:010}" if self.epoch else ""
+        return f"{self.sequence:020}{epoch}.snapshot"
+
+    @property
+    def unfinished(self) -> str:
+        """What it is called before the log names it."""
+        return f"{self}-unfinished"
+
+    @classmethod
+    def parse(cls, name: str) -> "SnapshotName | None":
+        """The name of a snapshot; None for the name of anything else."""
+        found = _NAME.fullmatch(name)
+        return None if found is None else cls(int(found[1]), int(found[2] or 0))
+
+
+class Loaded(NamedTuple):
+    """A snapshot that was read."""
+
+    image: Image
+    point: Point
+    """Its place in the log."""
+    name: SnapshotName | None
+    """None if there is none: the empty image."""
+    size_bytes: int
+
+
 async def write(
-    files: Files, directory: Path, view: View, *, turn: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    files: Files,
+    directory: Path,
+    view: View,
+    epoch: int,
+    *,
+    turn: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
 ) -> int:
-    """Write a snapshot, and remove those before it. Durable on return. Returns its size in bytes.
+    """Write a snapshot under its unfinished name. Durable on return. Returns its size in bytes.
 
     The records are encoded here, slice by slice, each when `turn` returns, and are written in a worker thread. Encoding
     in the thread too would hold the interpreter for milliseconds whenever another task wants to run.
@@ -125,8 +166,7 @@ async def write(
     Raises:
         DiskFull: nothing is left of it.
     """
-    final = numbered(directory, view.point.sequence, _SUFFIX)
-    unfinished = numbered(directory, view.point.sequence, _UNFINISHED)
+    unfinished = directory / SnapshotName(view.point.sequence, epoch).unfinished
     file = await files.run(_create, files, unfinished)
     try:
         written = offset = 0
@@ -144,41 +184,54 @@ async def write(
                 waiting.clear()
             await turn()
         await files.run(_write, file, written, b"".join(waiting))
-        await files.run(_finish, files, file, final)
     except DiskFull:
         await files.run(files.remove, unfinished)
         raise
     finally:
         file.close()
-    await files.run(_remove_older, files, directory, view.point.sequence)
     return offset
 
 
-def load_newest(files: Files, directory: Path) -> tuple[Image, Point, int]:
-    """The newest snapshot's image, its place in the log and its size in bytes. The empty image if there is none.
+def finish(files: Files, directory: Path, name: SnapshotName) -> None:
+    """Give a snapshot its name, which the log has named, and remove those before it. Durable on return. Blocks.
 
-    Blocks. Removes the unfinished file of an interrupted writer.
+    Raises:
+        FileNotFoundError: a later controller has removed the unfinished file.
+    """
+    files.rename(directory / name.unfinished, directory / str(name))
+    files.sync_dir(directory)
+    remove_older(files, directory, name.sequence)
+
+
+def newest(files: Files, directory: Path) -> SnapshotName | None:
+    """The newest snapshot; None if there is none. Blocks."""
+    return max(snapshot_names(files, directory), default=None)
+
+
+def load_newest(files: Files, directory: Path) -> Loaded:
+    """The newest snapshot, or the empty image. Blocks. A controller may take another one meanwhile.
 
     Raises:
         CorruptMetadata: it is damaged, or holds records that do not belong in a snapshot.
     """
-    for name in files.names(directory):
-        if name.endswith(_UNFINISHED):
-            files.remove(directory / name)
-    found = numbers(files, directory, _SUFFIX)
-    if not found:
-        return Image(), BEGINNING, 0
-    path = numbered(directory, found[-1], _SUFFIX)
-    file = files.open(path)
-    try:
-        data = file.read_at(0, file.size())
-    finally:
-        file.close()
-    image, point = load(path, data)
-    if point.sequence != found[-1]:
-        raise CorruptMetadata(path, 0, f"it holds the state after batch {point.sequence}")
-    _remove_older(files, directory, found[-1])
-    return image, point, len(data)
+    while True:
+        name = newest(files, directory)
+        if name is None:
+            return Loaded(Image(), BEGINNING, None, 0)
+        path = directory / str(name)
+        try:
+            file = files.open(path)
+        except FileNotFoundError:
+            # There is a newer one now.
+            continue
+        try:
+            data = file.read_at(0, file.size())
+        finally:
+            file.close()
+        image, point = load(path, data)
+        if point.sequence != name.sequence:
+            raise CorruptMetadata(path, 0, f"it holds the state after batch {point.sequence}")
+        return Loaded(image, point, name, len(data))
 
 
 def _content(view: View) -> Iterator[LogRecord]:
@@ -215,23 +268,20 @@ def _write(file: File, offset: int, data: bytes) -> None:
     file.sync()
 
 
-def _finish(files: Files, file: File, final: Path) -> None:
-    file.sync()
-    files.rename(file.path, final)
-    files.sync_dir(final.parent)
-
-
-def _remove_older(files: Files, directory: Path, sequence: int) -> None:
-    older = [number for number in numbers(files, directory, _SUFFIX) if number < sequence]
-    for number in older:
-        files.remove(numbered(directory, number, _SUFFIX))
+def remove_older(files: Files, directory: Path, sequence: int) -> None:
+    """Remove the snapshots of places before `sequence`, where a durable one is. Blocks."""
+    older = [name for name in snapshot_names(files, directory) if name.sequence < sequence]
+    for name in older:
+        # A controller that was stopped may wake and remove the same ones.
+        with suppress(FileNotFoundError):
+            files.remove(directory / str(name))
     if older:
         files.sync_dir(directory)
 
 
-def snapshot_paths(files: Files, directory: Path) -> dict[int, Path]:
-    """The whole snapshots in the directory, by the last log batch that each includes, rising."""
-    return {number: numbered(directory, number, _SUFFIX) for number in numbers(files, directory, _SUFFIX)}
+def snapshot_names(files: Files, directory: Path) -> list[SnapshotName]:
+    """The snapshots in the directory, rising. Blocks."""
+    return sorted(filter(None, map(SnapshotName.parse, files.names(directory))))
 
 
 def load(path: Path, data: bytes) -> tuple[Image, Point]:

@@ -25,14 +25,12 @@ from storage.metadata.inspection import (
     ABORTED,
     COMMITTED,
     Inspection,
+    LogPart,
     MarkerReader,
     Progress,
     ProgressReader,
     Torn,
     torn_tail,
-)
-from storage.metadata.log import (
-    is_closed,
 )
 from storage.metadata.records import EPOCHS_LEVEL
 from storage.metadata.replay import Replay
@@ -59,6 +57,9 @@ class FileReport:
     unfinished_records: int | None = None
     """Records in an unfinished transaction at the log's end."""
     torn: Torn | None = None
+    is_off_chain: bool = False
+    """Whether it is a log file that the log does not go through. What it has was never confirmed, or is in a snapshot.
+    Nobody looked at it."""
     is_compared: bool = False
     """Whether the snapshot was compared with the log that led to it."""
 
@@ -66,10 +67,11 @@ class FileReport:
 def verify(inspection: Inspection, progress: Progress) -> Iterator[FileReport]:
     """Check every file, in the log's order. One report for each file, and one for a file that is missing at the end."""
     verifier = _Verifier(inspection)
-    files = [(number, 0, path) for number, path in inspection.snapshots.items()]
     # A log file begins where the snapshot before it was taken.
-    files += ((number - 1, 1, path) for number, path in inspection.logs.items())
-    for place, is_log, path in sorted(files):
+    files = [(number, -1) for number in inspection.snapshots]
+    files += ((part.name.number - 1, position) for position, part in enumerate(inspection.logs))
+    damaged: set[Path] = set()
+    for place, position in sorted(files):
         told = 0
 
         def tell(size_bytes: int) -> None:
@@ -77,15 +79,20 @@ def verify(inspection: Inspection, progress: Progress) -> Iterator[FileReport]:
             told += size_bytes
             progress(size_bytes)
 
-        yield verifier.log(path, place, tell) if is_log else verifier.snapshot(path)
-        progress(inspection.file_bytes(path) - told)
-    newest = max(inspection.snapshots, default=0)
-    if not any(number > newest for number in inspection.logs):
-        missing = inspection.missing(Point(newest, 0))
-        yield FileReport(missing.path, is_snapshot=False, damage=missing)
-    elif is_closed(last := inspection.logs[max(inspection.logs)]):
-        lost = CorruptMetadata(last, 0, "it is closed, and the file that follows it is missing")
-        yield FileReport(last, is_snapshot=False, damage=lost)
+        report = verifier.snapshot(inspection.snapshots[place]) if position < 0 else verifier.log(position, tell)
+        if report.damage is not None:
+            damaged.add(report.path)
+        yield report
+        progress(inspection.file_bytes(report.path) - told)
+    try:
+        verifier.require_end()
+    except CorruptMetadata as missing:
+        if missing.path not in damaged:
+            yield FileReport(missing.path, is_snapshot=False, damage=missing)
+    for path in inspection.off_chain:
+        if path not in damaged:
+            yield FileReport(path, is_snapshot=False, is_off_chain=True)
+        progress(inspection.file_bytes(path))
 
 
 class _Verifier:
@@ -94,7 +101,8 @@ class _Verifier:
     def __init__(self, inspection: Inspection) -> None:
         self._inspection = inspection
         self._newest_snapshot = max(inspection.snapshots, default=-1)
-        self._last_log = max(inspection.logs, default=0)
+        self._behind: tuple[Point, int] | None = None if inspection.snapshots else (BEGINNING, 0)
+        """The place of the newest snapshot, and the epoch there; None if it is damaged."""
         # Where the last file ended. Unknown behind a damaged file, and before the first one if a snapshot replaces it.
         self._point = None if inspection.snapshots else BEGINNING
         # The state there, if everything that led to it is known.
@@ -109,17 +117,34 @@ class _Verifier:
         except CorruptMetadata as damage:
             return FileReport(path, is_snapshot=True, damage=damage)
         self._point, self._image = point, image
+        self._behind = (point, image.epoch) if point.sequence == self._newest_snapshot else None
         return FileReport(path, is_snapshot=True, records=len(image.records), is_compared=is_compared)
 
-    def log(self, path: Path, place: int, progress: Progress) -> FileReport:
-        """Check a log file that begins at `place`."""
+    def require_end(self) -> None:
+        """Return if the log has an end that a broker would go on from, and all between that and the newest snapshot.
+
+        Raises:
+            CorruptMetadata: it has not.
+        """
+        self._inspection.require_end()
+        if self._behind is not None:
+            self._inspection.require_chain(*self._behind)
+
+    def log(self, position: int, progress: Progress) -> FileReport:
+        """Check a log file."""
+        part = self._inspection.logs[position]
+        path = part.path
         marks = MarkerReader()
         try:
-            after = self._begin(path, place)
+            after = self._begin(part)
             reader = marks if self._image is None else _Both(marks, Replay(self._image))
-            read = self._inspection.read(path, after, ProgressReader(reader, progress))
-            if place + 1 < self._last_log:
-                self._inspection.check_end(path, read, reader)
+            read = self._inspection.read(part, after, ProgressReader(reader, progress))
+            following = self._inspection.logs[position + 1 : position + 2]
+            if following and following[0].name.epoch == part.name.epoch:
+                try:
+                    reader.end_file()
+                except ValueError as unfinished:
+                    raise CorruptMetadata(path, read.end, str(unfinished)) from unfinished
             if self._image is not None:
                 _check(path, self._image)
         except CorruptMetadata as damage:
@@ -137,17 +162,16 @@ class _Verifier:
             torn=torn_tail(path, read),
         )
 
-    def _begin(self, path: Path, place: int) -> Point:
+    def _begin(self, part: LogPart) -> Point:
         """Where the file begins. Forgets the state if the last file ended elsewhere."""
+        path, place = part.path, part.name.number - 1
         if not place:
             self._image = Image()
             return BEGINNING
         if self._point is not None and self._point.sequence == place:
             return self._point
-        if self._point is not None and place >= self._newest_snapshot:
-            raise CorruptMetadata(path, 0, f"it should begin with batch {self._point.sequence + 1}: a file is missing")
         self._image = None
-        said = self._inspection.before(path)
+        said = part.after
         if said is not None and said.sequence != place:
             raise CorruptMetadata(path, 0, f"it begins with batch {said.sequence + 1}")
         return said or Point(place, 0)

@@ -14,6 +14,7 @@ from storage.files import DiskFiles, Files
 from storage.metadata import transactions
 from storage.metadata.batches import Body, pack
 from storage.metadata.embedded import EmbeddedStore
+from storage.metadata.inspection import Inspection
 from storage.metadata.opening import metadata_directory, open_folder
 from storage.metadata.record_codec import encode
 from storage.metadata.records import DataRecord
@@ -40,7 +41,7 @@ def make_folder(data_dir: Path, *, large: bool = True) -> Path:
 
 
 def append(files: Files, data_dir: Path, *pieces: Sequence[Body]) -> None:
-    """Append batches to the log, each piece durable before the next."""
+    """Append batches to the log, in an epoch of their own, each piece durable before the next."""
     opened = open_folder(files, metadata_directory(data_dir))
     try:
         for bodies in pieces:
@@ -50,10 +51,8 @@ def append(files: Files, data_dir: Path, *pieces: Sequence[Body]) -> None:
 
 
 def next_revision(files: Files, data_dir: Path) -> int:
-    """Return the revision of the next change set."""
-    opened = open_folder(files, metadata_directory(data_dir))
-    opened.close()
-    return opened.image.revision + 1
+    """Return the revision of the next change set. Changes nothing."""
+    return Inspection(files, metadata_directory(data_dir)).state(lambda _size: None).image.revision + 1
 
 
 def large_records(revision: int, prefix: str = "/partial/") -> list[DataRecord]:

@@ -5,14 +5,13 @@ await Stepping(disk, look).run(lambda: store.commit(ops))      # `look` is calle
 assert markers(disk) == [BeginTransaction(...), EndTransaction()]
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from storage.metadata.batches import BEGINNING, Batch, read_batches
-from storage.metadata.record_codec import decode
+from storage.metadata.inspection import FoundBatch, Inspection
 from storage.metadata.records import (
     AbortTransaction,
     BeginTransaction,
@@ -32,7 +31,7 @@ from tests.support.disk import SimulatedFiles
 
 DATA = Path("/data")
 DIRECTORY = DATA / "metadata"
-FIRST_LOG = DIRECTORY / f"{1:020}.log"
+FIRST_LOG = DIRECTORY / f"{1:020}-{1:010}.log"
 EVERYTHING = ("", "\U0010ffff")
 
 
@@ -63,19 +62,20 @@ async def seen(store: MetadataStore) -> object:
     )
 
 
-def markers(disk: SimulatedFiles, path: Path = FIRST_LOG) -> list[LogRecord]:
-    """Return the transaction markers in a log file, in order, and count the data records of each kind between them."""
+def markers(disk: SimulatedFiles) -> list[LogRecord]:
+    """Return the transaction markers in the log, in order."""
     return [
         record
-        for record in records_of(disk, path)
+        for record in records_of(disk)
         if isinstance(record, BeginTransaction | EndTransaction | AbortTransaction)
     ]
 
 
-def records_of(disk: SimulatedFiles, path: Path = FIRST_LOG) -> Iterator[LogRecord]:
-    for batch in read_batches(disk.content(path), BEGINNING):
-        assert isinstance(batch, Batch)
-        yield from decode(batch.body)
+def records_of(disk: SimulatedFiles) -> list[LogRecord]:
+    """Return the records of the log, through all of its files."""
+    found: list[FoundBatch] = []
+    Inspection(disk, DIRECTORY).follow(found.append)
+    return [each.record for batch in found for each in batch.records]
 
 
 class Stepping:

@@ -140,7 +140,7 @@ def verify(
 def snapshot(
     feature_level: Annotated[
         int | None,
-        typer.Option(help="Write for releases of this level (stopped brokers only); 1: no transactions in the log."),
+        typer.Option(help="Write for releases of this level (stopped brokers only); 1 and 2: without epochs."),
     ] = None,
     data_dir: DataDir = None,
     http: Http = None,

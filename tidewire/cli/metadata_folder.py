@@ -139,6 +139,8 @@ def report_text(report: FileReport) -> str:
     """Return a file's report as a line for people."""
     if report.damage is not None:
         return f"damaged  {report.path.name}  at byte {report.damage.offset}: {report.damage.reason}"
+    if report.is_off_chain:
+        return f"unused   {report.path.name}  not in the log"
     if report.is_snapshot:
         told = [_counted(report.records, "record")]
         if report.is_compared:
@@ -162,6 +164,7 @@ def report_line(report: FileReport) -> bytes:
         "file": str(report.path),
         "kind": "snapshot" if report.is_snapshot else "log",
         "whole": report.damage is None,
+        "in_log": not report.is_off_chain,
     }
     if report.damage is not None:
         return line({**fields, "offset": report.damage.offset, "reason": report.damage.reason})

@@ -29,18 +29,18 @@ import trio
 from storage.files import DiskFull, Files
 from storage.group_commit import let_others_join
 from storage.metadata import transactions
-from storage.metadata.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, Body, pack
+from storage.metadata.batches import BATCH_BYTES_MAX, Body, pack
 from storage.metadata.cluster.reign_snapshots import ReignSnapshots
 from storage.metadata.delta import Delta
 from storage.metadata.image import Written
 from storage.metadata.opening import Opened
 from storage.metadata.pacing import paced
-from storage.metadata.proposals import Proposal, no_space
+from storage.metadata.proposals import Proposal, SnapshotNaming, no_space
 from storage.metadata.proposed import Proposed
 from storage.metadata.record_codec import encode
-from storage.metadata.records import TRANSACTIONS_LEVEL, DataRecord
+from storage.metadata.records import DataRecord, SnapshotNamed
 from storage.metadata.steps import KEYS_AT_ONCE
-from storage.metadata.store import ChangeSetTooLarge, Committed, SnapshotTaken, StoreEnded
+from storage.metadata.store import Committed, SnapshotTaken, StoreEnded
 from storage.signal import Signal
 
 ALONG_SECONDS_MAX: Final = 0.02
@@ -127,17 +127,9 @@ class Reign:
 
         Raises:
             Conflict, SessionLost: it is refused.
-            ChangeSetTooLarge: the store's feature level does not allow its size.
             StoreFull: there is no space, and nothing was done.
             StoreEnded: the reign has ended, and the outcome is unknown.
         """
-        size = proposed.size
-        if size > BODY_BYTES_MAX and self._image.feature_level < TRANSACTIONS_LEVEL:
-            raise ChangeSetTooLarge(
-                f"a change set of about {size} bytes is above the {BODY_BYTES_MAX} of a store at feature level "
-                f"{self._image.feature_level}; from level {TRANSACTIONS_LEVEL} on it may have any size: stop the "
-                f"broker and run `tidewire metadata snapshot --feature-level {TRANSACTIONS_LEVEL}`"
-            )
         while len(self._waiting) >= PROPOSALS_WAITING_MAX and self._cause is None:
             await self._room.park()
         self._require_going_on()
@@ -185,12 +177,23 @@ class Reign:
         while not self._is_closing or self._waiting:
             if self._snapshots.failure is not None:
                 raise self._snapshots.failure
-            if self._waiting:
+            if (naming := self._snapshots.to_name()) is not None:
+                await self._name_snapshot(naming)
+            elif self._waiting:
                 await self._commit_group()
             elif not self._is_snapshot_due:
                 await self._wake.wait()
             if self._is_snapshot_due:
                 await self._snapshots.begin(nursery)
+
+    async def _name_snapshot(self, naming: SnapshotNaming) -> None:
+        """Name it in the log. So whoever gives it its name was the controller then (C2)."""
+        named = SnapshotNamed(self._image.revision, *naming.point, self._log.epoch.epoch)
+        try:
+            await self._append([Body(encode(named), 1)])
+        except DiskFull as full:
+            naming.refused = full
+        naming.settled.set()
 
     @property
     def _is_snapshot_due(self) -> bool:
@@ -208,7 +211,7 @@ class Reign:
             decided = len(delta.change_sets)
             await paced(proposal.judge(delta))
             if proposal.size > BATCH_BYTES_MAX and len(delta.change_sets) > decided:
-                transaction = self._needs_transaction(delta.change_sets[-1])
+                transaction = not transactions.fits_one_batch(delta.change_sets[-1])
         self._room.unpark_all()
         large = delta.change_sets.pop() if transaction else None
         if delta.change_sets:
@@ -230,9 +233,6 @@ class Reign:
             self._group.clear()
             # Its last append may have been the record of its abort.
             await self._snapshots.let_go_on()
-
-    def _needs_transaction(self, change_set: list[DataRecord]) -> bool:
-        return self._image.feature_level >= TRANSACTIONS_LEVEL and not transactions.fits_one_batch(change_set)
 
     async def _commit_transaction(self, proposal: Proposal, change_set: list[DataRecord], revision: int) -> None:
         name = f"revision {revision}: {len(change_set)} records"

@@ -4,6 +4,8 @@ A snapshot begins between two groups of the committer, where the image is exactl
 It is then written slice by slice by its own task. Slices and appends take turns: an appending thread and the encoding
 of a slice would take the interpreter from each other several times for every group.
 
+A snapshot that is written waits until the committer has named it in the log. Only then it gets its name.
+
 A snapshot that does not fit the disk is tried again when the log has grown by another part.
 """
 
@@ -19,13 +21,17 @@ from storage.files import DiskFull, Files
 from storage.metadata import snapshots
 from storage.metadata.image import Image, Written
 from storage.metadata.log import MetadataLog
-from storage.metadata.proposals import WantedSnapshot, no_space
+from storage.metadata.proposals import SnapshotNaming, WantedSnapshot, no_space
+from storage.metadata.snapshots import SnapshotName
 from storage.metadata.store import SnapshotTaken
 from storage.signal import Signal
 
 SNAPSHOT_LOG_BYTES: Final = 16 * 1024 * 1024
 """A snapshot is taken when the log has grown by this much since the last one, or by the last one's size if that is
 larger. So recovery replays no more than it loads, and snapshots write no more than the log does."""
+
+SNAPSHOT_LOG_FILES: Final = 8
+"""A snapshot is taken when the log has this many files. Each start of a broker begins a new one."""
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +60,7 @@ class ReignSnapshots:
         """The log length for the next try at a snapshot that did not fit the disk."""
         self._view: snapshots.View | None = None
         """The state that is being written down; None if no snapshot is."""
+        self._naming: SnapshotNaming | None = None
         self._wanted: list[WantedSnapshot] = []
         """Callers that wait for a snapshot that has not begun."""
         self._served: list[WantedSnapshot] = []
@@ -80,8 +87,14 @@ class ReignSnapshots:
         """Whether the committer should begin one before its next group."""
         if self._view is not None:
             return False
-        due = max(self._log_bytes, self.newest_bytes, self._not_below)
-        return bool(self._wanted) or self._log.tail_bytes >= due
+        due = max(self._log_bytes, self.newest_bytes)
+        is_long = self._log.tail_bytes >= due or self._log.tail_files >= SNAPSHOT_LOG_FILES
+        return bool(self._wanted) or (is_long and self._log.tail_bytes >= self._not_below)
+
+    def to_name(self) -> SnapshotNaming | None:
+        """A snapshot that waits until the log names it. The caller does that next, and then settles it."""
+        naming, self._naming = self._naming, None
+        return naming
 
     async def begin(self, nursery: trio.Nursery) -> None:
         """Begin one, between two groups. Its task runs in `nursery`.
@@ -132,9 +145,20 @@ class ReignSnapshots:
             self._turn_taken.set()
 
     async def _take(self, view: snapshots.View) -> None:
+        name = SnapshotName(view.point.sequence, self._log.epoch.epoch)
         try:
-            self.newest_bytes = await snapshots.write(self._files, self._directory, view, turn=self._turn)
-            await self._files.run(self._log.trim, view.point.sequence)
+            size = await snapshots.write(self._files, self._directory, view, name.epoch, turn=self._turn)
+            self._naming = naming = SnapshotNaming(view.point)
+            self._wake.set()
+            await naming.settled.wait()
+            if naming.refused is not None:
+                await self._files.run(self._files.remove, self._directory / name.unfinished)
+                self._view = None
+                self._put_off(naming.refused)
+                return
+            await self._files.run(snapshots.finish, self._files, self._directory, name)
+            await self._files.run(self._log.trim, name.sequence)
+            self.newest_bytes = size
         except DiskFull as full:
             self._view = None
             self._put_off(full)

@@ -21,7 +21,7 @@ from tests.support.disk import SimulatedFiles
 
 DATA = Path("/data")
 DIRECTORY = DATA / "metadata"
-FIRST_LOG = DIRECTORY / f"{1:020}.log"
+FIRST_LOG = DIRECTORY / f"{1:020}-{1:010}.log"
 
 
 @pytest.fixture(autouse=True)

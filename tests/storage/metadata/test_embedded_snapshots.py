@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -13,9 +14,7 @@ from storage.files import Files
 from storage.metadata import log, snapshots, transactions
 from storage.metadata.batches import Body
 from storage.metadata.embedded import EmbeddedStore
-from storage.metadata.log import (
-    MetadataLog,
-)
+from storage.metadata.log import Appended, MetadataLog
 from storage.metadata.store import (
     IndexEntry,
     Op,
@@ -33,7 +32,7 @@ Ts = TypeVarTuple("Ts")
 
 DATA = Path("/data")
 DIRECTORY = DATA / "metadata"
-FIRST_LOG = DIRECTORY / f"{1:020}.log"
+FIRST_LOG = DIRECTORY / f"{1:020}-{1:010}.log"
 
 
 @pytest.fixture(autouse=True)
@@ -95,9 +94,11 @@ async def test_writes_go_on_while_a_snapshot_is_written(disk: SimulatedFiles, mo
     slices = trio.Event()
     write = snapshots.write
 
-    async def slow(files: Files, directory: Path, view: snapshots.View, *, turn: Callable[[], Awaitable[None]]) -> int:
+    async def slow(
+        files: Files, directory: Path, view: snapshots.View, epoch: int, *, turn: Callable[[], Awaitable[None]]
+    ) -> int:
         await slices.wait()
-        return await write(files, directory, view, turn=turn)
+        return await write(files, directory, view, epoch, turn=turn)
 
     monkeypatch.setattr(snapshots, "write", slow)
     async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=1000) as store:
@@ -120,10 +121,10 @@ async def test_a_snapshot_takes_turns_with_the_groups(disk: SimulatedFiles, monk
     appended = slices = appended_meanwhile = 0
     append, next_slice = MetadataLog.append, snapshots.View.next
 
-    def watch_append(log: MetadataLog, bodies: list[Body], *, is_abort: bool = False) -> None:
+    def watch_append(log: MetadataLog, bodies: list[Body], *, is_abort: bool = False) -> Appended:
         nonlocal appended
         appended += 1
-        append(log, bodies, is_abort=is_abort)
+        return append(log, bodies, is_abort=is_abort)
 
     def watch_slice(view: snapshots.View, records_max: int) -> list[Record]:
         nonlocal slices, appended_meanwhile
@@ -209,12 +210,14 @@ async def test_a_snapshot_is_taken_when_asked_for(disk: SimulatedFiles) -> None:
         await store.put("/b", b"2")
         nursery.start_soon(take)
         await wait_all_tasks_blocked()
-        assert [(each.revision, each.sequence) for each in taken] == [(1, 2), (2, 3)]
+        assert [(each.revision, each.sequence) for each in taken] == [(1, 2), (2, 4)]
         assert taken[1].size_bytes == store.statistics().extra["snapshot_bytes"]
         names = disk.names(DIRECTORY)
-        assert names == [f"{3:020}.snapshot", f"{4:020}.log", "lock"]
-        # Taking another of the same state is no error.
-        assert await store.take_snapshot() == taken[1]
+        sequence = taken[1].sequence
+        assert [name for name in names if "snapshot" in name] == [f"{sequence:020}-{1:010}.snapshot"]
+        assert [name for name in names if "log" in name] == [f"{sequence + 1:020}-{1:010}.log"]
+        # Taking another of the same state is no error. It is behind the batch that names the last one.
+        assert await store.take_snapshot() == replace(taken[1], sequence=sequence + 1)
     assert len(await content(disk.crash(keep=0.0))) == 2
 
 

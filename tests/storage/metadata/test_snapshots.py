@@ -12,9 +12,6 @@ from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batc
 from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image, Written
-from storage.metadata.log import (
-    numbered,
-)
 from storage.metadata.outcomes import (
     Made,
     Run,
@@ -32,12 +29,14 @@ from storage.metadata.records import (
     SnapshotNamed,
     TakeOver,
 )
+from storage.metadata.snapshots import SnapshotName
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, Op, Put, PutSequential, Record
 from tests.support.disk import PowerLost, SimulatedFiles
 
 DIRECTORY = Path("/data/metadata")
 POINT = Point(7, 1234)
-PATH = numbered(DIRECTORY, 7, ".snapshot")
+EPOCH = 3
+PATH = DIRECTORY / f"{7:020}-{EPOCH:010}.snapshot"
 
 
 def new_disk(seed: int = 0) -> SimulatedFiles:
@@ -80,13 +79,19 @@ def state(image: Image) -> object:
     )
 
 
+async def write(disk: SimulatedFiles, view: snapshots.View) -> int:
+    """Write a snapshot, and give it its name, as if the log named it."""
+    size = await snapshots.write(disk, DIRECTORY, view, EPOCH)
+    snapshots.finish(disk, DIRECTORY, SnapshotName(view.point.sequence, EPOCH))
+    return size
+
+
 async def write_and_load(image: Image) -> Image:
     disk = new_disk()
-    size = await snapshots.write(disk, DIRECTORY, snapshots.View(image, POINT))
-    loaded, point, loaded_size = snapshots.load_newest(disk, DIRECTORY)
-    assert point == POINT
-    assert size == loaded_size
-    return loaded
+    size = await write(disk, snapshots.View(image, POINT))
+    loaded = snapshots.load_newest(disk, DIRECTORY)
+    assert loaded[1:] == (POINT, SnapshotName(7, EPOCH), size)
+    return loaded.image
 
 
 async def test_a_snapshot_is_the_state() -> None:
@@ -128,8 +133,8 @@ async def test_a_snapshot_for_an_older_release_has_only_what_that_knows() -> Non
     """R26: what needs level 3 stays out at level 2, and the rest is there."""
     image = sample_of_a_cluster()
     disk = new_disk()
-    await snapshots.write(disk, DIRECTORY, snapshots.View(image, POINT, feature_level=2))
-    loaded, *_ = snapshots.load_newest(disk, DIRECTORY)
+    await write(disk, snapshots.View(image, POINT, feature_level=2))
+    loaded = snapshots.load_newest(disk, DIRECTORY).image
     assert loaded.scan("", "~", None) == image.scan("", "~", None)
     assert (loaded.taken_over, list(loaded.outcomes.each()), loaded.sessions[1][2:]) == (None, [], ("", 0))
     assert loaded.feature_level == 2
@@ -148,8 +153,8 @@ async def test_the_state_is_that_of_the_moment_it_was_taken() -> None:
     view = snapshots.View(image, POINT)
     view.note(commit(image, Put("/new", b""), Put("/1", b"changed"), DeleteRange("/3", "/5")))
     view.note(change(image, lambda delta: delta.end_sessions([1])))
-    await snapshots.write(disk, DIRECTORY, view)
-    assert state(snapshots.load_newest(disk, DIRECTORY)[0]) == before
+    await write(disk, view)
+    assert state(snapshots.load_newest(disk, DIRECTORY).image) == before
 
 
 KEYS = st.sampled_from([f"/{number:02}" for number in range(30)])
@@ -195,7 +200,7 @@ async def test_batching_does_not_matter(monkeypatch: pytest.MonkeyPatch, records
 async def test_a_snapshot_holds_no_markers() -> None:
     """R21: it has only a header, plain records and a footer."""
     disk = new_disk()
-    await snapshots.write(disk, DIRECTORY, snapshots.View(sample(), POINT))
+    await write(disk, snapshots.View(sample(), POINT))
     data = disk.content(PATH)
     kinds: set[type[LogRecord]] = set()
     for batch in read_batches(data, BEGINNING):
@@ -244,7 +249,7 @@ def test_what_a_snapshot_never_holds_is_refused(records: list[LogRecord], reason
 async def test_a_damaged_snapshot_is_refused() -> None:
     """D9: it was complete when it got its name, so any damage is damage to confirmed data."""
     disk = new_disk()
-    await snapshots.write(disk, DIRECTORY, snapshots.View(sample(), POINT))
+    await write(disk, snapshots.View(sample(), POINT))
     size = len(disk.content(PATH))
     for place in range(0, size, 97):
         damaged = disk.crash(keep=1.0)
@@ -257,24 +262,47 @@ async def test_a_damaged_snapshot_is_refused() -> None:
             snapshots.load_newest(cut, DIRECTORY)
 
 
+async def test_a_snapshot_without_its_name_is_none() -> None:
+    """C2: nobody loads a snapshot that the log may not name, and it replaces nothing."""
+    disk = new_disk()
+    await write(disk, snapshots.View(sample(), POINT))
+    await snapshots.write(disk, DIRECTORY, snapshots.View(sample(), Point(9, 1)), EPOCH + 1)
+    assert snapshots.load_newest(disk, DIRECTORY).name == SnapshotName(7, EPOCH)
+    assert snapshots.newest(disk, DIRECTORY) == SnapshotName(7, EPOCH)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("00000000000000000007.snapshot", SnapshotName(7, 0)),
+        ("00000000000000000007-0000000003.snapshot", SnapshotName(7, 3)),
+        ("00000000000000000007-0000000003.snapshot-unfinished", None),
+        ("00000000000000000007-3.snapshot", None),
+        ("00000000000000000007.log", None),
+    ],
+)
+def test_names_of_snapshots(text: str, name: SnapshotName | None) -> None:
+    assert SnapshotName.parse(text) == name
+    assert name is None or str(name) == text
+
+
 async def test_power_loss_at_every_operation() -> None:
-    """R27: there is always one complete snapshot, old or new, and no remains of an unfinished one."""
+    """R27: the newest snapshot that has its name is complete, old or new."""
     old, new = sample(), sample()
     commit(new, Put("/new", b""))
     found: list[int] = []
     for operations in range(40):
         disk = new_disk(operations)
-        await snapshots.write(disk, DIRECTORY, snapshots.View(old, POINT))
+        await write(disk, snapshots.View(old, POINT))
         disk.lose_power_after(operations)
         try:
-            await snapshots.write(disk, DIRECTORY, snapshots.View(new, Point(9, 1)))
+            await write(disk, snapshots.View(new, Point(9, 1)))
         except PowerLost:
             disk = disk.crash()
         else:
             disk = disk.crash(keep=0.0)
-        image, point, _ = snapshots.load_newest(disk, DIRECTORY)
-        found.append(point.sequence)
-        assert state(image) == state(old if point == POINT else new)
-        assert disk.names(DIRECTORY) == [numbered(DIRECTORY, point.sequence, ".snapshot").name]
+        loaded = snapshots.load_newest(disk, DIRECTORY)
+        found.append(loaded.point.sequence)
+        assert state(loaded.image) == state(old if loaded.point == POINT else new)
     assert found[0] == 7
     assert found[-1] == 9

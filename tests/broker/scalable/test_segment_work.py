@@ -1,0 +1,34 @@
+"""Steps on segments that nobody owns, done by records."""
+
+from collections.abc import Sequence
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
+from storage.metadata.store import Op, Put
+from tests.support.rooms import TOPIC, Rooms
+from tests.support.steered_store import SteeredStore
+
+
+async def test_no_cursor_is_made_for_a_subscription_that_was_deleted_meanwhile(
+    broker: Rooms, store: SteeredStore
+) -> None:
+    """C14, D16: whoever makes it was stopped, and another broker has deleted the subscription."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    made = LayoutSubscription(SubscriptionKind.STREAM, "i", StartPosition.EARLIEST, 0, is_creating=True)
+    await broker.layouts.change(TOPIC, lambda layout: layout.add_subscription("s", made))
+    gate = trio.Event()
+
+    async def hold(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key.startswith("/cursors/") for op in ops):
+            await gate.wait()
+
+    store.before = hold
+    segment = await broker.segment(TOPIC, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.segment_work.make_cursor, TOPIC, segment, "s")
+        await wait_all_tasks_blocked()
+        await broker.controller.subscriptions.delete(TOPIC, "s", force=True)
+        gate.set()
+    assert await store.scan("/cursors/", "/cursors~") == []

@@ -1,9 +1,11 @@
-"""Read barriers that publishes share, on a broker whose image of the metadata may be stale.
+"""Read barriers that publishes share, because a broker's image of the metadata may be stale.
 
 A transactional append checks that the header is open in this process's image. The image must be as new as the publish,
 because a transaction that ended before the publish arrived accepts nothing more. So a read barrier begins after the
 arrival and passes before the append. One barrier serves every publish that arrived before it began. So a producer that
 appends its sends one after another waits for one barrier, not for one each.
+
+The broker that decides for the store waits too. Another one may have taken over, and the barrier says so (C4).
 """
 
 from storage.metadata.store import MetadataStore
@@ -23,12 +25,12 @@ class ReadBarriers:
         return self._begun + 1
 
     async def wait_passed(self, number: int) -> None:
-        """Return once the barrier of this number, or a later one, has passed. At once if the image is never stale.
+        """Return once the barrier of this number, or a later one, has passed. It may have passed before.
 
         Raises:
             StoreUnavailable: the store does not answer.
         """
-        while self._passed < number and not self._metadata.authoritative:
+        while self._passed < number:
             self._begun += 1
             mine = self._begun
             await self._metadata.barrier()

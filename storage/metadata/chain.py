@@ -113,8 +113,9 @@ class NoChain(MetadataError):
 class OffChain(MetadataError):
     """The log does not contain the batch from which its chain was asked. Whoever holds its effects holds a fork."""
 
-    def __init__(self, below: Point, head: LogName) -> None:
-        super().__init__(f"batch {below.sequence} with checksum {below.crc:08x} is not in the log that ends in {head}")
+    def __init__(self, below: Point, head: LogName | Point) -> None:
+        end = head if isinstance(head, LogName) else f"batch {head.sequence} with checksum {head.crc:08x}"
+        super().__init__(f"batch {below.sequence} with checksum {below.crc:08x} is not in the log that ends in {end}")
         self.below = below
 
 

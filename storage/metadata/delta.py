@@ -15,11 +15,9 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from storage.metadata.batches import Point
 from storage.metadata.image import Image
-from storage.metadata.outcomes import (
-    Made,
-    WriteId,
-)
+from storage.metadata.outcomes import Made, WriteId
 from storage.metadata.records import (
     KEY_BYTES_MAX,
     RECORD_BYTES_MAX,
@@ -31,6 +29,7 @@ from storage.metadata.records import (
     SequenceAdvance,
     SessionEnd,
     SessionStart,
+    SnapshotNamed,
 )
 from storage.metadata.steps import KEYS_AT_ONCE, Steps, finished
 from storage.metadata.store import (
@@ -151,7 +150,7 @@ class Delta:
         revision = self.revision + 1
         decided: list[DataRecord] = []
         for session in sessions:
-            if self._is_open(session):
+            if self.is_open(session):
                 yield from self._forget_session(session)
                 self._sessions[session] = False
                 decided.append(SessionEnd(revision, session))
@@ -166,6 +165,10 @@ class Delta:
         assert made.revision == self.revision, "the outcome is part of the change set"
         self.change_sets[-1].append(Answered(write, made))
 
+    def name_snapshot(self, point: Point, epoch: int) -> None:
+        """Decide that a snapshot is named. Readers see no change, so the revision stays."""
+        self.change_sets.append([SnapshotNamed(self.revision, *point, epoch)])
+
     def set_feature_level(self, level: int) -> None:
         """Decide what may be in the log from here on. Readers see no change, so the revision stays."""
         self.change_sets.append([FeatureLevel(self.revision, level)])
@@ -177,7 +180,7 @@ class Delta:
 
     def _judge(self, op: Op) -> None:
         if isinstance(op, Put):
-            if op.session is not None and not self._is_open(op.session.id):
+            if op.session is not None and not self.is_open(op.session.id):
                 raise SessionLost(f"{op.key}: session {op.session.id} has ended")
         elif not isinstance(op, Delete | Check):
             return
@@ -221,7 +224,8 @@ class Delta:
                 yield
         return found
 
-    def _is_open(self, session: int) -> bool:
+    def is_open(self, session: int) -> bool:
+        """Whether a session lives after the change sets decided so far."""
         return self._sessions.get(session, session in self._image.sessions)
 
 

@@ -20,17 +20,34 @@ from storage.metadata.cluster.reign import CLOSED, Reign
 from storage.metadata.cluster.reign_snapshots import SNAPSHOT_LOG_BYTES
 from storage.metadata.epochs import Deposed
 from storage.metadata.image_store import ImageStore
-from storage.metadata.opening import Opened, metadata_directory, open_folder
+from storage.metadata.opening import metadata_directory, open_folder
 from storage.metadata.proposed import Proposed
 from storage.metadata.store import Committed, Op, SnapshotTaken, StoreStatistics
+from storage.metadata.take_over import Started
 
 
 class EmbeddedStore(ImageStore):
     """See the module's docstring. Made by `open`."""
 
-    def __init__(self, files: Files, directory: Path, opened: Opened, snapshot_log_bytes: int) -> None:
-        super().__init__(opened.image)
-        self._reign = Reign(self.show, files, directory, opened, snapshot_log_bytes)
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        started: Started,
+        *,
+        snapshot_log_bytes: int = SNAPSHOT_LOG_BYTES,
+        recent_bytes_max: int = 0,
+    ) -> None:
+        super().__init__(started.image)
+        self.reign = Reign(
+            self.show,
+            files,
+            directory,
+            started,
+            snapshot_log_bytes=snapshot_log_bytes,
+            recent_bytes_max=recent_bytes_max,
+        )
+        """The role of this process: it decides."""
 
     @classmethod
     @asynccontextmanager
@@ -53,21 +70,27 @@ class EmbeddedStore(ImageStore):
         directory = metadata_directory(data_dir)
         opened = await files.run(partial(open_folder, files, directory, broker=broker))
         try:
-            store = cls(files, directory, opened, snapshot_log_bytes)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(store._lead, nursery)
-                try:
-                    yield store
-                finally:
-                    store._close()
-                    # A snapshot is abandoned half-way. The committer is shielded and ends by itself.
-                    nursery.cancel_scope.cancel()
+            store = cls(files, directory, opened.started, snapshot_log_bytes=snapshot_log_bytes)
+            async with store.leading():
+                yield store
         finally:
             opened.close()
 
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[None]:
+        """Decide while the context is open."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._lead, nursery)
+            try:
+                yield
+            finally:
+                self._close()
+                # A snapshot is abandoned half-way. The committer is shielded and ends by itself.
+                nursery.cancel_scope.cancel()
+
     async def take_snapshot(self) -> SnapshotTaken:
         """See `TakesSnapshots.take_snapshot`. If a snapshot is being written, another one follows it."""
-        return await self._reign.take_snapshot()
+        return await self.reign.take_snapshot()
 
     def statistics(self) -> StoreStatistics:
         """See `MetadataStore.statistics`; `extra` says what the log and snapshots did."""
@@ -75,23 +98,27 @@ class EmbeddedStore(ImageStore):
             self._image.revision,
             len(self._image.records),
             len(self._watches),
-            self._reign.proposals_waiting,
-            self._reign.statistics(),
+            len(self.reign.queue),
+            self.reign.statistics(),
         )
 
     async def commit_along(self, ops: Sequence[Op]) -> Committed:
         """See `MetadataStore.commit_along`. Waits up to ALONG_SECONDS_MAX for another caller's proposal."""
-        await self._reign.wait_for_company()
+        await self.reign.queue.wait_for_company()
         return await self.commit(ops)
 
+    async def _checkpoint(self) -> None:
+        await super()._checkpoint()
+        self.reign.require_reigning()
+
     async def _decide(self, proposed: Proposed) -> Committed:
-        return await self._reign.propose(proposed)
+        return await self.reign.propose(proposed)
 
     async def _lead(self, nursery: trio.Nursery) -> None:
         try:
-            await self._reign.run(nursery)
-        except (OSError, Deposed) as failed:
-            self._end(failed)
+            await self.reign.run(nursery)
+        except (OSError, Deposed) as ended:
+            self._end(ended)
         except BaseException as defect:
             self._end(defect)
             raise
@@ -102,4 +129,4 @@ class EmbeddedStore(ImageStore):
         """Let the committer end once it has committed what waits. New calls are refused."""
         if self._failure is None:
             self._failure = CLOSED
-        self._reign.close()
+        self.reign.close()

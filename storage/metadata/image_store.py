@@ -43,7 +43,6 @@ class ImageStore(MetadataStore):
     """Everything except how a decision becomes durable."""
 
     def __init__(self, image: Image) -> None:
-        self.authoritative = True
         # For images that were not recovered.
         image.settle()
         self._image = image
@@ -181,7 +180,6 @@ class ImageStore(MetadataStore):
 
     def _end(self, cause: BaseException) -> None:
         """Answer nothing from now on. `cause` says why."""
-        self.authoritative = False
         self._failure = cause
         self._watches.fail(self._unavailable())
         if self._watches.showing is not None:

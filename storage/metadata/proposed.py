@@ -7,6 +7,7 @@ Pure: no IO, no waiting.
 
 from typing import NamedTuple
 
+from storage.metadata.batches import Point
 from storage.metadata.delta import Delta
 from storage.metadata.steps import Steps
 from storage.metadata.store import Check, Committed, Op
@@ -49,9 +50,23 @@ class EndSessions(NamedTuple):
 
 
 Proposed = Commit | OpenSession | EndSessions
+"""What a writer asks for."""
 
 
-def decide(proposed: Proposed, delta: Delta) -> Steps[Committed]:
+class NameSnapshot(NamedTuple):
+    """The log shall name a snapshot. Only the process that decides asks for it, and it changes nothing of the state."""
+
+    point: Point
+    """The place whose state the snapshot holds."""
+    epoch: int
+
+    @property
+    def size(self) -> int:
+        """It adds one small record to the log, which counts as nothing."""
+        return 0
+
+
+def decide(proposed: Proposed | NameSnapshot, delta: Delta) -> Steps[Committed]:
     """Decide it, in steps.
 
     Raises:
@@ -61,12 +76,20 @@ def decide(proposed: Proposed, delta: Delta) -> Steps[Committed]:
         return delta.commit_in_steps(proposed.ops)
     if isinstance(proposed, OpenSession):
         return _open(proposed, delta)
+    if isinstance(proposed, NameSnapshot):
+        return _name(proposed, delta)
     return _end(proposed, delta)
 
 
 def _open(proposed: OpenSession, delta: Delta) -> Steps[Committed]:
     yield from ()
     return Committed(delta.open_session(proposed.timeout_ms, proposed.owner, proposed.nonce), ())
+
+
+def _name(proposed: NameSnapshot, delta: Delta) -> Steps[Committed]:
+    yield from ()
+    delta.name_snapshot(proposed.point, proposed.epoch)
+    return Committed(delta.revision, ())
 
 
 def _end(proposed: EndSessions, delta: Delta) -> Steps[Committed]:

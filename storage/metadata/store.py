@@ -25,7 +25,6 @@ A store may weaken these points, and says so in its own module:
 - Dense revisions. etcd: they rise with gaps, and change sets that were made in one step share one.
 - Dense sequences. etcd: a refused change set may use up numbers.
 - Session timeouts to the second. etcd: whole seconds, at least two.
-- Being `authoritative`. etcd: never.
 """
 
 from abc import ABC, abstractmethod
@@ -296,13 +295,9 @@ class RangeWatch(ABC):
 class MetadataStore(ABC):
     """See the module's docstring for the promises of every implementation."""
 
-    authoritative: bool
-    """Whether `peek` shows the newest decided state, because the deciding image is in this process and is not fenced.
-    """
-
     @abstractmethod
     def peek(self, key: str) -> Record | None:
-        """The record in this process's image, without waiting. Unless `authoritative`, it may be stale.
+        """The record in this process's image, without waiting. It may be stale.
 
         It is for guesses that a condition judges afterwards.
         """

@@ -38,8 +38,6 @@ T = TypeVar("T")
 class RemoteStore(MetadataStore):
     """See the module's docstring; made by `connect`."""
 
-    authoritative = False
-
     def __init__(self, peer: Peer) -> None:
         """Set up on a connection whose other end serves a store."""
         self._peer = peer

@@ -99,7 +99,6 @@ class LaggingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.authoritative = False
         self.barriers = 0
         self._seen: dict[str, Record] = {}
 

@@ -58,7 +58,6 @@ class FollowerStore(ImageStore):
 
     def __init__(self, *, cluster: str, broker: str, timeout: float, random: Random) -> None:
         super().__init__(Image())
-        self.authoritative = False
         self._log = ReceivedLog(self, self._image, Place(0, BEGINNING, 0))
         self._writer = Writer()
         self._barriers = Barriers()

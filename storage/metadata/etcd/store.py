@@ -75,7 +75,6 @@ class EtcdStore(MetadataStore):
     """See the module's docstring. Made by `open`."""
 
     def __init__(self, rpc: Rpc, keys: Keys) -> None:
-        self.authoritative = False
         self._rpc = rpc
         self._keys = keys
         self._nursery: trio.Nursery

@@ -9,8 +9,8 @@ from trio.testing import wait_all_tasks_blocked
 from storage.files import AlreadyLocked, DiskFiles, Files
 from storage.metadata import log
 from storage.metadata.batches import Body
-from storage.metadata.cluster import reign
-from storage.metadata.cluster.reign import ALONG_SECONDS_MAX
+from storage.metadata.cluster import proposals
+from storage.metadata.cluster.proposals import ALONG_SECONDS_MAX
 from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.opening import open_folder
@@ -367,7 +367,7 @@ async def test_what_is_held_back_when_the_store_ends_is_told(
 
 async def test_writers_wait_for_room(disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """M22: the queue of proposals is bounded; a writer that is cancelled before there is room has written nothing."""
-    monkeypatch.setattr(reign, "PROPOSALS_WAITING_MAX", 3)
+    monkeypatch.setattr(proposals, "PROPOSALS_WAITING_MAX", 3)
     async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
         disk.stop()
         nursery.start_soon(store.put, "/busy", b"")

@@ -210,7 +210,9 @@ async def test_a_snapshot_is_taken_when_asked_for(disk: SimulatedFiles) -> None:
         await store.put("/b", b"2")
         nursery.start_soon(take)
         await wait_all_tasks_blocked()
-        assert [(each.revision, each.sequence) for each in taken] == [(1, 2), (2, 4)]
+        assert [each.revision for each in taken] == [1, 2]
+        assert taken[0].sequence == 2
+        assert taken[1].sequence in (3, 4), "the second write and the first one's name may share a batch"
         assert taken[1].size_bytes == store.statistics().extra["snapshot_bytes"]
         names = disk.names(DIRECTORY)
         sequence = taken[1].sequence

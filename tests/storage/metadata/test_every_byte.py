@@ -92,7 +92,7 @@ async def record(*, with_snapshot: bool) -> History:
     async with EmbeddedStore.open(disk, DATA) as store:
 
         def note() -> None:
-            history.ends.append(store._reign._log._offset)
+            history.ends.append(store.reign._log._offset)
             history.states.append(state_of(store._image))
 
         note()

@@ -1,6 +1,6 @@
 """Followers joined to a controller over streams in memory, whose links a test cuts, stops, or makes one-way.
 
-async with LinkNetwork(reign).running() as network, network.follower("b2") as store:
+async with LinkNetwork(store.reign).running() as network, network.follower("b2") as store:
     network.cut("b2")                                   # it connects again soon
     network.lines["b2"].to_follower.is_lost = True      # what goes there vanishes, and nobody is told
 
@@ -21,8 +21,8 @@ from storage.metadata.cluster.fields import LinkError
 from storage.metadata.cluster.follower_store import FollowerStore
 from storage.metadata.cluster.following import LinkRefused
 from storage.metadata.cluster.frames import Frame, Frames
-from storage.metadata.cluster.leading import Leader
 from storage.metadata.cluster.link_streams import LinkLost
+from storage.metadata.cluster.reign import Reign
 from storage.metadata.cluster.serving import LinkServer
 
 CLUSTER: Final = "tide"
@@ -111,7 +111,7 @@ class LinkNetwork:
 
     def __init__(
         self,
-        reign: Leader,
+        reign: Reign,
         *,
         timeout: float = TIMEOUT,
         seed: int = 0,
@@ -175,20 +175,26 @@ class LinkNetwork:
         while len(self.ended) < count:
             await self._another_ended.park()
 
+    async def fail_over(self, reign: Reign) -> None:
+        """Let another process lead. Followers that connect from now on get there; present links stay as they are."""
+        self.server = LinkServer(reign, cluster=CLUSTER, timeout=self._timeout)
+        self.epoch = reign.epoch
+        await self._nursery.start(self.server.run)
+
     def connect(self, lines: Lines) -> trio.abc.Stream:
         """A new connection to the controller; the follower's end."""
         near, far = self._pair()
         scope = trio.CancelScope()
 
-        async def serve() -> None:
+        async def serve(server: LinkServer) -> None:
             with scope:
-                await self.server.serve(_Wire(far, lines.to_follower, scope.cancel))
+                await server.serve(_Wire(far, lines.to_follower, scope.cancel))
 
         def cut() -> None:
             assert lines.scope is not None
             lines.scope.cancel()
 
-        self._nursery.start_soon(serve)
+        self._nursery.start_soon(serve, self.server)
         return _Wire(near, lines.to_controller, cut)
 
     def close(self, broker: str) -> None:

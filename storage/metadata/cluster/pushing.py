@@ -19,9 +19,9 @@ from typing import Final
 
 from storage.metadata.batches import link_at
 from storage.metadata.cluster.frames import Frame, encode_frame
-from storage.metadata.cluster.leading import Appended
 from storage.metadata.cluster.link_streams import LinkStream
 from storage.metadata.cluster.messages import Message, PushedBatch, Token
+from storage.metadata.log import Appended
 from storage.signal import Signal
 
 QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024

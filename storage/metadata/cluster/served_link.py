@@ -20,11 +20,11 @@ import trio
 from storage.errors import ExpectedError
 from storage.metadata.cluster.answers import Outcome, refusal_of
 from storage.metadata.cluster.fields import LinkError
-from storage.metadata.cluster.leading import Leader
 from storage.metadata.cluster.link_streams import LinkLost, LinkStream
 from storage.metadata.cluster.messages import Alive, Answer, At, Barrier, End, Message, Open, Welcome, Write
 from storage.metadata.cluster.ops_codec import CHANGE_SET_BYTES_MAX, Assembly
 from storage.metadata.cluster.pushing import Outbox
+from storage.metadata.cluster.reign import Reign
 from storage.metadata.delta import measure_in_steps
 from storage.metadata.outcomes import WriteId
 from storage.metadata.pacing import paced
@@ -37,7 +37,7 @@ class ServedLink:
 
     def __init__(
         self,
-        reign: Leader,
+        reign: Reign,
         stream: LinkStream,
         outbox: Outbox,
         *,

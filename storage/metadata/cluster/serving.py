@@ -32,10 +32,10 @@ from storage.metadata.cluster.deadlines import Deadlines, Terms, beat_seconds
 from storage.metadata.cluster.fields import LinkError
 from storage.metadata.cluster.frames import SESSIONS_MAX, OtherProtocol
 from storage.metadata.cluster.image_transfer import image_parts
-from storage.metadata.cluster.leading import Leader
 from storage.metadata.cluster.link_streams import LinkLost, LinkStream
 from storage.metadata.cluster.messages import Hello, LinkRefusal, Message, Place, Refuse, Start, Welcome
 from storage.metadata.cluster.pushing import Outbox, pushed
+from storage.metadata.cluster.reign import Reign
 from storage.metadata.cluster.served_link import ServedLink
 from storage.metadata.proposed import EndSessions, OpenSession
 from storage.metadata.snapshots import View
@@ -77,7 +77,7 @@ class _Peer:
 class LinkServer:
     """See the module's docstring. It belongs to one reign."""
 
-    def __init__(self, reign: Leader, *, cluster: str, timeout: float, own_nonce: int = 0) -> None:
+    def __init__(self, reign: Reign, *, cluster: str, timeout: float, own_nonce: int = 0) -> None:
         self._reign = reign
         self._cluster = cluster
         self._timeout = timeout

@@ -11,8 +11,8 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore
 from tests.support.disk import SimulatedFiles
 from tests.support.etcd import etcd_store
+from tests.support.led_store import led
 from tests.support.linked_stores import LinkNetwork
-from tests.support.memory_reign import MemoryReign
 from tests.support.steered_store import LaggingStore
 
 KINDS = ["memory", "embedded", "follower", "etcd"]
@@ -28,7 +28,7 @@ async def _opened(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore
         async with EmbeddedStore.open(SimulatedFiles(), Path("/data")) as embedded:
             yield embedded
     elif request.param == "follower":
-        async with LinkNetwork(MemoryReign()).running() as network, network.follower() as follower:
+        async with led() as store, LinkNetwork(store.reign).running() as network, network.follower() as follower:
             yield follower
     else:
         async with etcd_store(request.getfixturevalue("etcd_server").endpoint) as etcd:

@@ -31,22 +31,21 @@ from storage.metadata.store import (
     exactly,
     starting_with,
 )
+from tests.support.led_store import LedStore, led
 from tests.support.linked_stores import TIMEOUT, LinkNetwork
-from tests.support.memory_reign import MemoryReign
 from tests.support.schedules import every_schedule
 
 LARGE: list[Op] = [Put(f"/large/{number:04d}", bytes(100)) for number in range(500)]
 
 
 @asynccontextmanager
-async def joined(reign: MemoryReign | None = None) -> AsyncIterator[tuple[MemoryReign, LinkNetwork, FollowerStore]]:
+async def joined() -> AsyncIterator[tuple[LedStore, LinkNetwork, FollowerStore]]:
     """A controller and a follower with a link."""
-    reign = reign or MemoryReign()
-    async with LinkNetwork(reign).running() as network, network.follower() as store:
+    async with led() as reign, LinkNetwork(reign.reign).running() as network, network.follower() as store:
         yield reign, network, store
 
 
-async def listed(store: FollowerStore | MemoryReign) -> list[Record]:
+async def listed(store: FollowerStore | LedStore) -> list[Record]:
     """Return all records."""
     return await store.scan("", "\U0010ffff")
 
@@ -73,10 +72,9 @@ async def test_watches_outlive_their_link(autojump_clock: MockClock) -> None:
 
 async def test_an_image_comes_as_one_difference(autojump_clock: MockClock) -> None:
     """C5, M14, M15: a follower that was away for too long sees one change with what differs; nothing is read anew."""
-    reign = MemoryReign()
-    for number in range(20):
-        await reign.put(f"/w/{number:02d}", b"old", indexes=(IndexEntry("i", "old"),))
-    async with joined(reign) as (_, network, store), store.watch_range(*starting_with("/w/")) as watch:
+    async with joined() as (reign, network, store), store.watch_range(*starting_with("/w/")) as watch:
+        for number in range(20):
+            await reign.put(f"/w/{number:02d}", b"old", indexes=(IndexEntry("i", "old"),))
         mine = await store.open_session(5)
         theirs = await reign.open_session(5)
         await store.put("/w/mine", b"", session=mine)
@@ -114,11 +112,10 @@ async def test_an_image_comes_as_one_difference(autojump_clock: MockClock) -> No
 async def test_a_lost_image_begins_again(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """C5: parts of an image whose link was lost are forgotten."""
     monkeypatch.setattr(image_transfer, "SLICE_RECORDS_MAX", 2)
-    reign = MemoryReign()
-    reign.ring_bytes = 0
-    for number in range(9):
-        await reign.put(f"/a/{number}", b"")
-    async with LinkNetwork(reign).running() as network:
+    async with led() as reign, LinkNetwork(reign.reign).running() as network:
+        reign.ring_bytes = 0
+        for number in range(9):
+            await reign.put(f"/a/{number}", b"")
         network.lines_of("b2").to_follower.cuts = [4, 6]
         async with network.follower() as store:
             assert await listed(store) == await listed(reign)
@@ -323,11 +320,9 @@ async def test_a_store_whose_image_is_a_fork_ends(autojump_clock: MockClock) -> 
     async with joined() as (reign, network, store):
         await store.put("/a", b"1")
         network.close("b2")
-        other = MemoryReign()
-        async with LinkNetwork(other).running() as another, trio.open_nursery() as nursery:
+        async with led() as other, LinkNetwork(other.reign).running() as another:
             with pytest.raises(CannotFollow):
-                await store.follow(another.connect(another.lines_of("b2")), other.epoch)
-            nursery.cancel_scope.cancel()
+                await store.follow(another.connect(another.lines_of("b2")), another.epoch)
         with pytest.raises(StoreEnded):
             await store.get("/a")
         with pytest.raises(StoreEnded):
@@ -340,8 +335,7 @@ async def test_an_image_keeps_sessions_alive_while_it_comes(
 ) -> None:
     """C5: a transfer that takes longer than the session timeout is no silence, as long as it goes on."""
     monkeypatch.setattr(image_transfer, "SLICE_RECORDS_MAX", 1)
-    reign = MemoryReign()
-    async with joined(reign) as (_, network, store):
+    async with joined() as (reign, network, store):
         session = await store.open_session(5)
         await store.put("/e", b"", session=session)
         network.close("b2")
@@ -388,5 +382,5 @@ async def test_statistics(autojump_clock: MockClock) -> None:
         found = store.statistics()
         assert (found.revision, found.records, found.writes_waiting) == (reign.image.revision, 1, 0)
         assert found.extra["links"] == 2
-        assert found.extra["epoch"] == reign.epoch
+        assert found.extra["epoch"] == reign.reign.epoch
         assert found.extra["log_batches"] == reign.point.sequence > BEGINNING.sequence

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from storage.metadata.cluster import image_transfer, ops_codec
 from storage.metadata.cluster.follower_store import FollowerStore
 from storage.metadata.store import Change, Conflict, Put, PutSequential, starting_with
+from tests.support.led_store import LedStore, led
 from tests.support.linked_stores import Line, LinkNetwork
-from tests.support.memory_reign import MemoryReign
 from tests.support.schedules import every_schedule
 
 EVERYTHING = ("", "\U0010ffff")
@@ -51,7 +51,7 @@ class Watched:
                 self.take(change)
 
 
-async def story(reign: MemoryReign, store: FollowerStore) -> None:
+async def story(reign: LedStore, store: FollowerStore) -> None:
     """Everything that a broker does with the store. Each write is made exactly once, whatever happens to the link."""
     session = await store.open_session(5)
     await store.put("/e", b"mine", session=session)
@@ -75,11 +75,10 @@ async def story(reign: MemoryReign, store: FollowerStore) -> None:
 
 async def run(cut: Callable[[LinkNetwork], None], ring_bytes: int) -> LinkNetwork:
     """Tell the story, with a link that `cut` prepares. Returns the network."""
-    reign = MemoryReign()
-    reign.ring_bytes = ring_bytes
-    for number in range(50):
-        await reign.put(f"/old/{number}", bytes(100))
-    async with LinkNetwork(reign).running() as network:
+    async with led() as reign, LinkNetwork(reign.reign).running() as network:
+        reign.ring_bytes = ring_bytes
+        for number in range(50):
+            await reign.put(f"/old/{number}", bytes(100))
         cut(network)
         async with network.follower("b2") as store, trio.open_nursery() as nursery:
             watched = Watched()

@@ -10,8 +10,8 @@ from storage.metadata.cluster.follower_store import FollowerStore
 from storage.metadata.cluster.link_streams import LinkLost
 from storage.metadata.proposed import OpenSession
 from storage.metadata.store import Put, Session, SessionLost
+from tests.support.led_store import LedStore, led
 from tests.support.linked_stores import TIMEOUT, LinkNetwork
-from tests.support.memory_reign import MemoryReign
 
 SILENCE_MAX = silence_seconds(TIMEOUT) * 1.25
 
@@ -19,7 +19,7 @@ SILENCE_MAX = silence_seconds(TIMEOUT) * 1.25
 class Ends:
     """When a session ended in the two processes."""
 
-    def __init__(self, reign: MemoryReign, session: Session) -> None:
+    def __init__(self, reign: LedStore, session: Session) -> None:
         self._reign = reign
         self._session = session
         self.at_follower = float("inf")
@@ -50,9 +50,9 @@ async def test_a_cut_in_either_direction_ends_the_session_at_the_follower_first(
     are_lost: tuple[bool, bool], autojump_clock: MockClock
 ) -> None:
     """C13, C5: a broker that gets no pushes, or cannot be heard, loses its sessions; before others see that."""
-    reign = MemoryReign()
     async with (
-        LinkNetwork(reign).running() as network,
+        led() as reign,
+        LinkNetwork(reign.reign).running() as network,
         network.follower() as store,
         trio.open_nursery() as nursery,
     ):
@@ -81,8 +81,7 @@ async def test_a_cut_in_either_direction_ends_the_session_at_the_follower_first(
 
 async def test_a_follower_notices_silence_well_before_its_sessions_end(autojump_clock: MockClock) -> None:
     """C5, C13: a link that carries nothing is given up in time for the next one to keep the sessions."""
-    reign = MemoryReign()
-    async with LinkNetwork(reign).running() as network, network.follower() as store:
+    async with led() as reign, LinkNetwork(reign.reign).running() as network, network.follower() as store:
         session = await open_with_record(store)
         network.lines_of("b2").to_controller.is_lost = True
         began = trio.current_time()
@@ -97,8 +96,7 @@ async def test_a_follower_notices_silence_well_before_its_sessions_end(autojump_
 
 async def test_one_cut_link_makes_one_new_link(autojump_clock: MockClock) -> None:
     """C13, C5: sessions, watches and the identity of the writer stay."""
-    reign = MemoryReign()
-    async with LinkNetwork(reign).running() as network, network.follower() as store:
+    async with led() as reign, LinkNetwork(reign.reign).running() as network, network.follower() as store:
         session = await open_with_record(store)
         for _ in range(5):
             network.cut("b2")
@@ -112,8 +110,7 @@ async def test_one_cut_link_makes_one_new_link(autojump_clock: MockClock) -> Non
 
 async def test_a_session_that_its_process_gave_up_ends_although_the_link_comes_back(autojump_clock: MockClock) -> None:
     """C13, E14: otherwise the next links would keep it, and its records, for as long as the process lives."""
-    reign = MemoryReign()
-    async with LinkNetwork(reign).running() as network, network.follower() as store:
+    async with led() as reign, LinkNetwork(reign.reign).running() as network, network.follower() as store:
         session = await open_with_record(store, timeout=4)
         lines = network.lines_of("b2")
         network.close("b2")
@@ -128,8 +125,7 @@ async def test_a_session_that_its_process_gave_up_ends_although_the_link_comes_b
 
 async def test_all_sessions_of_a_store_end_with_its_link_session(autojump_clock: MockClock) -> None:
     """C13, M18: no session of a process stays that the process takes for ended, whatever timeout it asked for."""
-    reign = MemoryReign()
-    async with LinkNetwork(reign).running() as network, network.follower() as store:
+    async with led() as reign, LinkNetwork(reign.reign).running() as network, network.follower() as store:
         session = await open_with_record(store, timeout=100)
         other = await store.open_session(3)
         lines = network.lines_of("b2")
@@ -147,8 +143,7 @@ async def test_all_sessions_of_a_store_end_with_its_link_session(autojump_clock:
 
 async def test_a_process_that_was_stopped_knows_that_its_session_may_have_ended(autojump_clock: MockClock) -> None:
     """C13: it looks at the clock, so there is no moment in which it acts on a session that others saw end."""
-    reign = MemoryReign()
-    async with LinkNetwork(reign).running() as network, network.follower() as store:
+    async with led() as reign, LinkNetwork(reign.reign).running() as network, network.follower() as store:
         session = await open_with_record(store)
         autojump_clock.jump(3 * TIMEOUT)
         assert session.has_ended
@@ -159,8 +154,7 @@ async def test_a_process_that_was_stopped_knows_that_its_session_may_have_ended(
 
 async def test_leaving_ends_the_sessions_at_once(autojump_clock: MockClock) -> None:
     """E14: a store that is closed in order leaves no session to time out, its link's neither."""
-    reign = MemoryReign()
-    async with LinkNetwork(reign).running() as network:
+    async with led() as reign, LinkNetwork(reign.reign).running() as network:
         async with network.follower() as store:
             await open_with_record(store)
             await store.open_session(3)
@@ -173,8 +167,7 @@ async def test_leaving_ends_the_sessions_at_once(autojump_clock: MockClock) -> N
 
 async def test_an_abandoned_opening_leaves_no_session(autojump_clock: MockClock) -> None:
     """M18, E14: a caller that is cancelled while the controller opens its session leaves none behind."""
-    reign = MemoryReign()
-    async with LinkNetwork(reign).running() as network, network.follower() as store:
+    async with led() as reign, LinkNetwork(reign.reign).running() as network, network.follower() as store:
         network.lines_of("b2").to_follower.gate = gate = trio.Event()
         with trio.move_on_after(1):
             await store.open_session(5)
@@ -188,21 +181,25 @@ async def test_an_abandoned_opening_leaves_no_session(autojump_clock: MockClock)
 
 async def test_a_predecessors_sessions_have_their_full_timeout(autojump_clock: MockClock) -> None:
     """C5: a new reign begins with every session on record, and ends those whose process does not come."""
-    reign = MemoryReign()
-    opened = await reign.propose(OpenSession(round(TIMEOUT * 1000), "b9", nonce=7))
-    await reign.propose(OpenSession(1000, nonce=7))
-    await trio.sleep(100)
-    async with LinkNetwork(reign).running():
-        await trio.sleep(TIMEOUT - 0.5)
-        assert list(reign.image.sessions) == [opened.revision]
-        await trio.sleep(2)
-        assert not reign.image.sessions
+    async with led() as reign:
+        opened = await reign.reign.propose(OpenSession(round(TIMEOUT * 1000), "b9", nonce=7))
+        await reign.reign.propose(OpenSession(1000, nonce=7))
+        await trio.sleep(100)
+        async with LinkNetwork(reign.reign).running():
+            await trio.sleep(TIMEOUT - 0.5)
+            assert list(reign.image.sessions) == [opened.revision]
+            await trio.sleep(2)
+            assert not reign.image.sessions
 
 
 async def test_an_ephemeral_write_over_the_link_keeps_its_session(autojump_clock: MockClock) -> None:
     """M19: records of a session of another broker go with it."""
-    reign = MemoryReign()
-    async with LinkNetwork(reign).running() as network, network.follower() as store, network.follower("b3") as other:
+    async with (
+        led() as reign,
+        LinkNetwork(reign.reign).running() as network,
+        network.follower() as store,
+        network.follower("b3") as other,
+    ):
         session = await store.open_session(5)
         await store.commit([Put("/e/1", b"", session=session), Put("/e/2", b"", session=session)])
         assert len(await other.scan("/e/", "/e0")) == 2

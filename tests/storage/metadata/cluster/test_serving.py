@@ -34,8 +34,8 @@ from storage.metadata.cluster.serving import LinkServer
 from storage.metadata.outcomes import Made
 from storage.metadata.proposed import EndSessions
 from storage.metadata.store import Delete, Op, Put
+from tests.support.led_store import LedStore, led
 from tests.support.linked_stores import CLUSTER, TIMEOUT
-from tests.support.memory_reign import MemoryReign
 
 NOWHERE = Place(0, BEGINNING, 0)
 
@@ -82,15 +82,15 @@ class Peer:
 class Served:
     """A server, and connections to it."""
 
-    def __init__(self, reign: MemoryReign, nursery: trio.Nursery) -> None:
+    def __init__(self, reign: LedStore, nursery: trio.Nursery) -> None:
         self.reign = reign
-        self.server = LinkServer(reign, cluster=CLUSTER, timeout=TIMEOUT)
+        self.server = LinkServer(reign.reign, cluster=CLUSTER, timeout=TIMEOUT)
         self.nursery = nursery
 
     def connect(self) -> Peer:
         """A new connection."""
         near, far = memory_stream_pair()
-        peer = Peer(near, self.reign.epoch)
+        peer = Peer(near, self.reign.reign.epoch)
         self.nursery.start_soon(self.server.serve, far)
         self.nursery.start_soon(peer.receive)
         return peer
@@ -98,7 +98,7 @@ class Served:
     async def link(self, *, nonce: int = 7, attempt: int = 1, place: Place | None = None) -> Peer:
         """A link that was welcomed, from which everything was received."""
         peer = self.connect()
-        here = Place(self.reign.epoch, self.reign.point, self.reign.image.revision)
+        here = Place(self.reign.reign.epoch, self.reign.point, self.reign.image.revision)
         await peer.send(hello(nonce=nonce, attempt=attempt, place=place or here))
         messages = await peer.received()
         assert isinstance(messages[0], Welcome)
@@ -108,16 +108,14 @@ class Served:
 @asynccontextmanager
 async def served() -> AsyncIterator[Served]:
     """A server that runs."""
-    reign = MemoryReign()
-    await reign.put("/a", b"")
-    async with trio.open_nursery() as nursery:
+    async with led() as reign, trio.open_nursery() as nursery:
+        await reign.put("/a", b"")
         found = Served(reign, nursery)
         await nursery.start(found.server.run)
         try:
             yield found
         finally:
-            if reign.hold is not None:
-                reign.hold.set()
+            reign.disk.resume()
             nursery.cancel_scope.cancel()
 
 
@@ -257,16 +255,21 @@ async def test_a_refusal_of_an_older_link_is_not_told_before_the_copy_comes(auto
     """M22: otherwise its writer would take it for refused, and the copy would be made behind that."""
     async with served() as found:
         version = await found.reign.put("/x", b"")
-        found.reign.hold = trio.Event()
         peer = await found.link()
-        await peer.send(write(1, Put("/x", b"1", 99)))
-        await peer.received()
-        newer = await found.link(attempt=2)
-        found.reign.hold.set()
+        writes = write(1, Put("/y", b"")), write(2, Put("/x", b"1", 99))
+        found.reign.disk.stop()
+        await peer.send(*writes)
+        assert await peer.received() == []
+        newer = found.connect()
+        await newer.send(hello(attempt=2))
+        assert await newer.received() == []
+        found.reign.disk.resume()
         assert [message for message in await newer.received() if isinstance(message, Answer)] == []
-        await newer.send(write(1, Put("/x", b"1", 99)))
-        (answer,) = [message for message in await newer.received() if isinstance(message, Answer)]
-        assert answer == Answer(1, Conflicted("/x", 99, version))
+        await newer.send(*writes)
+        made, refused = [message for message in await newer.received() if isinstance(message, Answer)]
+        assert isinstance(made.outcome, Made)
+        assert refused == Answer(2, Conflicted("/x", 99, version))
+        assert made.outcome.revision == found.reign.image.revision
 
 
 async def test_what_breaks_the_contract_is_refused(autojump_clock: MockClock) -> None:
@@ -328,15 +331,15 @@ async def test_the_size_of_undecided_writes_is_bounded(
     """E8: a link that sends more than a follower may ends. A single large change set is allowed."""
     monkeypatch.setattr(served_link, "CHANGE_SET_BYTES_MAX", 1000)
     async with served() as found:
-        found.reign.hold = trio.Event()
         peer = await found.link()
+        found.reign.disk.stop()
         await peer.send(write(1, Put("/x", bytes(2000))))
         await peer.send(Barrier(1))
         assert await peer.received() == [At(1, found.reign.point.sequence)]
         await peer.send(write(2, Put("/y", bytes(10))))
         await peer.received()
         assert peer.is_closed
-        found.reign.hold.set()
+        found.reign.disk.resume()
 
 
 async def test_sessions_over_a_link(autojump_clock: MockClock) -> None:
@@ -387,8 +390,8 @@ async def test_the_links_end_with_the_reign(autojump_clock: MockClock) -> None:
 async def test_no_link_before_or_after_the_reign(autojump_clock: MockClock) -> None:
     """C3: a server that does not run refuses."""
     near, far = memory_stream_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(LinkServer(MemoryReign(), cluster=CLUSTER, timeout=TIMEOUT).serve, far)
+    async with led() as reign, trio.open_nursery() as nursery:
+        nursery.start_soon(LinkServer(reign.reign, cluster=CLUSTER, timeout=TIMEOUT).serve, far)
         peer = Peer(near, 1)
         nursery.start_soon(peer.receive)
         await peer.send(hello())

@@ -17,7 +17,9 @@ from storage.epoch_files import EpochTaken
 from storage.errors import DataFolderInUse, ExpectedError, LedgerNotFound, NoSpace, StorageError
 from storage.file_systems import NetworkFileSystem
 from storage.metadata.cluster.fields import LinkError
+from storage.metadata.cluster.following import LinkRefused
 from storage.metadata.cluster.frames import OtherProtocol
+from storage.metadata.cluster.link_streams import LinkLost
 from storage.metadata.store import ChangeSetTooLarge, InvalidOperation
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
@@ -25,9 +27,18 @@ from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
 BASES: Final = ("StorageError", "TxnError", "SubscriptionError", "StartError")
 """Never raised themselves."""
 
-ELSEWHERE: Final = (DataFolderInUse, NetworkFileSystem, LedgerNotFound, EpochTaken, LinkError, OtherProtocol)
+ELSEWHERE: Final = (
+    DataFolderInUse,
+    NetworkFileSystem,
+    LedgerNotFound,
+    EpochTaken,
+    LinkError,
+    OtherProtocol,
+    LinkLost,
+    LinkRefused,
+)
 """Errors that no client meets. Two end the start of a broker. Readers of a ledger that was trimmed go on behind it. A
-broker that does not get an epoch tries the next one. The last two end the connection of two brokers."""
+broker that does not get an epoch tries the next one. The last four end the link of two brokers."""
 
 GIVEN_UP: Final = (
     pb.AuthorizationError,

@@ -16,6 +16,7 @@ from broker.layouts.layout import Layout
 from broker.layouts.parts import SubscriptionKind
 from broker.loop_monitor import LoopStatistics
 from broker.names import TopicName
+from broker.peers import PeerAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,13 @@ class ClusterService(Protocol):
 
     async def undrain(self, broker: str, *, forwarded: bool = False) -> None:
         """Let a broker take topics again."""
+
+    async def pass_on(self, owner: str, method: str, target: str, body: bytes) -> PeerAnswer:
+        """Send a client's request to the broker `owner`, which has to act. Return its answer, a refusal too.
+
+        Raises:
+            PeerSilent: it did not answer. It may have done what it was asked.
+        """
 
 
 class BrokerMonitor(Protocol):

@@ -12,7 +12,7 @@ from broker.handover import HandOver, member_that_takes
 from broker.layouts.legacy import segment_topic
 from broker.layouts.store import Layouts
 from broker.names import Domain, TopicName
-from broker.peers import Peers
+from broker.peers import PeerAnswer, Peers
 from broker.topic_existence import TopicExistence
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore
 
@@ -79,6 +79,10 @@ class ClusterAdministration:
             await self._handover.undrain()
         else:
             await self._forward(broker, "DELETE", f"/brokers/{broker}/drain", None, forwarded=forwarded)
+
+    async def pass_on(self, owner: str, method: str, target: str, body: bytes) -> PeerAnswer:
+        """See `ClusterService`."""
+        return await self._peers.ask(owner, method, target, body)
 
     async def _parts(self, name: TopicName) -> Sequence[TopicName]:
         """Return the names that have an owner: a scalable topic's segments, or the topic itself."""

@@ -37,7 +37,9 @@ class PeerRefused(BrokerError):
         self.status_code = status_code
 
 
-class _Answer(NamedTuple):
+class PeerAnswer(NamedTuple):
+    """What another broker answered."""
+
     status_code: int
     body: bytes
 
@@ -57,21 +59,29 @@ class Peers:
             PeerSilent: it did not answer, or it does not run.
             PeerRefused: it refused.
         """
+        answer = await self.ask(broker, method, target, orjson.dumps(content))
+        if answer.status_code >= _REFUSED:
+            raise PeerRefused(_reason(broker, answer), answer.status_code)
+
+    async def ask(self, broker: str, method: str, target: str, body: bytes) -> PeerAnswer:
+        """Ask the broker with this id, with `body` as it is. Return what it answered, a refusal too.
+
+        Raises:
+            PeerSilent: it did not answer, or it does not run.
+        """
         member = self._members.live.get(broker)
         if member is None or member.http_url is None:
             raise PeerSilent(f"Broker {broker} does not run, or its address is unknown. Try again in a moment.")
         try:
             with trio.fail_after(ANSWER_SECONDS_MAX):
-                answer = await self._exchange(member.http_url, method, target, orjson.dumps(content))
+                return await self._exchange(member.http_url, method, target, body)
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, h11.RemoteProtocolError) as failure:
             reason = str(failure) or "it took too long"
             raise PeerSilent(
                 f"Broker {broker} at {member.http_url} did not answer: {reason}. Try again in a moment."
             ) from failure
-        if answer.status_code >= _REFUSED:
-            raise PeerRefused(_reason(broker, answer), answer.status_code)
 
-    async def _exchange(self, url: str, method: str, target: str, body: bytes) -> _Answer:
+    async def _exchange(self, url: str, method: str, target: str, body: bytes) -> PeerAnswer:
         parts = urlsplit(url)
         assert parts.hostname is not None, "a registration has a whole URL"
         with trio.fail_after(CONNECT_SECONDS_MAX):
@@ -92,7 +102,7 @@ class Peers:
             return await _read(connection, stream)
 
 
-async def _read(connection: h11.Connection, stream: trio.SocketStream) -> _Answer:
+async def _read(connection: h11.Connection, stream: trio.SocketStream) -> PeerAnswer:
     status_code, body = 0, b""
     while True:
         event = connection.next_event()
@@ -105,12 +115,12 @@ async def _read(connection: h11.Connection, stream: trio.SocketStream) -> _Answe
             if len(body) > ANSWER_BYTES_MAX:
                 raise h11.RemoteProtocolError("its answer is too long")
         elif isinstance(event, h11.EndOfMessage):
-            return _Answer(status_code, body)
+            return PeerAnswer(status_code, body)
         elif isinstance(event, h11.ConnectionClosed):
             raise h11.RemoteProtocolError("it closed the connection")
 
 
-def _reason(broker: str, answer: _Answer) -> str:
+def _reason(broker: str, answer: PeerAnswer) -> str:
     try:
         return str(orjson.loads(answer.body)["reason"])
     except (KeyError, TypeError, ValueError):

@@ -22,6 +22,11 @@ class OwnedElsewhere(BrokerError):
 
     retriable = True
 
+    def __init__(self, message: str, *, owner: str | None = None) -> None:
+        """`owner` is the id of that broker, if it is known."""
+        super().__init__(message)
+        self.owner = owner
+
 
 class BrokerDrains(OwnedElsewhere):
     """This broker hands over what it owns, and takes nothing new."""
@@ -113,7 +118,7 @@ class Claims:
                     expected = ABSENT
                     continue
                 if not self._is_own(held):
-                    raise OwnedElsewhere(_refusal(topic, held)) from conflict
+                    raise _refusal(topic, held) from conflict
                 expected = held.version
 
     def is_elsewhere(self, claim: Record | None) -> bool:
@@ -155,13 +160,16 @@ class Claims:
             return False
 
 
-def _refusal(topic: str, claim: Record) -> str:
+def _refusal(topic: str, claim: Record) -> OwnedElsewhere:
     """Say who owns the topic, for the client's user."""
     try:
         owner = owner_in(claim)
     except ClaimUnreadable as damaged:
-        return (
+        return OwnedElsewhere(
             f"A broker owns {topic}, but its claim {claim.key} is damaged ({damaged}). Look the topic up again when "
             f"that broker's session has ended."
         )
-    return f"Broker {owner.broker_id} at {owner.service_url} owns {topic}. Look the topic up again."
+    return OwnedElsewhere(
+        f"Broker {owner.broker_id} at {owner.service_url} owns {topic}. Look the topic up again.",
+        owner=owner.broker_id,
+    )

@@ -9,9 +9,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from broker.administration_contract import BrokerMonitor, ClusterService, TopicService
+from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import sentences
 from broker.http import cluster, metadata, metrics, retention, scalable, segments
 from broker.http.credentials import NoCredentials
+from broker.http.forwarding import passes_on
 from broker.http.origin import KnownHostsOnly, SameOriginOnly
 from broker.http.refusals import exception_handlers, refusal
 from broker.retention_policies import RetentionPolicies
@@ -44,7 +46,7 @@ def build_application(
             *metadata.routes(store),
         ],
         middleware=[Middleware(KnownHostsOnly, hosts), Middleware(SameOriginOnly), Middleware(NoCredentials)],
-        exception_handlers=exception_handlers(),
+        exception_handlers={**exception_handlers(), OwnedElsewhere: passes_on(ownership)},
     )
     # An extra slash is a mistake in a name. A redirect would turn it into another name.
     application.router.redirect_slashes = False

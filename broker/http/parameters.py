@@ -154,7 +154,9 @@ async def _body(request: Request) -> bytes:
                 if len(body) > BODY_BYTES_MAX:
                     break
             else:
-                return bytes(body)
+                whole = bytes(body)
+                request.state.body = whole
+                return whole
     raise HTTPException(413, f"The body is too large. It must have at most {BODY_BYTES_MAX} bytes.")
 
 

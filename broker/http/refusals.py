@@ -87,11 +87,16 @@ def json_response(content: object, status_code: int = 200) -> Response:
 
 def exception_handlers() -> dict[object, ExceptionHandler]:
     """Return Starlette's handlers for the exceptions that routes raise."""
-    expected: dict[object, ExceptionHandler] = dict.fromkeys((*STATUS_CODES, ExpectedError), _refuse)
+    expected: dict[object, ExceptionHandler] = dict.fromkeys((*STATUS_CODES, ExpectedError), refuse)
     return {**expected, HTTPException: _refuse_http, ClientDisconnect: _gone, Exception: _fail}
 
 
-async def _refuse(_request: Request, error: Exception) -> Response:
+async def refuse(_request: Request, error: Exception) -> Response:
+    """Answer an error that requests are expected to meet.
+
+    Raises:
+        Exception: the error, if it is not expected here.
+    """
     if isinstance(error, PeerRefused):
         return refusal(error.status_code, str(error))
     for kind in type(error).__mro__:

@@ -32,6 +32,7 @@ from broker.layouts.layout import Layout, create
 from broker.layouts.legacy import migrated_layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.names import TopicName
+from broker.peers import PeerAnswer
 from tests.support.layouts import NOW_MS
 
 HEALTH = "/admin/v2/brokers/health"
@@ -132,6 +133,8 @@ class FakeCluster:
     asked: list[tuple[str, ...]] = field(default_factory=list)
     forwarded: list[bool] = field(default_factory=list)
     failure: Exception | None = None
+    peer: PeerAnswer = field(default_factory=lambda: PeerAnswer(204, b""))
+    """What other brokers answer."""
 
     async def move(self, name: TopicName, to: str, *, forwarded: bool = False) -> None:
         await self._note("move", str(name), to, forwarded=forwarded)
@@ -144,6 +147,10 @@ class FakeCluster:
 
     async def undrain(self, broker: str, *, forwarded: bool = False) -> None:
         await self._note("undrain", broker, forwarded=forwarded)
+
+    async def pass_on(self, owner: str, method: str, target: str, body: bytes) -> PeerAnswer:
+        await self._note("pass on", owner, method, target, body.decode(), forwarded=False)
+        return self.peer
 
     async def _note(self, *asked: str, forwarded: bool) -> None:
         await trio.lowlevel.checkpoint()

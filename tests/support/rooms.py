@@ -68,8 +68,8 @@ class Rooms(Broker):
         await self.elections.elect(topic)
         await wait_all_tasks_blocked()
 
-    async def register(self) -> None:
-        """Be a member for the other brokers, as the daemon is before it serves."""
+    async def register(self, http_url: str | None = None) -> None:
+        """Be a member for the other brokers, as the daemon is before it serves. At `http_url` it answers them."""
         broker_id, service_url = self.foundation.settings.broker_id, self.foundation.service_url
         membership = Membership(
             self.metadata,
@@ -77,7 +77,7 @@ class Rooms(Broker):
             folder_id=FOLDER,
             lock_name=broker_id,
             service_url=service_url,
-            http_url=service_url.replace("pulsar://", "http://"),
+            http_url=http_url or service_url.replace("pulsar://", "http://"),
             release="test",
         )
         await membership.register(self.session, timeout_seconds=10)

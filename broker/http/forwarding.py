@@ -1,0 +1,44 @@
+"""Passes a request on to the broker that owns what it is about. So any broker answers for the whole cluster.
+
+The first broker tries to do it. That fails with `OwnedElsewhere`, which names the owner. The owner's answer goes to the
+client. A request is passed on once: if the ownership moves at that moment, the client is told to ask again.
+"""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ExceptionHandler
+
+from broker.administration_contract import ClusterService
+from broker.cluster.ownership import OwnedElsewhere
+from broker.http.refusals import refuse
+from broker.peers import FORWARDED, PeerSilent
+
+
+def passes_on(service: ClusterService) -> ExceptionHandler:
+    """Return Starlette's handler for `OwnedElsewhere`."""
+
+    async def pass_on(request: Request, error: Exception) -> Response:
+        assert isinstance(error, OwnedElsewhere)
+        if error.owner is None or FORWARDED in request.headers:
+            return await refuse(request, error)
+        try:
+            answer = await service.pass_on(error.owner, request.method, _target(request), _body(request))
+        except PeerSilent as silent:
+            return await refuse(request, silent)
+        media_type = "application/json" if answer.body else None
+        return Response(answer.body, answer.status_code, media_type=media_type)
+
+    return pass_on
+
+
+def _target(request: Request) -> str:
+    """Return the path and the parameters as the client wrote them: the names in a path are quoted."""
+    raw_path: bytes = request.scope["raw_path"]
+    query: bytes = request.scope["query_string"]
+    return (raw_path + b"?" + query if query else raw_path).decode("ascii")
+
+
+def _body(request: Request) -> bytes:
+    """Return the body, if the request was read so far. Of the others, nobody wants the body."""
+    body: bytes = getattr(request.state, "body", b"")
+    return body

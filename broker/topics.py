@@ -22,6 +22,7 @@ from broker.errors import BrokerError, TopicClosed, TopicDamaged, TopicNotFound
 from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.reader_positions import ReaderPositions
+from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.topic_existence import TopicExistence
 from broker.topic_removal import remove_subscription, remove_topic
@@ -33,8 +34,8 @@ from storage.metadata.store import Check
 log = structlog.get_logger(__name__)
 
 RELEASE_SECONDS_MAX = 5
-"""How long the release of a topic may take. After that, this broker keeps it until the next request for it, or until
-the session ends."""
+"""How long the release of a topic may take. After that, this broker keeps it until the next request for it, or until a
+later attempt succeeds, or until the session ends."""
 
 IDLE_SECONDS_MAX = 120.0
 """How long a topic stays loaded without connected clients and requests."""
@@ -209,7 +210,11 @@ class Topics:
         slot = self._slots.get(name)
         if slot is not None:
             slot.is_idle = True
-            await self.unload(name)
+            try:
+                await self.unload(name)
+            finally:
+                # If closing it failed, requests would wait for ever.
+                slot.scope.cancel()
 
     async def close(self) -> None:
         """Disconnect every client and write the cursors of all topics, concurrently; durable on return.
@@ -299,8 +304,7 @@ class Topics:
                     # A cancellation from outside means that the broker ends. What is open is recovered later.
                     is_ending = trio.current_effective_deadline() == -inf and not slot.scope.cancel_called
                     if not self._is_closing:
-                        with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
-                            await self._give_up(name, claim, lets_go=not is_ending)
+                        await self._leave(name, claim, is_ending=is_ending)
         except ExpectedError as error:
             # Callers that wait for the topic get the reason. Other topics continue.
             log.warning("topic cannot be served", topic=str(name), reason=str(error))
@@ -320,8 +324,42 @@ class Topics:
             if slot.topic is not None:
                 self._tell(slot.topic)
 
-    async def _give_up(self, name: TopicName, claim: Check, *, lets_go: bool) -> None:
-        """Release the claim, unless a ledger of the topic stays open here: no other broker could take that over."""
+    async def _leave(self, name: TopicName, claim: Check, *, is_ending: bool) -> None:
+        is_released = False
+        try:
+            with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
+                is_released = await self._give_up(name, claim, lets_go=not is_ending)
+        finally:
+            if not is_released and not is_ending:
+                self._nursery.start_soon(self._leave_later, name, claim)
+
+    async def _leave_later(self, name: TopicName, claim: Check) -> None:
+        """Release a claim that this broker could not release at once. Changes of the topic's layout wait for it."""
+        is_released = False
+        while not is_released and not self._is_closing and not self._claims.has_ended:
+            await trio.sleep(RETRY_SECONDS)
+            if name in self._slots:
+                continue
+            slot = self._slots[name] = _Slot(is_idle=True)
+            try:
+                with trio.move_on_after(RELEASE_SECONDS_MAX):
+                    # Otherwise a later request has renewed the claim, and its end releases it.
+                    held = await self._services.metadata.get(claim.key)
+                    is_renewed = held is None or held.version != claim.expected
+                    is_released = is_renewed or await self._give_up(name, claim, lets_go=True)
+            except ExpectedError as error:
+                log.warning("a topic's claim cannot be released yet", topic=str(name), reason=str(error))
+            finally:
+                del self._slots[name]
+                slot.error = TopicClosed(f"{name} is being closed")
+                slot.ready.set()
+                slot.gone.set()
+
+    async def _give_up(self, name: TopicName, claim: Check, *, lets_go: bool) -> bool:
+        """Release the claim, unless a ledger of the topic stays open here: no other broker could take that over.
+
+        Return whether it was released.
+        """
         # In any case the topic can be loaded here again.
         self._claims.forget(claim)
         if lets_go and not self._claims.has_ended:
@@ -335,10 +373,11 @@ class Topics:
                 )
             except ExpectedError as error:
                 log.warning("this broker keeps a topic that it cannot close", topic=str(name), reason=str(error))
-                return
+                return False
             if not is_closed:
-                return
+                return False
         await self._claims.release(claim)
+        return True
 
     async def _run(self, name: TopicName, slot: _Slot, claim: Check) -> None:
         reason: BaseException | None = None

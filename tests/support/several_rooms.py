@@ -45,6 +45,17 @@ class OwnStore(MetadataStore):
         self.died = trio.Event()
         self.commits = 0
         self._dies_at: tuple[int, bool] | None = None
+        self._answers = trio.Event()
+        self._answers.set()
+        self._silent_at = ""
+
+    def fall_silent(self, at: str = "") -> None:
+        """Let change sets wait until `answer`: all, or those that change or check the key `at`."""
+        self._answers, self._silent_at = trio.Event(), at
+
+    def answer(self) -> None:
+        """Undo `fall_silent`."""
+        self._answers.set()
 
     def die_at(self, number: int, *, made: bool) -> None:
         """Let the `number`-th change set from now be the last one. `made` says whether it is made."""
@@ -59,6 +70,8 @@ class OwnStore(MetadataStore):
         if self.died.is_set():
             raise StoreUnavailable("this broker is dead")
         self.commits += 1
+        if not self._silent_at or any(getattr(op, "key", "") == self._silent_at for op in ops):
+            await self._answers.wait()
         last, is_made = self._dies_at or (0, False)
         if self.commits != last:
             return await self.shared.commit(ops)

@@ -27,6 +27,11 @@ class Turns:
         elections.attach(self._controller_changed)
         members.attach(self._members_changed)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this broker knows no other member."""
+        return not self._members.live.keys() - {self._me}
+
     def is_mine(self, topic: TopicName) -> bool:
         """Return whether this broker does the topic's work now."""
         if self._elections.controller_of(topic) is not None:

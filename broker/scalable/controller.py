@@ -299,14 +299,15 @@ class Controller:
         try:
             async with self.locks.hold(topic):
                 change.layout = await change.make()
-        except trio.Cancelled:
-            change.error = TopicClosed(f"{topic}: the broker is stopping")
-            raise
         except Exception as error:
             change.error = error
             self._unfinished.failed(topic, error)
             if not change.is_awaited:
                 log.warning("a split, merge or migration did not finish", topic=str(topic), reason=str(error))
+        except BaseException:
+            # A cancellation may come in a group, from work on several segments.
+            change.error = TopicClosed(f"{topic}: the broker is stopping")
+            raise
         finally:
             change.ended.set()
 

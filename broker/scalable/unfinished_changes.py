@@ -60,20 +60,26 @@ class UnfinishedChanges:
         self._later: set[TopicName] = set()
         """Topics that a task will retry."""
         self._is_looking = False
+        self._queued: set[TopicName] = set()
+        """Topics that a task will look at once it has the topic's lock."""
 
     async def recover(self) -> None:
         """Finish all changes that an earlier controller left unfinished (D10), and from now on those of others.
 
         If a topic's layout or segment is damaged, its change stays unfinished and an error is logged. Other topics are
-        served.
+        served. A broker that is alone has finished them on return. With others it does not wait: a change may need the
+        owner of a segment, and that may take long.
         """
+        self._elections.attach(self._controller_changed)
+        self._turns.attach(self._members_changed)
         for topic, layout in (await self._layouts.scan()).items():
             if isinstance(layout, LayoutUnreadable):
                 log.error("a topic is unavailable: its layout is damaged", topic=str(topic), reason=str(layout))
             elif layout.is_half_done:
-                await self._take_up(topic)
-        self._elections.attach(self._controller_changed)
-        self._turns.attach(self._members_changed)
+                if self._turns.is_alone:
+                    await self._take_up(topic)
+                else:
+                    self._take_up_soon(topic)
 
     def failed(self, topic: TopicName, error: Exception) -> None:
         """Note that a change of the topic has failed here. If it had begun, it may have to be finished."""
@@ -82,7 +88,7 @@ class UnfinishedChanges:
 
     def _controller_changed(self, topic: TopicName) -> None:
         if self._turns.is_mine(topic):
-            self._nursery.start_soon(self._take_up, topic)
+            self._take_up_soon(topic)
 
     def _members_changed(self) -> None:
         if not self._is_looking:
@@ -100,12 +106,19 @@ class UnfinishedChanges:
             self._members_changed()
             return
         for topic in unfinished:
-            await self._take_up(topic)
+            # No topic waits for the owners of another one's segments.
+            self._take_up_soon(topic)
+
+    def _take_up_soon(self, topic: TopicName) -> None:
+        if topic not in self._queued:
+            self._queued.add(topic)
+            self._nursery.start_soon(self._take_up, topic)
 
     async def _take_up(self, topic: TopicName) -> None:
         """Finish a topic's changes if it is this broker's turn. If a change is open, become its controller."""
         try:
             async with self._locks.hold(topic):
+                self._queued.discard(topic)
                 if not self._turns.is_mine(topic):
                     return
                 layout = await self._layouts.stored(topic)
@@ -133,7 +146,7 @@ class UnfinishedChanges:
     async def _take_up_after_a_pause(self, topic: TopicName) -> None:
         await trio.sleep(RETRY_SECONDS)
         self._later.discard(topic)
-        await self._take_up(topic)
+        self._take_up_soon(topic)
 
 
 def names_left(topic: TopicName, layout: Layout) -> list[TopicName]:

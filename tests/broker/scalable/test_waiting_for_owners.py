@@ -1,12 +1,21 @@
 """Layout changes that wait for another broker: for one that cannot do its part yet, or that never will."""
 
+from contextlib import suppress
+
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import claim_key
-from tests.broker.scalable.test_changes_across_brokers import check_whole, spread
-from tests.support.rooms import TOPIC
+from broker.errors import BrokerError
+from tests.broker.scalable.test_changes_across_brokers import check_whole, settled, spread
+from tests.support.rooms import TOPIC, Rooms
 from tests.support.several_rooms import several
+
+
+async def split(broker: Rooms) -> None:
+    """Split the first segment; the broker may be killed meanwhile."""
+    with suppress(BrokerError):
+        await broker.controller.split(TOPIC, 0)
 
 
 async def test_a_claim_that_could_not_be_released_is_released_later(autojump_clock: MockClock) -> None:
@@ -24,3 +33,22 @@ async def test_a_claim_that_could_not_be_released_is_released_later(autojump_clo
         with trio.fail_after(60):
             await brokers["one"].controller.split(TOPIC, 0)
         await check_whole(brokers, {"s"}, [b"0"])
+
+
+async def test_a_start_waits_for_no_other_broker(autojump_clock: MockClock) -> None:
+    """C14, C16: a split waits for the owner of its parent, but no start and no other topic does."""
+    async with several("one", "two") as brokers, trio.open_nursery() as nursery:
+        await spread(brokers, "two")
+        brokers.store("two").fall_silent()
+        nursery.start_soon(split, brokers["one"])
+        await wait_all_tasks_blocked()
+        assert (await brokers["one"].layouts.get(TOPIC)).intent is not None
+        await brokers.kill("one")
+        with trio.fail_after(1):
+            for number in range(3):
+                await brokers.start(f"late-{number}")
+        assert (await brokers["two"].layouts.get(TOPIC)).intent is not None
+        brokers.store("two").answer()
+        await settled(brokers)
+        await check_whole(brokers, {"s"}, [b"0"])
+        nursery.cancel_scope.cancel()

@@ -21,7 +21,11 @@ with its first batch in it.
 | epoch                                                          |                                                  |
 | the batch before a file is in no file                          | `NoChain`: a file is missing or damaged          |
 | the head has no batch, and follows a file of its own epoch     | the log had just rolled                          |
-| the head has no batch, and is the first of its epoch           | `NoChain`: its first batch is damaged            |
+| the head has no batch, and no file of its epoch is before it   | `NoChain`: its first batch is damaged. It was    |
+|                                                                | durable when the epoch began, or when the        |
+|                                                                | snapshot got its name that replaced the files    |
+|                                                                | before it                                        |
+| the same in epoch 0, and a snapshot is just before it          | the log had just rolled                          |
 | the head is closed                                             | `NoChain`: the file after it is missing          |
 | the same in epoch 0, and there is a fence                      | the first take-over of a single broker's log was |
 |                                                                | interrupted                                      |
@@ -200,7 +204,8 @@ def _before(file: FoundFile, files: Sequence[FoundFile], below: Point, epoch: in
             reason = f"it ends with batch {rolled[-1].last.sequence}, but the next file is {file.name}"
             raise NoChain(str(rolled[-1].name), rolled[-1].last.sequence + 1, reason)
         return rolled[-1].last
-    if not rolled and (below.sequence + 1, epoch) == (number, file.name.epoch):
+    if not rolled and not file.name.epoch and not epoch and below.sequence + 1 == number:
+        # A snapshot of an epoch has its name only once the file behind it has a batch, which names the snapshot.
         return below
     raise NoChain(str(file.name), number, f"it does not begin with a whole batch {number}")
 

@@ -145,12 +145,13 @@ def test_a_reader_that_is_off_the_chain_is_told_so(below: Point) -> None:
 
 
 def test_a_log_that_rolled_at_the_snapshot_follows_it() -> None:
-    """E3: but an epoch's first file has a batch before it has its name, so without one it is damaged."""
+    """E3: without epochs. With them, the first batch names the epoch or the snapshot, so without one it is damaged."""
+    assert shown(chain_of(folder(Row(0, 8, 7)), at(7, 0), 0, Fences())) == [(0, 8, None)]
     empty = folder(Row(2, 8, 7))
-    assert shown(chain_of(empty, at(7, 2), 2, Fences(2, 2, 6))) == [(2, 8, None)]
-    with pytest.raises(NoChain, match=r"00000000000000000008-0000000002\.log: it does not begin") as raised:
-        chain_of(empty, at(7, 1), 1, Fences(2, 2, 8))
-    assert (raised.value.name, raised.value.batch) == ("00000000000000000008-0000000002.log", 8)
+    for below, epoch, fences in ((at(7, 2), 2, Fences(2, 2, 6)), (at(7, 1), 1, Fences(2, 2, 8))):
+        with pytest.raises(NoChain, match=r"00000000000000000008-0000000002\.log: it does not begin") as raised:
+            chain_of(empty, below, epoch, fences)
+        assert (raised.value.name, raised.value.batch) == ("00000000000000000008-0000000002.log", 8)
     with pytest.raises(NoChain, match="does not begin"):
         chain_of([*folder(ONE), *empty], BEGINNING, 0, Fences(2))
 

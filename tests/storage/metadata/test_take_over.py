@@ -390,6 +390,20 @@ def test_a_missing_fence_or_log_is_refused() -> None:
             begin(disk)
 
 
+async def test_zeros_in_place_of_the_log_behind_a_snapshot_are_refused() -> None:
+    """E3: the log names each snapshot before the snapshot gets its name, so it cannot be empty there."""
+    disk = new_disk()
+    async with EmbeddedStore.open(disk, DATA) as store:
+        await store.put("/a", b"")
+        await store.take_snapshot()
+        await store.put("/b", b"")
+    (name,) = [each for each in disk.names(DIRECTORY) if each.endswith(".log")]
+    file = disk.open(DIRECTORY / name)
+    file.write_at(0, bytes(file.size()))
+    with pytest.raises(CorruptMetadata, match=f"{name}: damaged at byte 0: it does not begin with a whole batch"):
+        begin(disk)
+
+
 # -- standbys
 
 

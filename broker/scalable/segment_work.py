@@ -64,7 +64,12 @@ class SegmentWork:
             record_key(str(segment)),
         )
         while True:
-            found = await self._layouts.version(topic)
+            here = self._topics.running(segment)
+            if here is not None:
+                await self._owner.settle_cursors(here)
+                return
+            # Nothing may be left of a topic that is being deleted.
+            found = await self._layouts.living_version(topic)
             registered = found.layout.subscriptions.get(subscription)
             if registered is None or not registered.is_creating:
                 return
@@ -95,7 +100,12 @@ class SegmentWork:
         """
         claim, cursor = claim_key(str(segment)), cursor_key(str(segment), subscription)
         while True:
-            found = await self._layouts.version(topic)
+            here = self._topics.running(segment)
+            if here is not None:
+                await self._owner.settle_cursors(here)
+                return
+            # The deletion of a whole topic removes its cursors, and claims its segments meanwhile.
+            found = await self._layouts.living_version(topic)
             registered = found.layout.subscriptions.get(subscription)
             if registered is None or not registered.is_deleting:
                 return

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.errors import TopicNotFound
+from broker.layouts.layout import Layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from storage.metadata.store import Op, Put
 from tests.support.rooms import TOPIC, Rooms
@@ -31,4 +34,22 @@ async def test_no_cursor_is_made_for_a_subscription_that_was_deleted_meanwhile(
         await wait_all_tasks_blocked()
         await broker.controller.subscriptions.delete(TOPIC, "s", force=True)
         gate.set()
+    assert await store.scan("/cursors/", "/cursors~") == []
+
+
+@pytest.mark.parametrize("is_deleting", [False, True])
+async def test_no_cursor_is_made_or_awaited_in_a_topic_that_is_being_deleted(
+    broker: Rooms, store: SteeredStore, is_deleting: bool
+) -> None:
+    """C14, D16: the deletion may have passed this segment, and a later topic of the name would get the cursor."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    made = LayoutSubscription(
+        SubscriptionKind.STREAM, "i", StartPosition.EARLIEST, 0, is_creating=not is_deleting, is_deleting=is_deleting
+    )
+    await broker.layouts.change(TOPIC, lambda layout: layout.add_subscription("s", made))
+    segment = await broker.segment(TOPIC, 0)
+    await broker.layouts.change(TOPIC, Layout.begin_deletion)
+    work = broker.segment_work
+    with pytest.raises(TopicNotFound):
+        await (work.remove_cursor if is_deleting else work.make_cursor)(TOPIC, segment, "s")
     assert await store.scan("/cursors/", "/cursors~") == []

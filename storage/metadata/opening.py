@@ -73,7 +73,7 @@ def open_folder(files: Files, directory: Path, *, broker: str = "") -> Opened:
     try:
         epochs = MetadataEpochs(files, directory, secrets.randbits)
         with collector_paused():
-            started = take_over(files, directory, epochs, broker=broker, address=None)
+            started = take_over(files, directory, epochs, broker=broker, address=None, is_alone=True)
             try:
                 _end_sessions(started)
                 # Sorting a million keys here blocks this thread. At the first read, it would block the event loop.

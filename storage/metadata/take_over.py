@@ -80,10 +80,13 @@ def take_over(
     address: str | None,
     image: Image | None = None,
     point: Point | None = None,
+    is_alone: bool = False,
 ) -> Started:
     """Take the next epoch, and begin its log. Durable on return.
 
-    `image` is what a standby has, and `point` its place. The image stays as it is, because readers see it.
+    `image` is what a standby has, and `point` its place. The image stays as it is, because readers see it. `is_alone`
+    says that no other process has the folder open. Then what earlier ones left unfinished goes before T2, so that it
+    does not take the space of the new file.
 
     Raises:
         EpochTaken: another process took an epoch at the same time.
@@ -97,6 +100,8 @@ def take_over(
     files.sync_dir(directory)
     kept: list[list[DataRecord]] = []
     recovery = _recover(files, directory, epochs, image, point, kept)
+    if is_alone:
+        _remove_unfinished(files, directory)
     epoch, prepared = _take_epoch(files, directory, epochs, broker, address)
     with ExitStack() as undone:
         undone.callback(epoch.close)
@@ -231,10 +236,13 @@ def _first_batch(recovery: Recovery, epoch: MetadataEpoch) -> Appended:
     return Appended(data, 0, after, last)
 
 
-def _is_leftover(name: str, epoch: int) -> bool:
-    """Whether it is the unfinished log file or snapshot of another controller up to this epoch."""
-    found = _UNFINISHED_NAME.fullmatch(name)
-    return found is not None and int(found[1] or found[2] or 0) <= epoch
+def _remove_unfinished(files: Files, directory: Path, epoch: int | None = None) -> None:
+    """Remove the unfinished log files and snapshots of other controllers: all, or those up to this epoch."""
+    for name in files.names(directory):
+        found = _UNFINISHED_NAME.fullmatch(name)
+        if found is not None and (epoch is None or int(found[1] or found[2] or 0) <= epoch):
+            with suppress(FileNotFoundError):
+                files.remove(directory / name)
 
 
 def _remove_leftovers(files: Files, directory: Path, epochs: MetadataEpochs, epoch: MetadataEpoch) -> None:
@@ -244,8 +252,5 @@ def _remove_leftovers(files: Files, directory: Path, epochs: MetadataEpochs, epo
         # It has its name, so the log behind it is all that is needed.
         snapshots.remove_older(files, directory, newest.sequence)
         remove_covered(files, directory, newest.sequence)
-    for name in files.names(directory):
-        if _is_leftover(name, epoch.epoch):
-            with suppress(FileNotFoundError):
-                files.remove(directory / name)
+    _remove_unfinished(files, directory, epoch.epoch)
     epochs.remove_older(epoch)

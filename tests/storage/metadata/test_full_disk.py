@@ -142,3 +142,20 @@ async def test_the_abort_of_a_large_change_set_always_fits() -> None:
             dead = disk.crash(keep=0.0)
         async with EmbeddedStore.open(dead, DATA) as again:
             assert {record.key for record in await again.scan("/", "0")} == {"/filler", "/after"}
+
+
+@pytest.mark.parametrize("left", [f"{1:020}-{1:010}.snapshot", f"{2:020}-{1:010}.log", f"{2:010}-{7:016x}.log"])
+async def test_what_a_killed_process_left_unfinished_does_not_fill_the_disk(left: str) -> None:
+    """C24: the next start makes space for its own file first."""
+    disk = SimulatedFiles(seed=6)
+    async with EmbeddedStore.open(disk, DATA) as store:
+        await store.put("/a", b"")
+        dead = disk.kill()
+    file = dead.open(FOLDER / f"{left}-unfinished", create=True)
+    file.write_at(0, bytes(10 * PIECE))
+    file.sync()
+    dead.set_capacity(dead.used_bytes)
+    async with EmbeddedStore.open(dead, DATA) as again:
+        assert [each.key for each in await again.scan("/", "0")] == ["/a"]
+        await again.put("/b", b"")
+    assert not [name for name in dead.names(FOLDER) if "unfinished" in name]

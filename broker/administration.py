@@ -4,22 +4,25 @@ from collections.abc import Mapping, Sequence
 
 from broker.administration_contract import (
     BrokerStatistics,
+    SegmentSubscription,
     SubscriptionStatistics,
     TopicStatistics,
     TransactionStatistics,
 )
 from broker.budgets import Budgets
+from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFound
 from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
-from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.layouts.parts import Segment, StartPosition, SubscriptionKind
 from broker.layouts.registrations import GroupId
 from broker.layouts.store import Layouts
 from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
+from broker.segment_requests import SegmentRequests
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -35,8 +38,16 @@ class Administration:
     """Implements `TopicService`."""
 
     def __init__(
-        self, controller: Controller, layouts: Layouts, topics: Topics, groups: ConsumerGroups, *, initial_segments: int
+        self,
+        controller: Controller,
+        layouts: Layouts,
+        topics: Topics,
+        groups: ConsumerGroups,
+        requests: SegmentRequests,
+        *,
+        initial_segments: int,
     ) -> None:
+        self._requests = requests
         self._controller = controller
         self._groups = groups
         self._layouts = layouts
@@ -103,6 +114,12 @@ class Administration:
         _topic, here = await self._on_segment(name, subscription)
         return here.backlog_entries
 
+    async def segment_statistics(self, name: TopicName) -> Mapping[str, SegmentSubscription]:
+        """See `TopicService`."""
+        layout = await self._layouts.get(name.scalable_topic)
+        found = [segment for segment in layout.segments.values() if segment.descriptor == name.segment]
+        return _counted(await self._topics.get(segment_topic(name.scalable_topic, found[0]) if found else name))
+
     async def _on_segment(self, name: TopicName, subscription: str) -> tuple[Topic, Subscription]:
         layout = await self._layouts.get(name.scalable_topic)
         found = [segment for segment in layout.segments.values() if segment.descriptor == name.segment]
@@ -135,33 +152,50 @@ class Administration:
 
     async def statistics(self, name: TopicName) -> TopicStatistics:
         """See `TopicService`."""
+        if self._controller.elections.is_elsewhere(name):
+            # Only the controller knows the ordered consumers. This raises who it is.
+            await self._controller.elections.elect(name)
         layout, segments = await self._segments(name)
         subscriptions = {}
         for subscription_name in sorted(layout.living_subscriptions()):
             registered = layout.subscriptions[subscription_name]
-            here = [
-                topic.subscriptions[subscription_name] for topic in segments if subscription_name in topic.subscriptions
-            ]
+            counted = [segment[subscription_name] for segment in segments if subscription_name in segment]
             subscriptions[subscription_name] = SubscriptionStatistics(
                 registered.kind,
                 # An ordered consumer has another name on each of its segments. Other consumers have one name.
                 consumers=self._groups.connected_count(GroupId(name, subscription_name))
-                or len({consumer.name for subscription in here for consumer in subscription.consumers}),
-                backlog_entries=sum(subscription.backlog_entries for subscription in here),
+                or len(frozenset().union(*(one.consumers for one in counted))),
+                backlog_entries=sum(one.backlog_entries for one in counted),
             )
         return TopicStatistics(layout, subscriptions)
 
-    async def _segments(self, name: TopicName) -> tuple[Layout, list[Topic]]:
-        """Return the topic's layout, and all its segments, loaded."""
+    async def _segments(self, name: TopicName) -> tuple[Layout, list[Mapping[str, SegmentSubscription]]]:
+        """Return the topic's layout, and the subscriptions of all its segments, as their owners know them."""
         while True:
             layout = await self._layouts.get(name)
-            names = [segment_topic(name, segment) for segment in layout.segments.values()]
             try:
-                return layout, [await self._topics.get(segment) for segment in names]
+                return layout, [await self._counted(name, segment) for segment in layout.segments.values()]
             except TopicNotFound:
                 # If a segment was pruned meanwhile, the layout has a new epoch. Otherwise the error stands.
                 if (await self._layouts.get(name)).epoch == layout.epoch:
                     raise
+
+    async def _counted(self, name: TopicName, segment: Segment) -> Mapping[str, SegmentSubscription]:
+        try:
+            return _counted(await self._topics.get(segment_topic(name, segment)))
+        except OwnedElsewhere as elsewhere:
+            if elsewhere.owner is None:
+                raise
+            return await self._requests.statistics(elsewhere.owner, name.segment_name(segment.descriptor))
+
+
+def _counted(segment: Topic) -> Mapping[str, SegmentSubscription]:
+    return {
+        name: SegmentSubscription(
+            subscription.backlog_entries, frozenset(consumer.name for consumer in subscription.consumers)
+        )
+        for name, subscription in segment.subscriptions.items()
+    }
 
 
 class Monitor:

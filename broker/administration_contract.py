@@ -9,7 +9,7 @@ here streams: an answer is always one value.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.layout import Layout
@@ -28,6 +28,15 @@ class SubscriptionStatistics:
     """Consumers connected now."""
     backlog_entries: int
     """Readable entries that are not acknowledged. A batch counts as one, as in Pulsar's `msgBacklog`."""
+
+
+class SegmentSubscription(NamedTuple):
+    """One subscription on one segment."""
+
+    backlog_entries: int
+    """See `SubscriptionStatistics`."""
+    consumers: frozenset[str]
+    """The names of the consumers that are connected to this segment now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +134,13 @@ class TopicService(Protocol):
 
         Raises:
             TopicNotFound, SubscriptionNotFound
+        """
+
+    async def segment_statistics(self, name: TopicName) -> Mapping[str, SegmentSubscription]:
+        """Return the subscriptions of a segment by name.
+
+        Raises:
+            TopicNotFound
         """
 
     async def auto_scale(self, name: TopicName) -> AutoScaleOverride | None:

@@ -51,6 +51,7 @@ from broker.scalable.pruning import Pruner
 from broker.scalable.segment_owner import SegmentOwner
 from broker.scalable.segment_work import SegmentWork
 from broker.schemas.registry import Schemas
+from broker.segment_requests import SegmentRequests
 from broker.topic import Topic
 from broker.topic_services import TopicServices
 from broker.topics import Topics
@@ -134,7 +135,9 @@ class Broker:
         self.segment_owner = SegmentOwner(
             self.topics, self.layouts, self.feeds, self.elections, metadata=metadata, nursery=nursery
         )
-        self.segment_work = SegmentWork(self.claims, self.topics, self.layouts, self.segment_owner, metadata)
+        peers = Peers(self.members, me=settings.broker_id)
+        requests = SegmentRequests(peers)
+        self.segment_work = SegmentWork(self.claims, self.topics, self.layouts, self.segment_owner, requests, metadata)
         self.groups = ConsumerGroups(
             self.feeds,
             self.elections,
@@ -185,6 +188,7 @@ class Broker:
             self.layouts,
             self.topics,
             self.groups,
+            requests,
             initial_segments=settings.default_initial_segments,
         )
         self.cluster_administration = ClusterAdministration(
@@ -192,7 +196,7 @@ class Broker:
             self.layouts,
             self.members,
             self.assignments,
-            Peers(self.members, me=settings.broker_id),
+            peers,
             metadata,
             me=settings.broker_id,
         )

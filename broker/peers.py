@@ -4,7 +4,7 @@ Each request has its own connection. It says that another broker sends it (FORWA
 itself or refuses: no request goes in a circle.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import h11
@@ -52,8 +52,10 @@ class Peers:
         self._members = members
         self._me = me
 
-    async def request(self, broker: str, method: str, target: str, content: object = None) -> None:
-        """Ask the broker with this id, with `content` as JSON. Return when it has done what it was asked.
+    async def request(self, broker: str, method: str, target: str, content: object = None) -> Any:  # noqa: ANN401 - JSON; each caller says what it expects
+        """Ask the broker with this id, with `content` as JSON. Return the JSON that it answers, if any.
+
+        When this returns, the broker has done what it was asked.
 
         Raises:
             PeerSilent: it did not answer, or it does not run.
@@ -62,6 +64,7 @@ class Peers:
         answer = await self.ask(broker, method, target, orjson.dumps(content))
         if answer.status_code >= _REFUSED:
             raise PeerRefused(_reason(broker, answer), answer.status_code)
+        return orjson.loads(answer.body) if answer.body else None
 
     async def ask(self, broker: str, method: str, target: str, body: bytes) -> PeerAnswer:
         """Ask the broker with this id, with `body` as it is. Return what it answered, a refusal too.

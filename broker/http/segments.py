@@ -1,6 +1,7 @@
 """Single segments over HTTP: /admin/v2/segments. In Pulsar, brokers and operators use it.
 
     GET    /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/backlog        a number of entries
+    GET    /{tenant}/{namespace}/{topic}/{descriptor}/stats      each subscription's backlog, and consumers' names
     POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/seek?timestamp=MS
     POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/skip-all
 
@@ -34,6 +35,7 @@ def routes(service: TopicService) -> list[BaseRoute]:
         *resources(
             [
                 ("GET", _SUBSCRIPTION + "/backlog", admin.backlog),
+                ("GET", _SEGMENT + "/stats", admin.statistics),
                 ("POST", _SUBSCRIPTION + "/seek", admin.seek),
                 ("POST", _SUBSCRIPTION + "/skip-all", admin.skip_all),
             ]
@@ -49,6 +51,17 @@ class _SegmentAdmin:
 
     async def backlog(self, request: Request) -> Response:
         return json_response(await self._service.segment_backlog(segment_of(request), subscription_of(request)))
+
+    async def statistics(self, request: Request) -> Response:
+        subscriptions = await self._service.segment_statistics(segment_of(request))
+        return json_response(
+            {
+                "subscriptions": {
+                    name: {"msgBacklog": counted.backlog_entries, "consumers": sorted(counted.consumers)}
+                    for name, counted in subscriptions.items()
+                }
+            }
+        )
 
     async def seek(self, request: Request) -> Response:
         name, subscription = segment_of(request), subscription_of(request)

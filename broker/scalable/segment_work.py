@@ -23,17 +23,19 @@ from broker.background import first_of
 from broker.cluster.ownership import Claims, OwnedElsewhere, claim_key
 from broker.errors import TopicNotFound
 from broker.layouts.layout import Layout
-from broker.layouts.legacy import segment_in
-from broker.layouts.parts import StartPosition
+from broker.layouts.legacy import segment_in, segment_topic
+from broker.layouts.parts import Segment, StartPosition
 from broker.layouts.store import Layouts, LayoutVersion
 from broker.names import Domain, TopicName
 from broker.scalable.draining import sealed_ledgers
 from broker.scalable.segment_owner import SegmentOwner
+from broker.segment_requests import SegmentRequests
 from broker.topics import Topics
 from storage.cursor import cursor_key, first_cursor
 from storage.ledger_list import ManagedLedgerRecord
 from storage.managed_ledger_record import record_key
 from storage.metadata.store import ABSENT, Check, Conflict, DeleteRange, Fresh, MetadataStore, Op, Record, exactly
+from storage.position import LATEST
 
 SEGMENTS_AT_ONCE: Final = 16
 """How many segments of a topic an operation on all of them handles concurrently."""
@@ -43,9 +45,16 @@ class SegmentWork:
     """See the module's docstring."""
 
     def __init__(
-        self, claims: Claims, topics: Topics, layouts: Layouts, owner: SegmentOwner, metadata: MetadataStore
+        self,
+        claims: Claims,
+        topics: Topics,
+        layouts: Layouts,
+        owner: SegmentOwner,
+        requests: SegmentRequests,
+        metadata: MetadataStore,
     ) -> None:
-        """Set up; `owner` carries out this broker's duties."""
+        """Set up; `owner` carries out this broker's duties, `requests` ask other brokers."""
+        self._requests = requests
         self._claims = claims
         self._topics = topics
         self._layouts = layouts
@@ -125,6 +134,31 @@ class SegmentWork:
                 if here is not None:
                     await self._owner.settle_cursors(here)
                 return
+
+    async def move_cursor(
+        self, topic: TopicName, segment: Segment, subscription: str, timestamp_ms: int | None
+    ) -> None:
+        """Move a subscription on the segment to a time, or without one behind everything that is readable now.
+
+        The owner is asked over HTTP: it is a request of this moment, so no record asks for it.
+
+        Raises:
+            TopicNotFound: the topic or the segment does not exist any more.
+            PeerSilent, PeerRefused: the owner did not do it, or it is not known whether it did.
+        """
+        try:
+            here = await self._topics.get(segment_topic(topic, segment))
+        except OwnedElsewhere as elsewhere:
+            if elsewhere.owner is None:
+                raise
+            name = topic.segment_name(segment.descriptor)
+            await self._requests.move(elsewhere.owner, name, subscription, timestamp_ms)
+            return
+        cursor = await here.subscribe(subscription, None)
+        if timestamp_ms is None:
+            await here.seek(cursor, LATEST)
+        else:
+            await here.seek(cursor, (await here.ledger.position_at_time(timestamp_ms)).before())
 
     async def seal(self, segment: TopicName) -> None:
         """Return when a replaced segment is sealed, durably.

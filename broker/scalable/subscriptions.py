@@ -9,16 +9,13 @@ A deletion marks the registration, removes the cursors, then removes the registr
 mark continues. So no new subscription of the same name starts on old cursors (D16). Every cursor is created under the
 condition that the layout has not changed since it was read. So no cursor is created during a deletion.
 
-The segments may belong to other brokers (`broker.scalable.segment_work`). Only a move needs the owners of all segments
-to be this broker.
+The segments may belong to other brokers (`broker.scalable.segment_work`).
 """
 
 import uuid
 from collections.abc import Awaitable, Callable, Set
 from contextlib import AsyncExitStack
 from functools import partial
-
-import trio
 
 from broker.errors import SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
 from broker.keyed_locks import KeyedLocks
@@ -36,7 +33,6 @@ from broker.topics import Topics
 from dispatch.subscription import Subscription as SegmentSubscription
 from storage.clock import WallClock
 from storage.metadata.store import Check, Conflict
-from storage.position import LATEST, Position
 
 
 class ScalableSubscriptions:
@@ -147,22 +143,18 @@ class ScalableSubscriptions:
 
         Raises:
             TopicNotFound, SubscriptionNotFound
-            OwnedElsewhere: another broker owns a segment; or the subscription is ordered, and another broker is the
-                topic's controller.
+            OwnedElsewhere: the subscription is ordered, and another broker is the topic's controller.
+            PeerSilent, PeerRefused: another broker owns a segment and did not do it. Some segments may have moved.
         """
-        await self._seek(topic, name, _behind_all)
+        await self._seek(topic, name, None)
 
     async def seek_to_time(self, topic: TopicName, name: str, timestamp_ms: int) -> None:
         """Move to the first entry published at this time or later, on every segment. Consumers must resubscribe.
 
         Raises:
-            TopicNotFound, SubscriptionNotFound, OwnedElsewhere: see `skip_all`.
+            TopicNotFound, SubscriptionNotFound, OwnedElsewhere, PeerSilent, PeerRefused: see `skip_all`.
         """
-
-        async def before(segment: Topic) -> Position:
-            return (await segment.ledger.position_at_time(timestamp_ms)).before()
-
-        await self._seek(topic, name, before)
+        await self._seek(topic, name, timestamp_ms)
 
     async def _add(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> Check:
         """Return when the subscription exists on all segments, with the condition that the layout has not changed."""
@@ -179,7 +171,7 @@ class ScalableSubscriptions:
             else:
                 return unchanged
 
-    async def _seek(self, topic: TopicName, name: str, target: Callable[[Topic], Awaitable[Position]]) -> None:
+    async def _seek(self, topic: TopicName, name: str, timestamp_ms: int | None) -> None:
         async with self._locks.hold((topic, name)):
             layout = await self._layouts.get(topic)
             registered = layout.subscriptions.get(name)
@@ -188,17 +180,16 @@ class ScalableSubscriptions:
             if registered.is_creating:
                 await self.finish_creation(topic, layout, name)
 
-            async def seek(segment_name: TopicName) -> None:
-                segment = await self._topics.get(segment_name)
-                subscription = await segment.subscribe(name, None)
-                await segment.seek(subscription, await target(segment))
+            # Children that an open intent will create are empty, so there is nothing to move on them.
+            segments = {segment_topic(topic, segment): segment for segment in layout.segments.values()}
+
+            async def seek(segment: TopicName) -> None:
+                await self._segments.move_cursor(topic, segments[segment], name, timestamp_ms)
 
             async with AsyncExitStack() as stack:
                 if registered.kind is SubscriptionKind.STREAM:
                     await stack.enter_async_context(self._groups.held(GroupId(topic, name)))
-                # Children that an open intent will create are empty, so there is nothing to move on them.
-                segments = [segment_topic(topic, segment) for segment in layout.segments.values()]
-                await self._on_segments(topic, segments, seek)
+                await self._on_segments(topic, list(segments), seek)
 
     async def _on_segments(
         self, topic: TopicName, segments: list[TopicName], act: Callable[[TopicName], Awaitable[None]]
@@ -235,11 +226,6 @@ class ScalableSubscriptions:
             for segment in self._topics
             if segment.name in segments
         )
-
-
-async def _behind_all(_segment: Topic) -> Position:
-    await trio.lowlevel.checkpoint()
-    return LATEST
 
 
 def _every_segment(topic: TopicName, layout: Layout) -> list[TopicName]:

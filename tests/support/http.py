@@ -17,7 +17,12 @@ import h11
 import trio
 
 from broker.addresses import Address
-from broker.administration_contract import BrokerStatistics, SubscriptionStatistics, TopicStatistics
+from broker.administration_contract import (
+    BrokerStatistics,
+    SegmentSubscription,
+    SubscriptionStatistics,
+    TopicStatistics,
+)
 from broker.errors import (
     NotSupported,
     OldClientsConnected,
@@ -245,6 +250,11 @@ class FakeTopics:
         await self._begin()
         self._find_subscription(name, subscription)
         return 17
+
+    async def segment_statistics(self, name: TopicName) -> Mapping[str, SegmentSubscription]:
+        await self._begin()
+        self._find(name.scalable_topic)
+        return {"s": SegmentSubscription(17, frozenset({"b", "a"}))}
 
     async def auto_scale(self, name: TopicName) -> AutoScaleOverride | None:
         await self._begin()

@@ -19,13 +19,12 @@ from typing import NamedTuple
 
 from storage.files import Files
 from storage.metadata import snapshots
-from storage.metadata.batches import Body, Point
+from storage.metadata.batches import Point
 from storage.metadata.chain import LogName
 from storage.metadata.epochs import remove_epochs
 from storage.metadata.log import log_names, prepare_file
-from storage.metadata.opening import Opened, metadata_directory, open_folder
-from storage.metadata.record_codec import encode
-from storage.metadata.records import EPOCHS_LEVEL, FEATURE_LEVEL, SnapshotNamed
+from storage.metadata.opening import Opened, metadata_directory, open_folder, take_snapshot
+from storage.metadata.records import EPOCHS_LEVEL, FEATURE_LEVEL
 from storage.metadata.snapshots import SnapshotName, View
 from storage.metadata.store import InvalidOperation
 
@@ -67,14 +66,7 @@ async def write_snapshot(files: Files, data_dir: Path, *, feature_level: int | N
         level = opened.image.feature_level if feature_level is None else feature_level
         if level < EPOCHS_LEVEL:
             return await _write_for_older(files, directory, opened, level)
-        await files.run(opened.log.roll)
-        name = SnapshotName(opened.log.point.sequence, opened.log.epoch.epoch)
-        view = View(opened.image, opened.log.point)
-        size = await snapshots.write(files, directory, view, name.epoch)
-        named = SnapshotNamed(view.revision, *view.point, name.epoch)
-        await files.run(opened.log.append, [Body(encode(named), 1)])
-        await files.run(snapshots.finish, files, directory, name)
-        await files.run(opened.log.trim, name.sequence)
+        name, size = await files.run(take_snapshot, files, directory, opened.started)
         return _info(directory, name, opened, size, level)
     finally:
         opened.close()

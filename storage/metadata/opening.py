@@ -4,6 +4,10 @@ Every start is a take-over (`take_over`). A transaction that is open at the log'
 the new epoch, before any other record (R17). Then the sessions of an earlier process end. Nobody sees the store before
 all of that is done, and each step is durable before the next.
 
+Each start begins a log file, and a snapshot replaces them while the store is open. But a process that dies soon after
+each start never ends its snapshot. So a start that finds many files replaces them itself. Otherwise they would fill the
+disk, and each start would take longer than the one before.
+
 Everything here blocks. The store runs it in a worker thread.
 """
 
@@ -11,18 +15,25 @@ import secrets
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from storage.files import Files, Lock
-from storage.metadata.batches import pack
+from storage.files import DiskFull, Files, Lock
+from storage.metadata import snapshots
+from storage.metadata.batches import Body, pack
 from storage.metadata.collector import collector_paused
 from storage.metadata.delta import Delta
 from storage.metadata.epochs import MetadataEpochs
 from storage.metadata.image import Image
 from storage.metadata.log import MetadataLog
 from storage.metadata.record_codec import encode
+from storage.metadata.records import SnapshotNamed
+from storage.metadata.snapshots import SnapshotName, View
 from storage.metadata.take_over import Started, take_over
 
 SESSIONS_AT_ONCE: Final = 256
 """The most sessions of an earlier process that end in one change set, so that it fits a batch."""
+
+LOG_FILES_MAX: Final = 32
+"""With this many log files, a start takes a snapshot before anybody sees the store. A store that stays open takes one
+much earlier (`cluster.reign_snapshots`)."""
 
 
 class Opened(NamedTuple):
@@ -76,6 +87,8 @@ def open_folder(files: Files, directory: Path, *, broker: str = "") -> Opened:
             started = take_over(files, directory, epochs, broker=broker, address=None, is_alone=True)
             try:
                 _end_sessions(started)
+                if started.log.tail_files >= LOG_FILES_MAX:
+                    started = _shorten(files, directory, started)
                 # Sorting a million keys here blocks this thread. At the first read, it would block the event loop.
                 started.image.settle()
             except BaseException:
@@ -97,3 +110,33 @@ def _end_sessions(started: Started) -> None:
         started.log.append(pack([encode(record) for record in change_set] for change_set in delta.change_sets))
         for change_set in delta.change_sets:
             image.apply(change_set)
+
+
+def take_snapshot(files: Files, directory: Path, started: Started) -> tuple[SnapshotName, int]:
+    """Replace the log by a snapshot, while nobody uses the store. Durable on return. Returns its name and its size.
+
+    Raises:
+        DiskFull: the log goes on without it.
+    """
+    log, image = started.log, started.image
+    log.roll()
+    view = View(image, log.point)
+    name = SnapshotName(log.point.sequence, log.epoch.epoch)
+    size = snapshots.write_at_once(files, directory, view, name.epoch)
+    try:
+        log.append([Body(encode(SnapshotNamed(view.revision, *view.point, name.epoch)), 1)])
+    except DiskFull:
+        files.remove(directory / name.unfinished)
+        raise
+    snapshots.finish(files, directory, name)
+    log.trim(name.sequence)
+    return name, size
+
+
+def _shorten(files: Files, directory: Path, started: Started) -> Started:
+    try:
+        _name, size = take_snapshot(files, directory, started)
+    except DiskFull:
+        # One is due as soon as the store is open. It says so if the disk is still full.
+        return started
+    return started._replace(snapshot_bytes=size)

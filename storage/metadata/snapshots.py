@@ -170,12 +170,10 @@ async def write(
     file = await files.run(_create, files, unfinished)
     try:
         written = offset = 0
-        point = BEGINNING
         waiting: list[bytes] = []
-        slices = _slices(_content(view))
+        encoded = _encoded(view)
         await turn()
-        while (body := next(slices, None)) is not None:
-            data, point = encode_batches(point, [body], confirmed=point.sequence, offset=offset)
+        while (data := next(encoded, None)) is not None:
             waiting.append(data)
             offset += len(data)
             if offset - written >= WRITE_BYTES:
@@ -186,6 +184,28 @@ async def write(
         await files.run(_write, file, written, b"".join(waiting))
     except DiskFull:
         await files.run(files.remove, unfinished)
+        raise
+    finally:
+        file.close()
+    return offset
+
+
+def write_at_once(files: Files, directory: Path, view: View, epoch: int) -> int:
+    """As `write`, in this thread, while nobody uses the store. Blocks.
+
+    Raises:
+        DiskFull: nothing is left of it.
+    """
+    unfinished = directory / SnapshotName(view.point.sequence, epoch).unfinished
+    file = _create(files, unfinished)
+    try:
+        offset = 0
+        for data in _encoded(view):
+            file.write_at(offset, data)
+            offset += len(data)
+        file.sync()
+    except DiskFull:
+        files.remove(unfinished)
         raise
     finally:
         file.close()
@@ -242,6 +262,16 @@ def _content(view: View) -> Iterator[LogRecord]:
         yield from records
         count += len(records)
     yield SnapshotFooter(count)
+
+
+def _encoded(view: View) -> Iterator[bytes]:
+    """The bytes of the snapshot, slice by slice."""
+    offset = 0
+    point = BEGINNING
+    for body in _slices(_content(view)):
+        data, point = encode_batches(point, [body], confirmed=point.sequence, offset=offset)
+        offset += len(data)
+        yield data
 
 
 def _slices(records: Iterable[LogRecord]) -> Iterator[Body]:

@@ -54,7 +54,7 @@ async def write_snapshot(files: Files, data_dir: Path, *, feature_level: int | N
         FileNotFoundError: there is no metadata store in that folder.
         AlreadyLocked: a broker has it open.
         DiskFull: there is no space.
-        CorruptMetadata, OffChain: a file is damaged, or of a later release.
+        CorruptMetadata: a file is damaged, or of a later release.
     """
     if feature_level is not None and not 1 <= feature_level <= FEATURE_LEVEL:
         raise InvalidOperation(f"there is no feature level {feature_level}; this release knows 1 to {FEATURE_LEVEL}")

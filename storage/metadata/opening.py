@@ -76,7 +76,7 @@ def open_folder(files: Files, directory: Path, *, broker: str = "") -> Opened:
     Raises:
         AlreadyLocked: it is open elsewhere.
         DiskFull: there is no space for a new log file.
-        CorruptMetadata, OffChain: a file is damaged, or of a later release.
+        CorruptMetadata: a file is damaged, or of a later release.
     """
     files.make_dir(directory)
     # Nobody else has the folder open, so whoever took the epoch before has ended.

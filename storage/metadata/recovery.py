@@ -8,7 +8,7 @@ then takes what was appended since, as far as that is on the chain.
 | a file got another name or none since its listing| its controller closed or trimmed it: the folder is read again |
 | the chain does not reach the snapshot, and there | the log was trimmed meanwhile: it begins again, at the newer  |
 | is a newer one now                               | one                                                           |
-| the same, and there is no newer snapshot         | `CorruptMetadata`, or `OffChain`                              |
+| the same, and there is no newer snapshot         | `CorruptMetadata`; behind an image, also `OffChain`           |
 
 Everything here blocks.
 """
@@ -75,8 +75,8 @@ class Recovery:
         """The whole state in the folder. The reader that `reading` returns sees every batch, and passes it on.
 
         Raises:
-            CorruptMetadata, OffChain: damage. A controller that lives may have been inside a write: a second try that
-                finds the same is right.
+            CorruptMetadata: damage. A controller that lives may have been inside a write: a second try that finds the
+                same is right.
         """
         while True:
             loaded = snapshots.load_newest(files, directory)
@@ -85,9 +85,13 @@ class Recovery:
             )
             try:
                 recovery.read_on()
-            except (CorruptMetadata, OffChain):
-                if snapshots.newest(files, directory) == loaded.name:
+            except (CorruptMetadata, OffChain) as failed:
+                if snapshots.newest(files, directory) != loaded.name:
+                    continue
+                if isinstance(failed, CorruptMetadata):
                     raise
+                # A snapshot has its name only while the log holds its place.
+                raise CorruptMetadata(directory / str(loaded.name), 0, str(failed)) from failed
             else:
                 return recovery
 
@@ -104,7 +108,8 @@ class Recovery:
         """What the chain has behind `point`, the place of an image that readers see. It goes to `kept`.
 
         Raises:
-            CorruptMetadata, OffChain: as `of_folder`, or the log was trimmed behind that place.
+            CorruptMetadata: as `of_folder`, or the log was trimmed behind that place.
+            OffChain: that place is not in the log.
         """
         newest = snapshots.newest(files, directory)
         size = 0 if newest is None else _size(files, directory / str(newest))

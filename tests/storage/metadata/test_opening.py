@@ -9,7 +9,7 @@ from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.log import ABORT_BYTES
 from storage.metadata.opening import LOG_FILES_MAX, open_folder
 from storage.metadata.record_codec import encode
-from storage.metadata.records import SessionStart
+from storage.metadata.records import LogRecord, SessionStart
 from storage.metadata.store import Record
 from tests.support.disk import PowerLost, SimulatedFiles
 from tests.support.metadata_log import DATA, DIRECTORY
@@ -24,7 +24,7 @@ def die_at_once(disk: SimulatedFiles, key: str) -> None:
     """Open the folder, write, and die without a snapshot."""
     opened = open_folder(disk, DIRECTORY)
     revision = opened.image.revision
-    records = SessionStart(revision + 1, 1000), Record(key, b"", revision + 2)
+    records: list[LogRecord] = [SessionStart(revision + 1, 1000), Record(key, b"", revision + 2)]
     opened.log.append([Body(b"".join(map(encode, records)), len(records))])
     disk.forget_locks()
 

@@ -19,6 +19,7 @@ from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.epochs import Deposed, MetadataEpochs
 from storage.metadata.image import Image
+from storage.metadata.inspection import Inspection
 from storage.metadata.offline import write_snapshot
 from storage.metadata.opening import open_folder
 from storage.metadata.record_codec import encode
@@ -402,6 +403,26 @@ async def test_zeros_in_place_of_the_log_behind_a_snapshot_are_refused() -> None
     file.write_at(0, bytes(file.size()))
     with pytest.raises(CorruptMetadata, match=f"{name}: damaged at byte 0: it does not begin with a whole batch"):
         begin(disk)
+
+
+async def test_a_log_that_ends_before_the_snapshot_is_damage() -> None:
+    """E3: as after an old copy of the log was put back. The error names the snapshot, so that a person can act."""
+    disk = new_disk()
+    async with EmbeddedStore.open(disk, DATA) as store:
+        await store.put("/a", b"")
+        old = disk.content(DIRECTORY / f"{1:020}-{1:010}.log")
+        await store.put("/b", b"")
+        await store.take_snapshot()
+    (name,) = [each for each in disk.names(DIRECTORY) if each.endswith(".log")]
+    (snapshot,) = [each for each in disk.names(DIRECTORY) if each.endswith(".snapshot")]
+    disk.remove(DIRECTORY / name)
+    file = disk.open(DIRECTORY / f"{1:020}-{1:010}.log", create=True)
+    file.write_at(0, old)
+    file.sync()
+    with pytest.raises(CorruptMetadata, match=f"{snapshot}: damaged at byte 0: batch .* is not in the log that ends"):
+        begin(disk)
+    with pytest.raises(CorruptMetadata, match=snapshot):
+        Inspection(disk, DIRECTORY).state(lambda _size: None)
 
 
 # -- standbys

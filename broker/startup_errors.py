@@ -3,7 +3,7 @@
 from broker.config import BrokerSettings
 from broker.errors import StartError
 from broker.metadata_setting import EMBEDDED
-from storage.errors import DataFolderInUse, IdentityMismatch, JournalContended, JournalDamaged, LedgerFailed
+from storage.errors import DataFolderInUse, Fenced, IdentityMismatch, JournalContended, JournalDamaged, LedgerFailed
 from storage.file_systems import NetworkFileSystem
 from storage.files import AlreadyLocked, DiskFull
 from storage.metadata.corruption import CorruptMetadata
@@ -42,6 +42,12 @@ def operator_message(error: BaseException, settings: BrokerSettings) -> str | No
             return (
                 f"The disk of {settings.data_dir} is full: {error.filename} cannot be created or extended. "
                 "Free some space, then restart the broker."
+            )
+        case Fenced():
+            # Its session had ended, for example because the process stood still. The others have served its clients.
+            return (
+                f"The broker {settings.broker_id} has been replaced: {error}. The other brokers serve what it owned. "
+                "Start it again."
             )
         case LedgerFailed():
             return f"The journal cannot be written: {error}. Check the disk, then restart the broker."

@@ -23,7 +23,7 @@ from broker.pulsar.unsupported import Peer
 from broker.topic import Topic
 from broker.traffic import Traffic
 from storage.entry import EntryFormat
-from storage.errors import LedgerSealed, NoSpace
+from storage.errors import LedgerFailed, LedgerSealed, NoSpace
 from storage.position import Position
 from storage.signal import Signal
 from tidewire.wire.pulsar import commands
@@ -273,7 +273,12 @@ class ProducerSession:
             await self._answers_wake.wait()
             while self._answers:
                 _send, _size, outcome = self._answers[0]
-                await self._wait_durable(outcome)
+                try:
+                    await self._wait_durable(outcome)
+                except LedgerFailed:
+                    # Whoever wrote the ledger reports it. The client resends to the next owner.
+                    self.topic_closed()
+                    return
                 if self._answer_durable() == SENDS_AT_ONCE:
                     await trio.lowlevel.checkpoint()
             if not self._inbox and not self._publishing:

@@ -14,6 +14,7 @@ from broker.config import BrokerSettings, load_settings
 from broker.front_ends import Ready
 from broker.main import serve
 from broker.startup_errors import operator_message
+from storage.errors import Fenced
 from storage.file_systems import NetworkFileSystem
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
@@ -107,6 +108,16 @@ async def test_a_disk_that_fails_ends_the_broker_with_one_sentence(
     assert sentence is not None
     assert {"metadata": "metadata log", "journal": "journal"}[kind] in sentence
     assert "\n" not in sentence
+
+
+def test_a_broker_that_was_replaced_is_not_told_to_check_its_disk(settings: BrokerSettings) -> None:
+    """C2: it stood still for longer than its session, and the others took over what it owned."""
+    taken = Fenced("another process took over the journal in /data/brokers/broker-1/journal, which was epoch 3")
+    sentence = operator_message(taken, settings)
+    assert sentence is not None
+    assert "took over the journal in /data/brokers/broker-1/journal" in sentence
+    assert "disk" not in sentence
+    assert sentence.endswith("Start it again.")
 
 
 async def test_stopping_writes_what_cursors_hold_and_ends_cleanly(

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 import pytest
+import structlog.testing
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.pulsar import producer_sessions, registry
 from storage.entry import TxnId
+from storage.errors import Fenced
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op, Put, PutSequential
 from storage.position import Position
@@ -247,6 +249,24 @@ async def test_a_topic_that_closes_under_a_full_producer_leaves_the_connection_a
     await client.send(commands.ping())
     closed, pong = await client.receive(), await client.receive()
     assert (closed.type, pong.type) == (Type.CLOSE_PRODUCER, Type.PONG)
+
+
+async def test_a_ledger_that_ends_sends_its_producers_away() -> None:
+    """C2: another broker has taken over. The client looks up again, and the log has no traceback of its connection."""
+    files = SimulatedFiles(seed=5)
+    async with rooms(MemoryStore(), files) as broker, listening(broker) as listener, connected(listener) as client:
+        with structlog.testing.capture_logs() as logs:
+            await client.produce(1, PLAIN)
+            topic = await broker.topics.get(TopicName.parse(PLAIN))
+            files.stop()
+            await client.publish(1, 0)
+            await client.receives_nothing_more()
+            topic.ledger.confirmed.fail(Fenced("another process took over the journal"))
+            await client.send(commands.ping())
+            closed, pong = await client.receive(), await client.receive()
+            assert (closed.type, pong.type) == (Type.CLOSE_PRODUCER, Type.PONG)
+        assert not [line for line in logs if line["log_level"] == "error"]
+        files.resume()
 
 
 async def test_a_failure_of_one_producer_ends_its_connection_alone(

@@ -16,7 +16,6 @@ from broker.layouts.layout import Layout
 from broker.layouts.parts import SubscriptionKind
 from broker.loop_monitor import LoopStatistics
 from broker.names import TopicName
-from broker.peers import PeerAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +203,13 @@ class BrokerStatistics:
     metadata_revision: int = 0
     transactions: TransactionStatistics = TransactionStatistics()
     loop: LoopStatistics = field(default_factory=LoopStatistics)
+
+
+class PeerAnswer(NamedTuple):
+    """What another broker answered."""
+
+    status_code: int
+    body: bytes
 
 
 class ClusterService(Protocol):

@@ -5,6 +5,7 @@ The broker that has to act may be another one. Then the request goes there, once
 
 from collections.abc import Sequence
 
+from broker.administration_contract import PeerAnswer
 from broker.cluster.assignments import Assignments, Why
 from broker.cluster.members import Members
 from broker.cluster.ownership import ClaimUnreadable, OwnedElsewhere, claim_key, owner_in
@@ -12,7 +13,7 @@ from broker.handover import HandOver, member_that_takes
 from broker.layouts.legacy import segment_topic
 from broker.layouts.store import Layouts
 from broker.names import Domain, TopicName
-from broker.peers import PeerAnswer, Peers
+from broker.peers import Peers
 from broker.topic_existence import TopicExistence
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore
 

@@ -4,13 +4,14 @@ Each request has its own connection. It says that another broker sends it (FORWA
 itself or refuses: no request goes in a circle.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import h11
 import orjson
 import trio
 
+from broker.administration_contract import PeerAnswer
 from broker.cluster.members import Members
 from broker.errors import BrokerError
 
@@ -35,13 +36,6 @@ class PeerRefused(BrokerError):
     def __init__(self, reason: str, status_code: int) -> None:
         super().__init__(reason)
         self.status_code = status_code
-
-
-class PeerAnswer(NamedTuple):
-    """What another broker answered."""
-
-    status_code: int
-    body: bytes
 
 
 class Peers:

@@ -45,7 +45,7 @@ FOLDERS: Final = (
 
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "broker: start": ("main", "front_ends", "metadata_sessions", "registration", "startup_errors"),
-    "broker: one broker": ("broker", "administration", "cluster_administration", "handover", "leftovers", "peers"),
+    "broker: one broker": ("broker", "administration", "cluster_administration", "handover", "leftovers"),
     "broker: topics": (
         "topics",
         "topic",
@@ -58,6 +58,8 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "retention_policies",
         "trimming",
         "administration_contract",
+        "peers",
+        "segment_requests",
     ),
 }
 """The broker's own modules by room; every other one is in BASICS."""

@@ -19,6 +19,7 @@ import trio
 from broker.addresses import Address
 from broker.administration_contract import (
     BrokerStatistics,
+    PeerAnswer,
     SegmentSubscription,
     SubscriptionStatistics,
     TopicStatistics,
@@ -37,7 +38,6 @@ from broker.layouts.layout import Layout, create
 from broker.layouts.legacy import migrated_layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.names import TopicName
-from broker.peers import PeerAnswer
 from tests.support.layouts import NOW_MS
 
 HEALTH = "/admin/v2/brokers/health"

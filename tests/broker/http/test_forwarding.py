@@ -4,8 +4,9 @@ import orjson
 import pytest
 
 from broker.addresses import Address
+from broker.administration_contract import PeerAnswer
 from broker.cluster.ownership import BrokerDrains, OwnedElsewhere
-from broker.peers import FORWARDED, PeerAnswer, PeerSilent
+from broker.peers import FORWARDED, PeerSilent
 from tests.support.http import FakeCluster, FakeTopics, request
 
 TOPIC = "/admin/v2/scalable/public/default/gr%C3%BC%C3%9Fe"

@@ -2,7 +2,7 @@
 
 | the segment is                            | it can be loaded | its remains can be removed |
 |-------------------------------------------|------------------|----------------------------|
-| in the layout                             | yes              | yes                        |
+| in the layout                             | yes              | no                         |
 | a child of a split that is not in effect  | no               | yes                        |
 | pruned                                    | no               | yes                        |
 | any of these, and its topic is deleted    | no               | yes                        |
@@ -54,16 +54,20 @@ class TopicExistence:
     async def require_remains(self, name: TopicName) -> None:
         """Check that the topic may be removed. A `persistent://` topic always may.
 
+        While the caller has the segment's claim, the answer stays the same: the layout names a segment that is to be
+        removed until nobody owns it.
+
         Raises:
-            TopicNotFound: its topic's layout does not name the segment, so it has no remains.
+            TopicNotFound: by its topic's layout it is not to be removed, or it has no remains.
         """
         if name.domain is Domain.PERSISTENT:
             return
         layout = await self._layouts.stored(name.scalable_topic)
-        children = () if layout.intent is None else layout.intent.children
+        intent = layout.intent
+        children = () if intent is None or intent.sealing else intent.children
         remains = [one.descriptor for one in layout.pruned.values()] + [child.descriptor for child in children]
-        if not _has(layout, name) and name.segment not in remains:
-            raise TopicNotFound(f"{name} does not exist, so there is nothing to remove.")
+        if name.segment not in remains and not (layout.is_deleting and _has(layout, name)):
+            raise TopicNotFound(f"The layout of {name.scalable_topic} has nothing to remove of {name}.")
 
     async def has_segment(self, name: TopicName) -> bool:
         """Return whether the stored layout has the segment and is not being deleted."""

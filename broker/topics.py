@@ -231,13 +231,15 @@ class Topics:
         """Delete the topic with its data and cursors; durable on return. It may be damaged.
 
         Raises:
+            TopicNotFound: it is a segment that is not to be removed, by its layout.
             OwnedElsewhere: another broker owns it.
             TopicClosed: it is being unloaded.
         """
         topic = await self.loaded(name)
         if topic is None:
-            await self._work_on(name, partial(remove_topic, name, self._services), removes=True)
+            await self._work_on(name, partial(self._remove, name), removes=True)
             return
+        await self._existence.require_remains(name)
         slot = self._slots.get(name)
         if slot is not None:
             # The deletion disconnects clients, which come back. They wait until it is done.
@@ -250,6 +252,11 @@ class Topics:
                 slot.scope.cancel()
         if slot is not None:
             await slot.gone.wait()
+
+    async def _remove(self, name: TopicName, claim: Check) -> None:
+        # Before it was claimed, another broker may have removed it, and the topic may have been created again.
+        await self._existence.require_remains(name)
+        await remove_topic(name, self._services, claim)
 
     async def unsubscribe(self, name: TopicName, subscription: str, conditions: Sequence[Check] = ()) -> Topic | None:
         """Delete a durable subscription of a topic that is not loaded, and may be damaged; durable on return.

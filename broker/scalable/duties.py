@@ -8,8 +8,8 @@ own segments:
 | a subscription is being created           | makes its cursor at the subscription's start                   |
 | a subscription is being deleted           | removes its cursor, and what transactions acknowledged there   |
 | the segment is replaced by its children   | seals it, once clients know the children                       |
-| the segment is pruned, or the topic is    | disconnects clients and gives the segment up, so that the      |
-| being deleted                             | controller can remove it                                       |
+| the segment is pruned, or the topic is    | disconnects clients, removes the data and gives the segment    |
+| being deleted                             | up, so that the controller can forget it                       |
 
 Each duty may be repeated. Whether one is done shows in the metadata store: in the cursors, in the record of the managed
 ledger, and in the claim. So nobody has to report it.

@@ -17,6 +17,7 @@ import trio
 
 from broker.background import is_environment
 from broker.cluster.elections import Elections
+from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import LayoutUnreadable, TopicNotFound
 from broker.keyed_locks import KeyedLocks
 from broker.layouts.layout import Layout
@@ -151,9 +152,16 @@ class SegmentOwner:
         if layout is not None and not layout.is_deleting:
             # Clients must learn that a segment is pruned before it refuses them.
             await self._feeds.reached_everywhere(segment.scalable_topic, layout)
-        if self._topics.running(segment.name) is segment and not self._elections.holds(segment.scalable_topic):
-            log.info("giving up a segment that is to be removed", segment=str(segment.name))
+        if self._elections.holds(segment.scalable_topic):
+            return
+        if layout is None:
+            # Nothing says that its data may go.
             await self._topics.let_go(segment.name)
+        elif duties_of(layout, segment.name, subscriptions=(), is_replaced=True).lets_go:
+            # To close it could take space, which a full disk has only after the removal. The controller waits for the
+            # claim, so the layout still says the same.
+            log.info("removing a segment for its topic's controller", segment=str(segment.name))
+            await self._topics.delete(segment.name)
 
     def _loaded_or_unloaded(self, segment: Topic) -> None:
         if segment.scalable_topic is None:
@@ -216,12 +224,13 @@ class SegmentOwner:
     async def _work(self, segment: Topic, kind: _Kind, work: Callable[[Topic], Awaitable[None]]) -> None:
         key = segment, kind
         try:
-            while self._topics.running(segment.name) is segment:
+            # A removal that failed in the middle has closed the segment, and goes on.
+            while self._topics.running(segment.name) is segment or kind is _Kind.LET_GO:
                 self._working[key] = False
                 try:
                     await work(segment)
-                except TopicNotFound:
-                    # The whole topic has been removed meanwhile.
+                except (TopicNotFound, OwnedElsewhere):
+                    # The whole topic has been removed meanwhile, or another broker goes on.
                     return
                 except Exception as error:
                     # The segment goes on, and so do the others. The controller waits for this one.

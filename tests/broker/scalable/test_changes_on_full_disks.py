@@ -1,10 +1,19 @@
 """Layout changes while the disk that all brokers share is full."""
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from storage.metadata.memory import MemoryStore
-from tests.broker.scalable.test_changes_across_brokers import EARLY, LATE, STREAM, check_whole, settled, spread
+from tests.broker.scalable.test_changes_across_brokers import (
+    EARLY,
+    LATE,
+    STREAM,
+    check_whole,
+    leftovers,
+    settled,
+    spread,
+)
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC
 from tests.support.several_rooms import Brokers
@@ -35,5 +44,22 @@ async def test_the_children_of_a_split_need_no_space(autojump_clock: MockClock) 
         with trio.fail_after(60):
             await settled(brokers)
         await check_whole(brokers, {"s", "late", "early"}, [b"0", b"1"])
+        for broker_id in tuple(brokers.living):
+            await brokers.kill(broker_id)
+
+
+@pytest.mark.parametrize("owner", ["one", "two"])
+async def test_a_topic_is_deleted_while_the_disk_is_full(owner: str, autojump_clock: MockClock) -> None:
+    """E13, C14: whoever owns its segments. Its data must go before there is space."""
+    disk = SimulatedFiles(seed=5)
+    async with trio.open_nursery() as nursery:
+        brokers = Brokers(MemoryStore(), disk, nursery)
+        for broker_id in ("one", "two"):
+            await brokers.start(broker_id)
+        await spread(brokers, owner, "one")
+        disk.set_capacity(disk.used_bytes)
+        with trio.fail_after(60):
+            await brokers["one"].controller.delete_topic(TOPIC, force=True)
+        assert await leftovers(brokers.shared) == []
         for broker_id in tuple(brokers.living):
             await brokers.kill(broker_id)

@@ -10,7 +10,7 @@ from broker.errors import TopicNotFound
 from broker.layouts.layout import Layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from storage.metadata.store import Op, Put
-from tests.support.rooms import TOPIC, Rooms
+from tests.support.rooms import TOPIC, Rooms, payloads, publish
 from tests.support.steered_store import SteeredStore
 
 
@@ -53,3 +53,18 @@ async def test_no_cursor_is_made_or_awaited_in_a_topic_that_is_being_deleted(
     with pytest.raises(TopicNotFound):
         await (work.remove_cursor if is_deleting else work.make_cursor)(TOPIC, segment, "s")
     assert await store.scan("/cursors/", "/cursors~") == []
+
+
+async def test_a_late_removal_leaves_a_later_topic_of_the_name_alone(broker: Rooms) -> None:
+    """C14, D16: another broker has finished the deletion, and a topic of the name was created and split since."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    late = [await broker.segment(TOPIC, 0)]
+    await publish(await broker.topics.get(late[0]), b"kept")
+    await broker.controller.split(TOPIC, 0)
+    late += [await broker.segment(TOPIC, 1), await broker.segment(TOPIC, 2), late[0]]
+    for segment in late:
+        # The first one is loaded.
+        with pytest.raises(TopicNotFound):
+            await broker.segment_work.remove(segment)
+        await broker.topics.unload(segment)
+    assert await payloads(await broker.topics.get(late[0])) == [b"kept"]

@@ -29,7 +29,7 @@ class TopicExistence:
         """
         if name.domain is Domain.PERSISTENT and not await self._layouts.is_made(name):
             raise TopicNotFound(
-                f"{name} does not exist, and the client did not ask to create it. A producer creates the topic."
+                f"{name} does not exist. A producer creates it, and so does a consumer that asks for it."
             )
 
     async def require(self, name: TopicName) -> None:

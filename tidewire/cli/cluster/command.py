@@ -86,15 +86,15 @@ def start(
         before = folder.read()
         place = _checked(metadata or (before.metadata if before is not None else EMBEDDED))
         count = brokers or (len(before.brokers) if before is not None else BROKERS_DEFAULT)
-        if place == EMBEDDED and max(count, len(before.brokers) if before is not None else 0) > 1:
-            raise UsageError(
-                "Several brokers need their metadata in etcd for now. Add --metadata etcd to start one for them, or "
-                "--brokers 1."
-            )
         if before is not None and place != before.metadata:
             raise UsageError(
                 f"The cluster in {data_dir} keeps its metadata in {before.metadata}, which cannot change. Leave "
                 "--metadata out, or choose another --data-dir."
+            )
+        if place == EMBEDDED and max(count, len(before.brokers) if before is not None else 0) > 1:
+            raise UsageError(
+                "Several brokers need their metadata in etcd for now. Add --metadata etcd to start one for them, or "
+                "--brokers 1."
             )
         with folder.locked():
             cluster = _planned(before, count, place, pulsar, http, config)

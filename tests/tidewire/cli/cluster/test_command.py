@@ -75,6 +75,7 @@ def test_a_watch_goes_on_at_another_broker(made: Callable[[str], ClusterCommand]
         assert watch.stdout is not None
         assert watch.stderr is not None
         assert states(json.loads(watch.stdout.readline())) == {"broker-1": "running", "broker-2": "running"}
+        assert "cannot change" in cluster.complaint("start", "--metadata", "embedded", "--brokers", "1", status=2)
         os.kill(cluster.pids()["broker-1"], signal.SIGKILL)
         while states(json.loads(watch.stdout.readline())) != {"broker-2": "running"}:
             pass

@@ -73,7 +73,7 @@ async def unload(broker: Rooms, name: TopicName) -> None:
 
 
 async def remove(broker: Rooms, name: TopicName) -> None:
-    await broker.topics.delete(name)
+    await broker.controller.delete_topic(name.scalable_topic, force=True)
 
 
 async def lose(broker: Rooms, name: TopicName) -> None:

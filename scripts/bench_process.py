@@ -2,11 +2,11 @@
 
     .venv/bin/python scripts/bench_process.py [--repeats 3] [--only transactions,produce,fetch] [--json FILE]
 
-All three brokers stay in memory and take turns, phase by phase. While one is measured, the others are stopped by
-SIGSTOP, because an idle JVM also uses the cores. Tidewire syncs its files before it answers. Kafka does not by default,
-and Pulsar is set not to. Each system has its own, warmed-up clients: Tidewire and Pulsar the Java v5 client and the C++
-client, Kafka its Java client. CPU is that of the broker's process alone. Every figure is the median of the repeats,
-followed by the lowest and highest.
+All three brokers stay in memory and take turns, phase by phase. Each repeat has new ones. While one is measured, the
+others are stopped by SIGSTOP, because an idle JVM also uses the cores. Tidewire syncs its files before it answers.
+Kafka does not by default, and Pulsar is set not to. Each system has its own, warmed-up clients: Tidewire and Pulsar the
+Java v5 client and the C++ client, Kafka its Java client. CPU is that of the broker's process alone. Every figure is the
+median of the repeats, followed by the lowest and highest.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +94,28 @@ def run(pid: int, command: Sequence[str], *arguments: object) -> Measured:
 
     measured = measure(command, *arguments, heard=note)
     return Measured(measured, at["measured"] - at["measuring"])
+
+
+@contextmanager
+def running(chosen: Collection[str]) -> Iterator[Mapping[str, Subject]]:
+    """Run new brokers of these systems, each on an empty folder, for the length of the block."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidewire-bench-")))
+        java = java_v5("ProcessBench")
+        cpp = (sys.executable, str(SCRIPTS / "cpp_bench.py"))
+        subjects = {}
+        if "tidewire" in chosen:
+            ours = stack.enter_context(running_broker(folder / "data"))
+            subjects["tidewire"] = Subject(ours.pid, (*java, ours.service_url, ours.http_url), (*cpp, ours.service_url))
+        if "kafka" in chosen:
+            kafka = stack.enter_context(running_kafka(folder / "kafka"))
+            program = ("java", "-cp", f"{place(KAFKA)}/*", str(SCRIPTS / "KafkaBench.java"), kafka.bootstrap_servers)
+            subjects["kafka"] = Subject(kafka.pid, program, None)
+        if "pulsar" in chosen:
+            pulsar = stack.enter_context(running_pulsar(folder / "pulsar", fsync=False))
+            command = (*java, pulsar.service_url, pulsar.http_url)
+            subjects["pulsar"] = Subject(pulsar.pid, command, (*cpp, pulsar.service_url))
+        yield subjects
 
 
 @contextmanager
@@ -264,28 +286,13 @@ def main(arguments: Sequence[str]) -> None:
     chosen = options.systems.split(",")
     report = Report()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {options.repeats} repeats", flush=True)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidewire-bench-")))
-        java = java_v5("ProcessBench")
-        cpp = (sys.executable, str(SCRIPTS / "cpp_bench.py"))
-        subjects = {}
-        if "tidewire" in chosen:
-            ours = stack.enter_context(running_broker(folder / "data"))
-            subjects["tidewire"] = Subject(ours.pid, (*java, ours.service_url, ours.http_url), (*cpp, ours.service_url))
-        if "kafka" in chosen:
-            kafka = stack.enter_context(running_kafka(folder / "kafka"))
-            program = ("java", "-cp", f"{place(KAFKA)}/*", str(SCRIPTS / "KafkaBench.java"), kafka.bootstrap_servers)
-            subjects["kafka"] = Subject(kafka.pid, program, None)
-        if "pulsar" in chosen:
-            pulsar = stack.enter_context(running_pulsar(folder / "pulsar", fsync=False))
-            command = (*java, pulsar.service_url, pulsar.http_url)
-            subjects["pulsar"] = Subject(pulsar.pid, command, (*cpp, pulsar.service_url))
-        turn_of = stack.enter_context(alone(subjects))
-        for repeat in range(options.repeats):
-            print(f"repeat {repeat + 1}", flush=True)
+    for repeat in range(options.repeats):
+        print(f"repeat {repeat + 1}", flush=True)
+        # A Pulsar that was stopped many times takes its own bookie for a faulty one, and creates no topics.
+        with running(chosen) as subjects, alone(subjects) as turn_of:
             for part in options.only.split(","):
                 PARTS[part](turn_of, list(subjects), report)
-            report.print()
+        report.print()
     judge(report)
     print(f"\nload at the end {os.getloadavg()[0]:.1f}")
     if options.json is not None:

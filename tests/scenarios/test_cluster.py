@@ -27,7 +27,7 @@ from tests.support.transactional_load import Load
 from tidewire.cli.local_etcd import EtcdProcess
 
 SECONDS_MAX = 240
-pytestmark = pytest.mark.timeout(SECONDS_MAX + 60)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(SECONDS_MAX + 60)]
 BROKERS = ("one", "two", "three")
 SCALABLE = [f"topic://public/default/{number}" for number in range(3)]
 REGULAR = [f"persistent://public/default/regular-{number}" for number in range(6)]

@@ -29,7 +29,7 @@ import trio
 
 from storage.errors import IdentityMismatch, JournalContended, RecoveryElsewhere
 from storage.fence import EpochRecord
-from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Op, Put, Session, StoreUnavailable
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Op, Put, Record, Session, StoreUnavailable
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from storage.writer import Epoch, Writer
 
@@ -74,6 +74,21 @@ class Recorded(NamedTuple):
         return self.life.number if self.pending is None else max(self.life.number, self.pending.epoch)
 
 
+def recorded_in(record: Record) -> Recorded:
+    """What the record of a journal says."""
+    fields = orjson.loads(record.value)
+    pending = fields.get("pending")
+    return Recorded(
+        fields["folder"],
+        fields["path"],
+        Epoch(fields["epoch"], fields["stream"]),
+        record.version,
+        fields.get("lock"),
+        None if pending is None else Pending(pending["epoch"], pending["stream"], pending["by"]),
+        unknown_in(fields, _FIELDS),
+    )
+
+
 class JournalRecords:
     """The records of all brokers' journals."""
 
@@ -84,19 +99,7 @@ class JournalRecords:
     async def read(self, broker_id: str) -> Recorded | None:
         """The current record; None if that broker never started."""
         record = await self._metadata.get(JOURNALS + broker_id)
-        if record is None:
-            return None
-        fields = orjson.loads(record.value)
-        pending = fields.get("pending")
-        return Recorded(
-            fields["folder"],
-            fields["path"],
-            Epoch(fields["epoch"], fields["stream"]),
-            record.version,
-            fields.get("lock"),
-            None if pending is None else Pending(pending["epoch"], pending["stream"], pending["by"]),
-            unknown_in(fields, _FIELDS),
-        )
+        return None if record is None else recorded_in(record)
 
     async def advance(self, known: Recorded | None, writer: Writer, lock: str | None) -> Check:
         """Record the epoch of `writer`, which has claimed the fence. Durable on return.

@@ -79,6 +79,11 @@ class LedgerFolder:
         """Files in the folder that this program did not make. They are left alone. Blocks."""
         return [name for name in self.files.names(self.path) if not _NAME.fullmatch(name)]
 
+    def ids(self) -> list[int]:
+        """The ledgers that have a file, in order. Blocks."""
+        found = map(_NAME.fullmatch, self.files.names(self.path))
+        return [int(match[1]) for match in found if match is not None and match[2] == "ledger"]
+
     def make(self, ledgers: Sequence[int]) -> None:
         """Make the empty files of new ledgers. Durable on return. Blocks."""
         for ledger in ledgers:

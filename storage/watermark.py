@@ -92,6 +92,10 @@ class Watermark:
         self._derived.append((derived, bound))
         return derived
 
+    def release(self, derived: "Watermark") -> None:
+        """Let a derived watermark rise and fail no more. Its owner, which knows this one, is then freed at once."""
+        self._derived = [each for each in self._derived if each[0] is not derived]
+
     def attach(self, signal: Signal) -> None:
         """Set `signal` at every rise and at a failure, until it is detached."""
         self._attached.append(signal)

@@ -107,8 +107,8 @@ class EmbeddedStore(ImageStore):
         await self.reign.queue.wait_for_company()
         return await self.commit(ops)
 
-    async def _checkpoint(self) -> None:
-        await super()._checkpoint()
+    async def _readable(self) -> None:
+        await super()._readable()
         self.reign.require_reigning()
 
     async def _decide(self, proposed: Proposed) -> Committed:

@@ -12,19 +12,8 @@ from typing import Final
 
 from storage.files import File, Files
 from storage.metadata.batches import HEADER_BYTES, Point, link_at
-from storage.metadata.chain import (
-    Chain,
-    Fences,
-    FoundFile,
-    LogName,
-    NoChain,
-    OffChain,
-    chain_of,
-)
-from storage.metadata.epochs import (
-    FoundEpoch,
-    MetadataEpochs,
-)
+from storage.metadata.chain import Chain, Fences, FoundFile, LogName, NoChain, OffChain, chain_of
+from storage.metadata.epochs import FoundEpoch, MetadataEpochs
 
 READ_BYTES: Final = 8 * 1024 * 1024
 """A log file is read in windows of this size."""

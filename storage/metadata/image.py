@@ -16,9 +16,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from storage.metadata.outcomes import (
-    Outcomes,
-)
+from storage.metadata.outcomes import Outcomes
 from storage.metadata.records import (
     Answered,
     DataRecord,

@@ -61,33 +61,40 @@ class ImageStore(MetadataStore):
 
     async def fresh(self, keys: Collection[str]) -> Fresh:
         """See `MetadataStore.fresh`."""
-        await self.barrier()
+        await self._pause_for_barrier()
         records = self._image.records
         return Fresh(self._image.revision, {key: records.get(key) for key in keys})
 
     async def get(self, key: str) -> Record | None:
         """See `MetadataStore.get`."""
-        await self._checkpoint()
+        await self._pause_for_barrier()
         record: Record | None = self._image.records.get(key)
         return record
 
     async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
         """See `MetadataStore.scan`."""
-        await self._checkpoint()
+        await self._pause_for_barrier()
         return self._image.scan(start, end, limit)
 
     async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
         """See `MetadataStore.query`."""
-        await self._checkpoint()
+        await self._pause_for_barrier()
         return self._image.query(index, start, end, limit)
 
     async def barrier(self) -> int:
         """See `MetadataStore.barrier`.
 
-        Returns at once, because the image holds durable changes before anybody is told.
+        The image holds durable changes before anybody is told. So there is nothing to wait for unless a large change
+        set is being shown, and other tasks get no turn. Publishes that are admitted in one step then share one barrier.
         """
-        await self._checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._readable()
         return self._image.revision
+
+    async def _pause_for_barrier(self) -> None:
+        # The pause, because a barrier need not pause, and a loop of reads would hold up all other tasks.
+        await trio.lowlevel.checkpoint()
+        await self.barrier()
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         """See `MetadataStore.commit`."""
@@ -135,7 +142,7 @@ class ImageStore(MetadataStore):
         return session
 
     async def end_session(self, session_id: int) -> None:
-        """End a session and delete its records; durable on return. What `Session.close` does."""
+        """See `MetadataStore.end_session`."""
         await self._decide(EndSessions((session_id,)))
 
     def statistics(self) -> StoreStatistics:
@@ -197,7 +204,12 @@ class ImageStore(MetadataStore):
             raise self._unavailable()
 
     async def _checkpoint(self) -> None:
+        """Pause, and return when the image may be read as of now."""
         await trio.lowlevel.checkpoint()
+        await self._readable()
+
+    async def _readable(self) -> None:
+        """Return when the image may be read as of now. Pauses only while a large change set is being shown."""
         await self._watches.readable()
         self._raise_failure()
 

@@ -23,12 +23,7 @@ from storage.metadata.image import Image
 from storage.metadata.log_files import FileRead, Reader, read_file
 from storage.metadata.opening import metadata_directory
 from storage.metadata.record_codec import CorruptRecord, decode
-from storage.metadata.records import (
-    AbortTransaction,
-    BeginTransaction,
-    EndTransaction,
-    LogRecord,
-)
+from storage.metadata.records import AbortTransaction, BeginTransaction, EndTransaction, LogRecord
 from storage.metadata.recovery import Recovery, damage_of
 from storage.metadata.store import MetadataError
 

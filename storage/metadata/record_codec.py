@@ -17,11 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final
 
-from storage.metadata.outcomes import (
-    Made,
-    Run,
-    WriteId,
-)
+from storage.metadata.outcomes import Made, Run, WriteId
 from storage.metadata.records import (
     FEATURE_LEVEL,
     TEXT_BYTES_MAX,

@@ -9,10 +9,7 @@ Pure: values only.
 
 from typing import Final, NamedTuple
 
-from storage.metadata.outcomes import (
-    Made,
-    WriteId,
-)
+from storage.metadata.outcomes import Made, WriteId
 from storage.metadata.store import Record
 
 FEATURE_LEVEL: Final = 3

@@ -25,9 +25,7 @@ from itertools import groupby
 from typing import Final
 
 from storage.metadata.image import Image
-from storage.metadata.outcomes import (
-    ContradictedOutcome,
-)
+from storage.metadata.outcomes import ContradictedOutcome
 from storage.metadata.record_codec import CorruptRecord, decode
 from storage.metadata.records import (
     EPOCHS_LEVEL,

@@ -44,6 +44,7 @@ from storage.metadata.records import (
     SnapshotHeader,
     SnapshotNamed,
 )
+from storage.metadata.slices import slices
 from storage.metadata.store import Record
 
 SLICE_BYTES_MAX: Final = 64 * 1024
@@ -268,25 +269,12 @@ def _encoded(view: View) -> Iterator[bytes]:
     """The bytes of the snapshot, slice by slice."""
     offset = 0
     point = BEGINNING
-    for body in _slices(_content(view)):
+    encoded = map(encode, _content(view))
+    for records in slices(encoded, bytes_max=SLICE_BYTES_MAX, count_max=SLICE_RECORDS_MAX):
+        body = Body(b"".join(records), len(records))
         data, point = encode_batches(point, [body], confirmed=point.sequence, offset=offset)
         offset += len(data)
         yield data
-
-
-def _slices(records: Iterable[LogRecord]) -> Iterator[Body]:
-    parts: list[bytes] = []
-    size = 0
-    for record in records:
-        encoded = encode(record)
-        if parts and (size + len(encoded) > SLICE_BYTES_MAX or len(parts) == SLICE_RECORDS_MAX):
-            yield Body(b"".join(parts), len(parts))
-            parts = []
-            size = 0
-        parts.append(encoded)
-        size += len(encoded)
-    if parts:
-        yield Body(b"".join(parts), len(parts))
 
 
 def _create(files: Files, path: Path) -> File:

@@ -369,6 +369,17 @@ class MetadataStore(ABC):
         """A new session. The store ends it after `timeout_seconds` without a sign of life from this process."""
 
     @abstractmethod
+    async def end_session(self, session_id: int) -> None:
+        """End a session now, as `Session.close` does, whichever process opened it. No effect if it has ended.
+
+        Its records are deleted, durably, on return. For a process that has certainly ended, so that nobody waits for
+        its timeout.
+
+        Raises:
+            StoreUnavailable: unknown whether it was ended.
+        """
+
+    @abstractmethod
     def statistics(self) -> StoreStatistics:
         """Counters at this moment."""
 

@@ -29,7 +29,8 @@ Everything here blocks.
 """
 
 import re
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -81,12 +82,14 @@ def take_over(
     image: Image | None = None,
     point: Point | None = None,
     is_alone: bool = False,
+    after: int | None = None,
 ) -> Started:
     """Take the next epoch, and begin its log. Durable on return.
 
     `image` is what a standby has, and `point` its place. The image stays as it is, because readers see it. `is_alone`
     says that no other process has the folder open. Then what earlier ones left unfinished goes before T2, so that it
-    does not take the space of the new file.
+    does not take the space of the new file. `after` is the newest epoch of which the caller knows that its controller
+    is gone; None if it need not be. If another process takes an epoch behind it first, this one does not depose it.
 
     Raises:
         EpochTaken: another process took an epoch at the same time.
@@ -102,9 +105,10 @@ def take_over(
     recovery = _recover(files, directory, epochs, image, point, kept)
     if is_alone:
         _remove_unfinished(files, directory)
-    epoch, prepared = _take_epoch(files, directory, epochs, broker, address)
+    epoch, prepared = _take_epoch(files, directory, epochs, broker, address, after)
     with ExitStack() as undone:
         undone.callback(epoch.close)
+        undone.enter_context(_found_missing(epoch))
         with closing(prepared):
             recovery = _read_on(files, directory, epochs, epoch, recovery, is_new=recovery.replay.image is not image)
             epoch.check()
@@ -117,6 +121,16 @@ def take_over(
     log = MetadataLog(files, directory, epoch, file, first, recovery.older)
     found = recovery.replay.image
     return Started(epoch, log, first, found, recovery.snapshot_bytes, kept if found is image else [])
+
+
+@contextmanager
+def _found_missing(epoch: MetadataEpoch) -> Iterator[None]:
+    """A file that is missing was removed by a later controller, whose snapshot covers it. Then that is `Deposed`."""
+    try:
+        yield
+    except FileNotFoundError:
+        epoch.check()
+        raise
 
 
 def _recover(
@@ -140,11 +154,13 @@ def _recover(
 
 
 def _take_epoch(
-    files: Files, directory: Path, epochs: MetadataEpochs, broker: str, address: str | None
+    files: Files, directory: Path, epochs: MetadataEpochs, broker: str, address: str | None, after: int | None
 ) -> tuple[MetadataEpoch, File]:
     """T1 to T3."""
     found = epochs.newest()
     number = 1 if found is None else found.epoch + 1
+    if after is not None and number != after + 1:
+        raise EpochTaken(directory / f"fence-{number - 1:010}")
     lock: Lock | None = epochs.controller_lock(number)
     try:
         # The number of its first batch is not known yet. Others may prepare one for the same epoch.

@@ -101,3 +101,12 @@ async def test_a_failure_is_told_to_all_who_wait_now_or_later() -> None:
     assert [str(error) for error in told] == ["ended"] * 3
     assert len({id(error) for error in (cause, *told)}) == 4
     assert cause.__traceback__ is None
+
+
+def test_a_released_watermark_rises_no_more() -> None:
+    """Another one that was derived from the same watermark still does."""
+    watermark = Watermark(at(3))
+    released, kept = (watermark.derive(lambda position: position) for _ in range(2))
+    watermark.release(released)
+    watermark.raise_to(at(4))
+    assert (released.value, kept.value) == (at(3), at(4))

@@ -152,13 +152,19 @@ class LinkProof:
     """The follower's count: until when it provably received everything, and when its controller counts as silent.
 
     A session's own deadline is its timeout after `proven`, or after the moment when its opening was first sent if that
-    is later. The caller asks by HELLO on each new link. Once that is answered it asks by ALIVE: at once, so that a new
-    link soon renews what an outage has left, and then a beat after each answer.
+    is later. But it ends with the session of the link, whose timeout counts from `proven` or `begun`. So a session that
+    is opened between two tokens lives no longer than older ones. The caller asks by HELLO on each new link. Once that
+    is answered it asks by ALIVE: at once, so that a new link soon renews what an outage has left, and then a beat after
+    each answer.
     """
 
     def __init__(self) -> None:
         self.proven = -inf
         """The controller has heard that this process received everything until this moment, or a later one."""
+        self.begun = -inf
+        """The present session of the link was opened at this moment or later."""
+        self._first_hello: float | None = None
+        """When the first HELLO since the last WELCOME was sent."""
         self._asked = -inf
         """When the newest question was sent."""
         self._asked_before = -inf
@@ -167,9 +173,17 @@ class LinkProof:
 
     def hello_sent(self, now: float) -> None:
         """A new link begins. What the earlier one proved stays true."""
+        if self._first_hello is None:
+            self._first_hello = now
         self._asked = now
         self._asked_before = -inf
         self._is_answered = False
+
+    def welcomed(self, *, is_new_session: bool) -> None:
+        """The link has this session. A HELLO whose WELCOME was lost may have opened it."""
+        if is_new_session and self._first_hello is not None:
+            self.begun = self._first_hello
+        self._first_hello = None
 
     def alive_sent(self, now: float) -> None:
         """The newest token was echoed."""
@@ -185,6 +199,11 @@ class LinkProof:
         """
         self._is_answered = True
         self.proven = max(self.proven, self._asked_before)
+
+    def reigned(self, now: float) -> None:
+        """This process was the controller at `now`. So a successor takes over later, and gives a full timeout."""
+        self._is_answered = True
+        self.proven = max(self.proven, now)
 
     def silent_at(self, silence: float) -> float:
         """When the controller counts as silent unless it answers; infinity if it has answered everything."""

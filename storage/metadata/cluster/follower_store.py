@@ -8,15 +8,14 @@ A session ends here at its own deadline, which is never later than the controlle
 owner must act as if its records were gone. So that no session stays behind without an owner, its end is also sent to
 the controller. A session lives at most as long as the session of the process's link, whatever timeout it has.
 
-    async with FollowerStore.open(cluster=..., broker=..., timeout=10, random=Random()) as store:
-        await store.follow(stream, epoch)        # for each link; see `following`
+It is the part of `shared_store.SharedStore` that needs no role. Whoever has it serves its `_following`, runs
+`_end_overdue_sessions`, and calls `_close` at the end.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from math import inf
 from random import Random
-from typing import Final, Self
+from typing import Final
 
 import structlog
 import trio
@@ -28,71 +27,33 @@ from storage.metadata.cluster.fields import LinkError
 from storage.metadata.cluster.following import Following
 from storage.metadata.cluster.frames import SESSIONS_MAX
 from storage.metadata.cluster.messages import Place
-from storage.metadata.cluster.received_log import CannotFollow, ReceivedLog
+from storage.metadata.cluster.received_log import ReceivedLog
 from storage.metadata.cluster.writer import Writer
 from storage.metadata.image import Image
 from storage.metadata.image_store import ImageStore, LocalSession
 from storage.metadata.pacing import paced
 from storage.metadata.proposed import Commit, EndSessions, OpenSession, Proposed
-from storage.metadata.store import (
-    Committed,
-    IndexHit,
-    InvalidOperation,
-    Op,
-    Record,
-    Session,
-    StoreStatistics,
-    StoreUnavailable,
-)
+from storage.metadata.store import Committed, InvalidOperation, Op, Session, StoreStatistics, StoreUnavailable
 
 CLOSE_SECONDS_MAX: Final = 2.0
 """How long closing may take to end the sessions. The rest end by their timeout."""
 
 log = structlog.get_logger(__name__)
 
-_CLOSED: Final = trio.ClosedResourceError("it was closed")
+CLOSED: Final = trio.ClosedResourceError("it was closed")
 
 
 class FollowerStore(ImageStore):
-    """See the module's docstring. Made by `open`."""
+    """See the module's docstring."""
 
-    def __init__(self, *, cluster: str, broker: str, timeout: float, random: Random) -> None:
+    def __init__(self, *, broker: str, timeout: float, random: Random) -> None:
         super().__init__(Image())
         self._log = ReceivedLog(self, self._image, Place(0, BEGINNING, 0))
         self._writer = Writer()
         self._barriers = Barriers()
         self._following = Following(
-            self._log, self._writer, self._barriers, cluster=cluster, broker=broker, timeout=timeout, random=random
+            self._log, self._writer, self._barriers, broker=broker, timeout=timeout, random=random
         )
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, *, cluster: str, broker: str, timeout: float, random: Random) -> AsyncIterator[Self]:
-        """A store without a link, for as long as the context is open. `timeout` is the session timeout in seconds.
-
-        Leaving the context ends the sessions of this process, if there is a link. Exceptions of the body come out in an
-        exception group, as from any nursery.
-        """
-        store = cls(cluster=cluster, broker=broker, timeout=timeout, random=random)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store._end_overdue_sessions)
-            try:
-                yield store
-            finally:
-                with trio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
-                    await store._end_all_sessions()
-                store._end(_CLOSED)
-                nursery.cancel_scope.cancel()
-
-    async def follow(
-        self, stream: trio.abc.Stream, epoch: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Serve one link. See `Following.follow`. After CannotFollow, this store has ended."""
-        try:
-            await self._following.follow(stream, epoch, task_status=task_status)
-        except CannotFollow as error:
-            self._end(error)
-            raise
 
     # ----------------------------------------------------------------------------------------------------- the contract
 
@@ -109,22 +70,6 @@ class FollowerStore(ImageStore):
         await self._checkpoint()
         return self._image.revision
 
-    async def get(self, key: str) -> Record | None:
-        """See `MetadataStore.get`."""
-        await self.barrier()
-        record: Record | None = self._image.records.get(key)
-        return record
-
-    async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
-        """See `MetadataStore.scan`."""
-        await self.barrier()
-        return self._image.scan(start, end, limit)
-
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
-        """See `MetadataStore.query`."""
-        await self.barrier()
-        return self._image.query(index, start, end, limit)
-
     async def commit_along(self, ops: Sequence[Op]) -> Committed:
         """See `MetadataStore.commit_along`. The controller holds it back."""
         return await self._decide(await self._checked(ops), along=True)
@@ -139,10 +84,17 @@ class FollowerStore(ImageStore):
         if not timeout_seconds > 0:
             raise InvalidOperation(f"a session timeout of {timeout_seconds} seconds")
         await self._checkpoint()
-        asked = trio.current_time()
-        made = await self._writer.propose(OpenSession(max(1, round(timeout_seconds * 1000))))
+        opened, sent_at = await self._writer.open_session(OpenSession(max(1, round(timeout_seconds * 1000))))
+        session = FollowerSession(self, self._following, opened, timeout_seconds, sent_at)
+        # After an outage the session of the link may be as old as the first HELLO that was lost. A token tells.
+        try:
+            with trio.move_on_after(self._following.timeout):
+                while session.has_ended and session.id in self._image.sessions:
+                    await self._following.proven.park()
+        except trio.Cancelled:
+            self._writer.end_sessions((opened,))
+            raise
         self._raise_failure()
-        session = FollowerSession(self, self._following, made.revision, timeout_seconds, asked)
         if session.id in self._image.sessions:
             self._sessions[session.id] = session
             self._following.renewed.set()
@@ -162,6 +114,7 @@ class FollowerStore(ImageStore):
                 "images": self._log.images,
                 "barriers": self._barriers.asked,
                 "writes_repeated": self._writer.repeated,
+                "oldest_write_seconds": self._writer.oldest_seconds,
                 "log_batches": self._log.place.point.sequence,
                 "epoch": self._log.place.epoch,
             },
@@ -195,7 +148,13 @@ class FollowerStore(ImageStore):
             ):
                 await following.renewed.wait()
 
-    async def _end_all_sessions(self) -> None:
+    async def _close(self) -> None:
+        """End the sessions of this process if there is a controller, then the store. Shielded, and bounded."""
+        with trio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+            await self._resign()
+        self._end(CLOSED)
+
+    async def _resign(self) -> None:
         if self._failure is not None or not self._following.is_linked:
             return
         # The link's own session is the last one of this process.
@@ -216,17 +175,22 @@ class FollowerSession(LocalSession):
     """A session that the link keeps alive."""
 
     def __init__(
-        self, store: FollowerStore, following: Following, session_id: int, timeout: float, asked: float
+        self, store: FollowerStore, following: Following, session_id: int, timeout: float, sent_at: float
     ) -> None:
         super().__init__(store, session_id)
         self._following = following
         self._timeout = timeout
-        self._asked = asked
+        self._sent_at = sent_at
+        self._link_begun = following.proof.begun
 
     @property
     def deadline(self) -> float:
         """Until when the controller has certainly not ended it for silence, by Trio's clock."""
-        return max(self._asked, self._following.proof.proven) + min(self._timeout, self._following.timeout)
+        following = self._following
+        proven = following.proof.proven
+        own = max(self._sent_at, proven) + min(self._timeout, following.timeout)
+        # The controller ends it with the session of the link.
+        return min(own, max(self._link_begun, proven) + following.timeout)
 
     @property
     def has_ended(self) -> bool:

@@ -72,7 +72,6 @@ class Following:
         writer: Writer,
         barriers: Barriers,
         *,
-        cluster: str,
         broker: str,
         timeout: float,
         random: Random,
@@ -84,6 +83,8 @@ class Following:
         self.proof = LinkProof()
         self.renewed = Signal()
         """Set when `proof` or `timeout` may have changed."""
+        self.proven = trio.lowlevel.ParkingLot()
+        """Who waits until `proof` is renewed."""
         self.links = 0
         """How many links were welcomed."""
         self.is_linked = False
@@ -92,17 +93,23 @@ class Following:
         self.writer = writer
         self.barriers = barriers
         self.random = random
-        self._cluster = cluster
         self._broker = broker
-        # It tells processes apart, and guards nothing. 0 stands for none.
-        self._nonce = 1 + random.getrandbits(63)
+        # It guards nothing. 0 stands for none.
+        self.nonce = 1 + random.getrandbits(63)
+        """Tells this process's store apart from all others, whatever its role."""
         self._attempt = 0
 
     async def follow(
-        self, stream: trio.abc.Stream, epoch: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self,
+        stream: trio.abc.Stream,
+        epoch: int,
+        cluster: str,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve one link to the controller of `epoch`. Starts when it was welcomed. Closes the stream.
 
+        The HELLO names `cluster`, and the process at the other end must have the same.
         Returns only when it is cancelled.
 
         Raises:
@@ -112,7 +119,7 @@ class Following:
         """
         self._attempt += 1
         place = self.log.place
-        hello = Hello(self._cluster, self._broker, self._nonce, self._attempt, self.session, place)
+        hello = Hello(cluster, self._broker, self.nonce, self._attempt, self.session, place)
         try:
             await _Link(self, LinkStream(stream, epoch), task_status).run(hello)
         finally:
@@ -123,6 +130,7 @@ class Following:
         """A new link works."""
         self.links += 1
         self.is_linked = True
+        self.proof.welcomed(is_new_session=welcome.session != self.session)
         self.session = welcome.session
         self.timeout = welcome.timeout_ms / 1000
         self.renewed.set()
@@ -221,6 +229,7 @@ class _Link:
                     self._token = token
                     following.proof.token_received()
                     following.renewed.set()
+                    following.proven.unpark_all()
                     self._answered.set()
             case _:
                 raise LinkError(f"the metadata controller sent {type(message).__name__}")

@@ -17,12 +17,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 
 from storage.metadata.batches import Point
-from storage.metadata.cluster.answers import (
-    Conflicted,
-    Outcome,
-    Refusal,
-    Refused,
-)
+from storage.metadata.cluster.answers import Conflicted, Outcome, Refusal, Refused
 from storage.metadata.cluster.fields import Fields, LinkError, blob, text, u8, u16, u32, u64
 from storage.metadata.cluster.messages import (
     Alive,
@@ -43,10 +38,7 @@ from storage.metadata.cluster.messages import (
     Welcome,
     Write,
 )
-from storage.metadata.outcomes import (
-    Made,
-    Run,
-)
+from storage.metadata.outcomes import Made, Run
 from storage.metadata.proposed import EndSessions
 from storage.metadata.steps import KEYS_AT_ONCE
 from storage.metadata.store import Check

@@ -9,7 +9,7 @@ one change with what differs, so none of them breaks (C5, M14).
 Pure: values in, values out.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from storage.metadata.cluster.messages import ImagePart, Place
@@ -24,6 +24,7 @@ from storage.metadata.records import (
     SessionEnd,
     SessionStart,
 )
+from storage.metadata.slices import slices
 from storage.metadata.snapshots import SLICE_BYTES_MAX, SLICE_RECORDS_MAX, View
 from storage.metadata.steps import KEYS_AT_ONCE, Steps
 from storage.metadata.store import Record
@@ -34,8 +35,9 @@ _END: Final = "\U0010ffff\U0010ffff"
 
 def image_parts(view: View, place: Place) -> Iterator[ImagePart]:
     """The view in parts, each read when it is asked for. The last part is empty and says that it is the last."""
-    for part in _slices(_content(view)):
-        yield ImagePart(place, False, part)
+    encoded = map(encode, _content(view))
+    for records in slices(encoded, bytes_max=SLICE_BYTES_MAX, count_max=SLICE_RECORDS_MAX):
+        yield ImagePart(place, False, b"".join(records))
     yield ImagePart(place, True, b"")
 
 
@@ -43,21 +45,6 @@ def _content(view: View) -> Iterator[DataRecord]:
     yield from view.head
     while records := view.next(SLICE_RECORDS_MAX):
         yield from records
-
-
-def _slices(records: Iterable[DataRecord]) -> Iterator[bytes]:
-    part: list[bytes] = []
-    size = 0
-    for record in records:
-        encoded = encode(record)
-        if part and (size + len(encoded) > SLICE_BYTES_MAX or len(part) == SLICE_RECORDS_MAX):
-            yield b"".join(part)
-            part = []
-            size = 0
-        part.append(encoded)
-        size += len(encoded)
-    if part:
-        yield b"".join(part)
 
 
 class FirstImage:

@@ -39,9 +39,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from storage.metadata.batches import Point
-from storage.metadata.cluster.answers import (
-    Outcome,
-)
+from storage.metadata.cluster.answers import Outcome
 from storage.metadata.proposed import EndSessions
 
 

@@ -23,17 +23,9 @@ from typing import Final, NamedTuple
 
 from storage.metadata.cluster.fields import Fields, LinkError, blob, text, u8, u32, u64
 from storage.metadata.cluster.messages import Write
+from storage.metadata.slices import slices
 from storage.metadata.steps import KEYS_AT_ONCE
-from storage.metadata.store import (
-    ChangeSetTooLarge,
-    Check,
-    Delete,
-    DeleteRange,
-    IndexEntry,
-    Op,
-    Put,
-    PutSequential,
-)
+from storage.metadata.store import ChangeSetTooLarge, Check, Delete, DeleteRange, IndexEntry, Op, Put, PutSequential
 
 OPS_MAX: Final = 65_536
 """The most operations of a change set from another broker. So the numbers that an answer holds fit a frame."""
@@ -82,17 +74,10 @@ def require_sendable(ops: Sequence[Op], size: int) -> None:
 
 def parts(ops: Sequence[Op]) -> Iterator[bytes]:
     """The change set, part by part, each encoded when it is asked for. An empty change set has one empty part."""
-    part: list[bytes] = []
-    size = 0
-    for op in ops:
-        encoded = _encode(op)
-        if part and (size + len(encoded) > PART_BYTES_MAX or len(part) == KEYS_AT_ONCE):
-            yield b"".join(part)
-            part = []
-            size = 0
-        part.append(encoded)
-        size += len(encoded)
-    yield b"".join(part)
+    if not ops:
+        yield b""
+    for part in slices(map(_encode, ops), bytes_max=PART_BYTES_MAX, count_max=KEYS_AT_ONCE):
+        yield b"".join(part)
 
 
 def decode_part(data: bytes) -> list[Op]:

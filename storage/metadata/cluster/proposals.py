@@ -1,6 +1,7 @@
 """What waits for the committer of the embedded store: proposals, and requests for a snapshot."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -25,6 +26,10 @@ ANSWERED_BYTES: Final = 128
 """More than the outcome of a numbered write adds to its change set, unless its sequence numbers have gaps."""
 
 
+Told = Callable[[Made | MetadataError], None]
+"""Gets the outcome of a numbered write. It must not block or raise."""
+
+
 class WriterLost(StoreUnavailable):
     """The session of the writer's link has ended, and so the outcomes of its writes are forgotten."""
 
@@ -46,7 +51,7 @@ class WantedSnapshot:
 class Proposal:
     """A request of a writer, and its answer once that is durable."""
 
-    __slots__ = ("_error", "_result", "_tasks", "made", "proposed", "size", "write")
+    __slots__ = ("_error", "_listeners", "_result", "_tasks", "made", "proposed", "size", "write")
 
     def __init__(self, proposed: Proposed | NameSnapshot, write: WriteId | None = None) -> None:
         self.proposed = proposed
@@ -58,6 +63,7 @@ class Proposal:
         self._result: Committed
         self._error: MetadataError | None = None
         self._tasks: list[trio.lowlevel.Task] = []
+        self._listeners: list[Told] = []
 
     def judge(self, delta: Delta) -> Steps[None]:
         """Decide it, without telling the caller yet. The outcome of a numbered write becomes part of its change set."""
@@ -92,6 +98,10 @@ class Proposal:
             raise fresh(self._error)
         return self._result
 
+    def attach(self, told: Told) -> None:
+        """Tell `told` the answer of a numbered write, without a task that waits for it."""
+        self._listeners.append(told)
+
     @property
     def is_awaited(self) -> bool:
         """Whether anybody may still learn the outcome: a waiting caller, or whoever repeats a numbered write."""
@@ -104,6 +114,8 @@ class Proposal:
         for task in self._tasks:
             trio.lowlevel.reschedule(task)
         self._tasks.clear()
+        for told in self._listeners:
+            told(self.made if self._error is None else self._error)
 
 
 class ProposalQueue:
@@ -146,7 +158,8 @@ class ProposalQueue:
 
     def taken(self) -> None:
         """Tell whoever waits for room."""
-        self._room.unpark_all()
+        if self._room:
+            self._room.unpark_all()
 
     def close(self) -> None:
         """Nobody waits for room or company any more, because nothing is put here."""

@@ -86,7 +86,8 @@ class Publication:
     def change_ends(self) -> None:
         """The group is published, or the reign has ended."""
         self._is_changing = False
-        self._between.unpark_all()
+        if self._between:
+            self._between.unpark_all()
 
     async def wait_between(self) -> None:
         """Return between two groups: until the caller's next pause, image and log stay as they are."""

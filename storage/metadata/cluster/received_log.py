@@ -96,6 +96,42 @@ class ReceivedLog:
             return []
         return await paced(arriving.finish(self._image))
 
+    async def take_image(self, found: Image, place: Place) -> None:
+        """Take the state that this process has read from the log itself. `found` must not be used any more.
+
+        Raises:
+            CannotFollow: it is older than the own image.
+        """
+        if place.revision < self._image.revision:
+            raise CannotFollow(
+                f"the metadata log is at revision {place.revision}, this process at {self._image.revision}: it has "
+                "shown what the log does not hold"
+            )
+        if not self._image.revision and not self._store.statistics().watches:
+            self._image.adopt(found)
+        else:
+            difference = Difference(place, self._image, head=found)
+            await paced(difference.compare_all(found))
+            await self._show_all([await paced(difference.finish(self._image))])
+        self.reached(place)
+        self.images += 1
+
+    async def take_change_sets(self, change_sets: list[list[DataRecord]], point: Point) -> None:
+        """Show what this process has read from the log itself, from the own place up to `point`."""
+        await self._show_all(change_sets)
+        self.reached(Place(self._image.epoch, point, self._image.revision))
+
+    def reached(self, place: Place) -> None:
+        """The image is at this place. Unfinished pieces of an earlier link are forgotten."""
+        self.place = place
+        self.begin(Start.LOG)
+
+    async def _show_all(self, change_sets: list[list[DataRecord]]) -> None:
+        with trio.CancelScope(shield=True):
+            for change_set in change_sets:
+                await self._store.show(change_set, _note_nothing)
+                await trio.lowlevel.checkpoint()
+
     async def take_batch(self, push: PushedBatch) -> None:
         """Take a batch, and show the change sets that it completes.
 

@@ -47,7 +47,7 @@ from storage.metadata import snapshots, transactions
 from storage.metadata.batches import BATCH_BYTES_MAX, Body, Point, pack
 from storage.metadata.cluster.messages import Place
 from storage.metadata.cluster.numbered_writes import NumberedWrites
-from storage.metadata.cluster.proposals import Proposal, ProposalQueue, no_space
+from storage.metadata.cluster.proposals import Proposal, ProposalQueue, Told, no_space
 from storage.metadata.cluster.publication import LinkFeed, Publication, Show
 from storage.metadata.cluster.reign_snapshots import SNAPSHOT_LOG_BYTES, ReignSnapshots
 from storage.metadata.delta import Delta
@@ -177,16 +177,31 @@ class Reign:
         """
         if along:
             await self.queue.wait_for_company()
+        arrived = await self._take(proposed, write)
+        if not isinstance(arrived, Proposal):
+            return arrived
+        await arrived.answered()
+        return arrived.made
+
+    async def submit(self, proposed: Proposed, write: WriteId, told: Told) -> None:
+        """As `propose_once`, but return when it is in the queue, and tell `told` the outcome.
+
+        Nobody is told if the writer has its answer. `StoreUnavailable` says that the outcome is unknown.
+        """
+        arrived = await self._take(proposed, write)
+        if isinstance(arrived, Proposal):
+            arrived.attach(told)
+        elif arrived is not None:
+            told(arrived)
+
+    async def _take(self, proposed: Proposed, write: WriteId) -> Made | Proposal | None:
+        """See `NumberedWrites.take`."""
         await self.queue.wait_for_room()
         self._require_going_on()
         arrived = self._numbered.take(proposed, write)
         if isinstance(arrived, Made):
             self.require_reigning()
-            return arrived
-        if arrived is None:
-            return None
-        await arrived.answered()
-        return arrived.made
+        return arrived
 
     def require_reigning(self) -> None:
         """Return if this process may answer from its image what was asked before this call (C4).
@@ -273,14 +288,12 @@ class Reign:
                 self._public.change_begins()
                 await self._commit_group()
                 self._public.change_ends()
-            elif not self._is_snapshot_due:
-                await self._wake.wait()
-            if self._is_snapshot_due:
+            if self._is_closing:
+                continue
+            if self._snapshots.is_due:
                 await self._snapshots.begin(nursery)
-
-    @property
-    def _is_snapshot_due(self) -> bool:
-        return not self._is_closing and self._snapshots.is_due
+            elif not self.queue:
+                await self._wake.wait()
 
     async def _commit_group(self) -> None:
         delta = Delta(self.image)
@@ -348,8 +361,11 @@ class Reign:
 
     async def _append(self, bodies: list[Body], *, is_abort: bool = False) -> Appended:
         """Write, sync, check the fence."""
-        with self._snapshots.appending():
+        self._snapshots.is_appending = True
+        try:
             appended = await self._files.run_urgent(partial(self._log.append, bodies, is_abort=is_abort))
+        finally:
+            self._snapshots.is_appending = False
         if self._is_full and not is_abort:
             log.info("there is space for the metadata log again")
             self._is_full = False

@@ -8,8 +8,7 @@ of a slice would take the interpreter from each other several times for every gr
 A snapshot that does not fit the disk is tried again when the log has grown by another part.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -74,7 +73,8 @@ class ReignSnapshots:
         """Callers that wait for a snapshot that has not begun."""
         self._served: list[WantedSnapshot] = []
         """Callers that wait for the snapshot being written."""
-        self._is_appending = False
+        self.is_appending = False
+        """Whether an append is under way. Meanwhile, no slice begins."""
         self._turns = trio.lowlevel.ParkingLot()
         self._turn_taken = Signal()
         self.failure: OSError | Deposed | None = None
@@ -115,15 +115,6 @@ class ReignSnapshots:
         self._is_taking = True
         nursery.start_soon(self._take, self._public.open_view())
 
-    @contextmanager
-    def appending(self) -> Iterator[None]:
-        """While this is open, no slice begins."""
-        self._is_appending = True
-        try:
-            yield
-        finally:
-            self._is_appending = False
-
     async def let_go_on(self) -> None:
         """Let one slice be encoded, if one waits for its turn."""
         if self._turns:
@@ -138,7 +129,7 @@ class ReignSnapshots:
     async def _turn(self) -> None:
         """Return when a slice may be encoded: while no append is under way, and once after each append."""
         await trio.lowlevel.checkpoint()
-        if self._is_appending:
+        if self.is_appending:
             await self._turns.park()
             # The task that gave the turn goes on when this task pauses next, which is after the slice.
             self._turn_taken.set()

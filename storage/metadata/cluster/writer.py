@@ -19,24 +19,38 @@ Bounds: `outcomes.WINDOW` writes, and CHANGE_SET_BYTES_MAX of change sets, as th
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 from storage.errors import fresh
-from storage.metadata.cluster.answers import Outcome, error_of
+from storage.metadata.cluster.answers import Outcome, error_of, refusal_of
 from storage.metadata.cluster.arrivals import Unanswered
 from storage.metadata.cluster.barriers import ANSWER_SECONDS_MAX
 from storage.metadata.cluster.frames import SESSIONS_MAX
 from storage.metadata.cluster.messages import End, Open, Write
 from storage.metadata.cluster.ops_codec import CHANGE_SET_BYTES_MAX, parts, require_sendable
-from storage.metadata.outcomes import Made
+from storage.metadata.cluster.proposals import Told
+from storage.metadata.outcomes import Made, WriteId
 from storage.metadata.proposed import Commit, EndSessions, OpenSession, Proposed
-from storage.metadata.store import MetadataError, StoreUnavailable
+from storage.metadata.store import MetadataError, StoreFull, StoreUnavailable
 from storage.signal import Signal
 
 Send = Callable[[Write | Open | End], Awaitable[None]]
+
+
+class Decides(Protocol):
+    """This process as the controller (`Leading`)."""
+
+    async def submit(self, proposed: Proposed, write: WriteId, told: Told) -> None:
+        """See `Reign.submit`."""
+
+    async def propose_along(self, proposed: Proposed, write: WriteId) -> Made | None:
+        """See `Reign.propose_once`, for a write that may be held back for a moment."""
+
 
 _NO_ANSWER: Final = (
     f"unknown whether it was made: the metadata controller gave no answer for {ANSWER_SECONDS_MAX:g} s; read again"
@@ -48,10 +62,12 @@ _SESSION_GONE: Final = "unknown whether it was made: the session of its writer's
 class _Write:
     """A write without an answer."""
 
-    __slots__ = ("along", "answered", "error", "is_awaited", "links", "made", "number", "proposed")
+    __slots__ = ("along", "answered", "error", "is_awaited", "links", "made", "number", "proposed", "sent_at", "since")
 
     def __init__(self, proposed: Proposed, *, along: bool, is_awaited: bool) -> None:
         self.proposed = proposed
+        self.since = trio.current_time()
+        """When it was proposed."""
         self.along = along
         self.number = 0
         """Its number for the present session; 0 before it has one."""
@@ -59,6 +75,8 @@ class _Write:
         """Whether a caller waits."""
         self.links = 0
         """Over how many links it was sent, in whole or in part."""
+        self.sent_at = 0.0
+        """When it was first sent."""
         self.answered = trio.Event()
         self.made: Made | None = None
         self.error: MetadataError | None = None
@@ -89,6 +107,13 @@ class Writer:
         """How many callers wait."""
         return sum(write.is_awaited for _number, write in self._unanswered.again())
 
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest write for which a caller waits has had no answer; 0 if there is none."""
+        waiting = (write.since for _number, write in self._unanswered.again() if write.is_awaited)
+        since = min(waiting, default=None)
+        return 0.0 if since is None else trio.current_time() - since
+
     async def propose(self, proposed: Proposed, *, along: bool = False) -> Made:
         """Have it decided, exactly once. Durable on return, and then this process's image holds it.
 
@@ -101,13 +126,21 @@ class Writer:
         """
         if isinstance(proposed, Commit):
             require_sendable(proposed.ops, proposed.size)
-        write = _Write(proposed, along=along, is_awaited=True)
+        return await self._have_decided(_Write(proposed, along=along, is_awaited=True))
+
+    async def open_session(self, opening: OpenSession) -> tuple[int, float]:
+        """As `propose`. Returns the session and when its opening was first sent, from which its own deadline counts."""
+        write = _Write(opening, along=False, is_awaited=True)
+        made = await self._have_decided(write)
+        return made.revision, write.sent_at
+
+    async def _have_decided(self, write: _Write) -> Made:
         try:
             with trio.move_on_after(ANSWER_SECONDS_MAX):
                 await self._enter(write)
                 await write.answered.wait()
         except trio.Cancelled:
-            if write.made is not None and isinstance(proposed, OpenSession):
+            if write.made is not None and isinstance(write.proposed, OpenSession):
                 # The answer came while the cancellation was on its way.
                 self.end_sessions((write.made.revision,))
             raise
@@ -131,17 +164,64 @@ class Writer:
         Raises:
             LinkLost: the link has ended.
         """
+
+        async def hand_over(write: _Write) -> None:
+            for message in self._messages(write):
+                await send(message)
+
+        await self._hand_over_all(session, hand_over)
+
+    async def decide(self, session: int, controller: Decides) -> None:
+        """While this process is the controller: have the writes decided here, in the same order as `send`.
+
+        Returns only when it is cancelled. What has no answer then goes to the next controller.
+        """
+        async with trio.open_nursery() as nursery:
+
+            async def hand_over(write: _Write) -> None:
+                numbered = WriteId(session, write.number, self._unanswered.answered_below)
+                if write.along:
+                    # It may wait, and what comes behind it does not. Their order does not matter.
+                    nursery.start_soon(self._decide_along, write, numbered, controller)
+                    return
+                with suppress(StoreUnavailable):
+                    await controller.submit(write.proposed, numbered, partial(self._decided, numbered))
+
+            await self._hand_over_all(session, hand_over)
+
+    async def _hand_over_all(self, session: int, hand_over: Callable[[_Write], Awaitable[None]]) -> None:
         self._begin(session)
         while True:
             while self._to_send:
                 write = self._to_send.popleft()
                 if write.answered.is_set():
                     continue
-                self.repeated += write.links > 0
+                if write.links:
+                    self.repeated += 1
+                else:
+                    write.sent_at = trio.current_time()
                 write.links += 1
-                for message in self._messages(write):
-                    await send(message)
+                await hand_over(write)
             await self._wake.wait()
+
+    async def _decide_along(self, write: _Write, numbered: WriteId, controller: Decides) -> None:
+        try:
+            made = await controller.propose_along(write.proposed, numbered)
+        except MetadataError as error:
+            self._decided(numbered, error)
+        else:
+            if made is not None:
+                self._decided(numbered, made)
+
+    def _decided(self, numbered: WriteId, outcome: Made | MetadataError) -> None:
+        """The outcome of a write that was decided here."""
+        if numbered.session != self._session:
+            return
+        if isinstance(outcome, Made):
+            self.answered(numbered.number, outcome)
+        elif isinstance(outcome, StoreFull) or not isinstance(outcome, StoreUnavailable):
+            self.answered(numbered.number, refusal_of(outcome))
+        # Else it is unknown, so the next controller is asked.
 
     def answered(self, number: int, outcome: Outcome) -> None:
         """The controller has answered. The image holds the state behind that. Ignored if the answer came before."""
@@ -168,14 +248,17 @@ class Writer:
     async def _enter(self, write: _Write) -> None:
         """Wait for room, then give the write its number."""
         size = write.proposed.size
-        async with self._entering:
-            while self._closed is None and not (
-                self._unanswered.has_room and (not self._bytes or self._bytes + size <= CHANGE_SET_BYTES_MAX)
-            ):
-                await self._room.park()
-            if self._closed is not None:
-                raise fresh(self._closed)
-            self._add(write)
+        if self._entering.locked() or not self._has_room(size):
+            async with self._entering:
+                while self._closed is None and not self._has_room(size):
+                    await self._room.park()
+        if self._closed is not None:
+            raise fresh(self._closed)
+        self._add(write)
+
+    def _has_room(self, size: int) -> bool:
+        fits = not self._bytes or self._bytes + size <= CHANGE_SET_BYTES_MAX
+        return fits and self._unanswered.has_room
 
     def _leave(self, write: _Write) -> None:
         """Its caller goes. If it has no answer, only what must be done is still done."""

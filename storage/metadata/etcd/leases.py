@@ -81,10 +81,18 @@ class Leases:
             StoreUnavailable: etcd does not answer. The lease ends by itself.
         """
         self._end(lease)
+        await self.revoke_of_another(lease.id)
+
+    async def revoke_of_another(self, lease_id: int) -> None:
+        """End the lease of another process now, with everything bound to it. No error if it has ended.
+
+        Raises:
+            StoreUnavailable: etcd does not answer.
+        """
         attempts = self._retry.attempts()
         while True:
             try:
-                await self._rpc.call(LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease.id), seconds_max=attempts.seconds)
+                await self._rpc.call(LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease_id), seconds_max=attempts.seconds)
             except RpcError as error:
                 if error.is_missing_lease:
                     return

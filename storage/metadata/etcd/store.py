@@ -322,8 +322,18 @@ class EtcdStore(MetadataStore):
 
     # ---------------------------------------------------------------------------------------------------------- the end
 
-    async def end_session(self, lease: Lease) -> None:
-        """End a session and delete its records; see `Session.close`."""
+    async def end_session(self, session_id: int) -> None:
+        """See `MetadataStore.end_session`. A session is a lease."""
+        self._raise_failure()
+        session = self._sessions.get(session_id)
+        if session is not None:
+            await session.close()
+            return
+        await self._leases.revoke_of_another(session_id)
+        await self._follower.session_gone(session_id)
+
+    async def close_session(self, lease: Lease) -> None:
+        """End a session of this process and delete its records; see `Session.close`."""
         if self._failure is not None and lease.ended.is_set():
             return
         await self._leases.revoke(lease)
@@ -372,7 +382,7 @@ class EtcdSession(Session):
         Raises:
             StoreUnavailable: etcd does not answer. The session ends after its timeout.
         """
-        await self._store.end_session(self.lease)
+        await self._store.close_session(self.lease)
 
     async def wait_lost(self) -> None:
         """See `Session.wait_lost`.

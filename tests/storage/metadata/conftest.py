@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.metadata.cluster.roles import Role
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore
@@ -13,9 +14,13 @@ from tests.support.disk import SimulatedFiles
 from tests.support.etcd import etcd_store
 from tests.support.led_store import led
 from tests.support.linked_stores import LinkNetwork
+from tests.support.shared_stores import brokers
 from tests.support.steered_store import LaggingStore
 
-KINDS = ["memory", "embedded", "follower", "etcd"]
+SHARED = ["leading", "following", "failed-over"]
+"""A store of several brokers: that of the controller, of a follower, and of a follower whose controller was killed."""
+
+KINDS = ["memory", "embedded", "follower", *SHARED, "etcd"]
 
 
 @asynccontextmanager
@@ -30,6 +35,13 @@ async def _opened(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore
     elif request.param == "follower":
         async with led() as store, LinkNetwork(store.reign).running() as network, network.follower() as follower:
             yield follower
+    elif request.param in SHARED:
+        async with brokers() as them:
+            first, second = await them.start("b1"), await them.start("b2")
+            if request.param == "failed-over":
+                await them.kill("b1")
+                await them.until("b2", Role.LEADING)
+            yield first if request.param == "leading" else second
     else:
         async with etcd_store(request.getfixturevalue("etcd_server").endpoint) as etcd:
             yield etcd

@@ -21,12 +21,7 @@ from storage.metadata.records import (
     SessionEnd,
     TakeOver,
 )
-from storage.metadata.store import (
-    Op,
-    PutSequential,
-    Record,
-    StoreUnavailable,
-)
+from storage.metadata.store import Op, PutSequential, Record, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.metadata_log import DATA, EVERYTHING, FIRST_LOG, Stepping, large, markers, prepare, records_of, seen
 

@@ -9,24 +9,9 @@ import pytest
 
 from storage.epoch_files import EpochTaken
 from storage.metadata.batches import BEGINNING, Batch, Body, Point, encode_batches, read_batches
-from storage.metadata.chain import (
-    Chain,
-    Fences,
-    FoundFile,
-    LogName,
-    NoChain,
-    OffChain,
-    chain_of,
-)
-from storage.metadata.epochs import (
-    Deposed,
-    MetadataEpoch,
-    MetadataEpochs,
-)
-from storage.metadata.found_files import (
-    find_chain,
-    found_files,
-)
+from storage.metadata.chain import Chain, Fences, FoundFile, LogName, NoChain, OffChain, chain_of
+from storage.metadata.epochs import Deposed, MetadataEpoch, MetadataEpochs
+from storage.metadata.found_files import find_chain, found_files
 from storage.sector import SECTOR
 from tests.support.disk import SimulatedFiles
 from tests.support.interleaving import interleave

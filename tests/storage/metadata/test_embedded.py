@@ -15,12 +15,7 @@ from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.opening import open_folder
 from storage.metadata.record_codec import encode
-from storage.metadata.records import (
-    RECORD_BYTES_MAX,
-    LogRecord,
-    SequenceAdvance,
-    SnapshotFooter,
-)
+from storage.metadata.records import RECORD_BYTES_MAX, LogRecord, SequenceAdvance, SnapshotFooter
 from storage.metadata.store import (
     ABSENT,
     ChangeSetTooLarge,

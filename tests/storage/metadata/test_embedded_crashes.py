@@ -11,12 +11,7 @@ from storage.files import Files
 from storage.metadata import log
 from storage.metadata.cluster import proposals
 from storage.metadata.embedded import EmbeddedStore
-from storage.metadata.store import (
-    IndexEntry,
-    Put,
-    PutSequential,
-    StoreUnavailable,
-)
+from storage.metadata.store import IndexEntry, Put, PutSequential, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 
 DATA = Path("/data")

@@ -15,15 +15,7 @@ from storage.metadata import log, snapshots, transactions
 from storage.metadata.batches import Body
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.log import Appended, MetadataLog
-from storage.metadata.store import (
-    IndexEntry,
-    Op,
-    Put,
-    PutSequential,
-    Record,
-    SnapshotTaken,
-    StoreUnavailable,
-)
+from storage.metadata.store import IndexEntry, Op, Put, PutSequential, Record, SnapshotTaken, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.metadata_log import large
 

@@ -8,11 +8,7 @@ import pytest
 from storage.epoch_files import EpochTaken
 from storage.files import DiskFull
 from storage.metadata.corruption import CorruptMetadata
-from storage.metadata.epochs import (
-    Deposed,
-    FoundEpoch,
-    MetadataEpochs,
-)
+from storage.metadata.epochs import Deposed, FoundEpoch, MetadataEpochs
 from tests.support.disk import PowerLost, SimulatedFiles
 
 FOLDER = Path("/metadata")

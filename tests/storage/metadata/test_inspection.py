@@ -22,12 +22,7 @@ from storage.metadata.inspection import (
 )
 from storage.metadata.offline import write_snapshot
 from storage.metadata.opening import metadata_directory, open_folder
-from storage.metadata.records import (
-    AbortTransaction,
-    BeginTransaction,
-    EndTransaction,
-    SessionStart,
-)
+from storage.metadata.records import AbortTransaction, BeginTransaction, EndTransaction, SessionStart
 from storage.metadata.store import Record
 from tests.support.metadata_folders import (
     LARGE,

@@ -9,13 +9,7 @@ from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.inspection import Inspection
 from storage.metadata.memory import MemoryStore
 from storage.metadata.records import BeginTransaction, EndTransaction, SessionEnd
-from storage.metadata.store import (
-    ABSENT,
-    Check,
-    Conflict,
-    Op,
-    Put,
-)
+from storage.metadata.store import ABSENT, Check, Conflict, Op, Put
 from tests.support.disk import SimulatedFiles
 from tests.support.metadata_log import DATA, DIRECTORY, EVERYTHING, Stepping, large, markers, prepare, records_of, seen
 

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.metadata.outcomes import (
-    Made,
-    Run,
-    WriteId,
-)
+from storage.metadata.outcomes import Made, Run, WriteId
 from storage.metadata.record_codec import CorruptRecord, decode, encode
 from storage.metadata.records import (
     FEATURE_LEVEL,

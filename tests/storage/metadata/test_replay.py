@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 from storage.metadata import transactions
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image
-from storage.metadata.outcomes import (
-    Made,
-    Run,
-    WriteId,
-)
+from storage.metadata.outcomes import Made, Run, WriteId
 from storage.metadata.record_codec import CorruptRecord, encode
 from storage.metadata.records import (
     AbortTransaction,

@@ -12,11 +12,7 @@ from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batc
 from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image, Written
-from storage.metadata.outcomes import (
-    Made,
-    Run,
-    WriteId,
-)
+from storage.metadata.outcomes import Made, Run, WriteId
 from storage.metadata.record_codec import decode, encode
 from storage.metadata.records import (
     AbortTransaction,

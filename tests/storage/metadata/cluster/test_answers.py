@@ -18,10 +18,7 @@ from storage.metadata.cluster.fields import LinkError
 from storage.metadata.cluster.ops_codec import OPS_MAX
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image
-from storage.metadata.outcomes import (
-    Made,
-    Run,
-)
+from storage.metadata.outcomes import Made, Run
 from storage.metadata.steps import KEYS_AT_ONCE, finished
 from storage.metadata.store import (
     ChangeSetTooLarge,

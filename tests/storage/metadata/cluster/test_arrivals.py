@@ -7,20 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.metadata.cluster.arrivals import (
-    WINDOW,
-    Arrivals,
-    Unanswered,
-    Verdict,
-)
+from storage.metadata.cluster.arrivals import WINDOW, Arrivals, Unanswered, Verdict
 from storage.metadata.cluster.fields import LinkError
-from storage.metadata.outcomes import (
-    ContradictedOutcome,
-    Made,
-    Outcomes,
-    Run,
-    WriteId,
-)
+from storage.metadata.outcomes import ContradictedOutcome, Made, Outcomes, Run, WriteId
 
 LINK = 7
 

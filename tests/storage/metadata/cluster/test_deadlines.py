@@ -267,3 +267,18 @@ def test_the_table_of_cut_directions(up: float, down: float, lives: bool) -> Non
     assert (link.ended_at is None) is lives
     if not lives:
         assert link.proof.silent_at(silence_seconds(TIMEOUT)) < link.own_deadline <= (link.ended_at or 0)
+
+
+def test_the_session_of_a_link_counts_from_the_first_hello_that_may_have_opened_it() -> None:
+    """C13: a WELCOME that was lost leaves a session that is older than the link."""
+    proof = LinkProof()
+    proof.hello_sent(10)
+    proof.hello_sent(12)
+    proof.welcomed(is_new_session=True)
+    assert proof.begun == 10
+    proof.hello_sent(20)
+    proof.welcomed(is_new_session=False)
+    assert proof.begun == 10
+    proof.hello_sent(30)
+    proof.welcomed(is_new_session=True)
+    assert proof.begun == 30

@@ -13,7 +13,6 @@ from storage.metadata.batches import BEGINNING
 from storage.metadata.cluster import image_transfer, pushing, received_log, writer
 from storage.metadata.cluster.barriers import ANSWER_SECONDS_MAX
 from storage.metadata.cluster.deadlines import silence_seconds
-from storage.metadata.cluster.follower_store import FollowerStore
 from storage.metadata.cluster.messages import ImagePart, PushedBatch
 from storage.metadata.cluster.received_log import CannotFollow
 from storage.metadata.store import (
@@ -32,20 +31,20 @@ from storage.metadata.store import (
     starting_with,
 )
 from tests.support.led_store import LedStore, led
-from tests.support.linked_stores import TIMEOUT, LinkNetwork
+from tests.support.linked_stores import TIMEOUT, LinkedStore, LinkNetwork
 from tests.support.schedules import every_schedule
 
 LARGE: list[Op] = [Put(f"/large/{number:04d}", bytes(100)) for number in range(500)]
 
 
 @asynccontextmanager
-async def joined() -> AsyncIterator[tuple[LedStore, LinkNetwork, FollowerStore]]:
+async def joined() -> AsyncIterator[tuple[LedStore, LinkNetwork, LinkedStore]]:
     """A controller and a follower with a link."""
     async with led() as reign, LinkNetwork(reign.reign).running() as network, network.follower() as store:
         yield reign, network, store
 
 
-async def listed(store: FollowerStore | LedStore) -> list[Record]:
+async def listed(store: LinkedStore | LedStore) -> list[Record]:
     """Return all records."""
     return await store.scan("", "\U0010ffff")
 
@@ -134,13 +133,13 @@ async def test_a_refused_writer_finds_why(autojump_clock: MockClock) -> None:
     """C6, M4: when the conflict is told, its own image holds the version that was in the way."""
     conflicts = 0
 
-    async def count_up(store: FollowerStore) -> None:
+    async def count_up(store: LinkedStore) -> None:
         nonlocal conflicts
         for _ in range(5):
             while not await put_next(store):
                 conflicts += 1
 
-    async def put_next(store: FollowerStore) -> bool:
+    async def put_next(store: LinkedStore) -> bool:
         found = store.peek("/counter")
         version, value = (found.version, int(found.value)) if found else (0, 0)
         try:

@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.metadata.batches import BODY_BYTES_MAX, HEADER_BYTES, Point
-from storage.metadata.cluster.answers import (
-    MESSAGE_BYTES_MAX,
-    Conflicted,
-    Refusal,
-    Refused,
-)
+from storage.metadata.cluster.answers import MESSAGE_BYTES_MAX, Conflicted, Refusal, Refused
 from storage.metadata.cluster.fields import LinkError
 from storage.metadata.cluster.frames import (
     FRAME_BYTES_MAX,
@@ -47,10 +42,7 @@ from storage.metadata.cluster.messages import (
     Write,
 )
 from storage.metadata.cluster.ops_codec import OPS_MAX, PART_BYTES_MAX, parts
-from storage.metadata.outcomes import (
-    Made,
-    Run,
-)
+from storage.metadata.outcomes import Made, Run
 from storage.metadata.proposed import EndSessions
 from storage.metadata.records import KEY_BYTES_MAX, RECORD_BYTES_MAX
 from storage.metadata.store import Check, Put

@@ -8,10 +8,9 @@ import trio.testing
 from hypothesis import strategies as st
 
 from storage.metadata.cluster import image_transfer, ops_codec
-from storage.metadata.cluster.follower_store import FollowerStore
 from storage.metadata.store import Change, Conflict, Put, PutSequential, starting_with
 from tests.support.led_store import LedStore, led
-from tests.support.linked_stores import Line, LinkNetwork
+from tests.support.linked_stores import Line, LinkedStore, LinkNetwork
 from tests.support.schedules import every_schedule
 
 EVERYTHING = ("", "\U0010ffff")
@@ -41,7 +40,7 @@ class Watched:
             del self.values[key]
 
     async def follow(
-        self, store: FollowerStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self, store: LinkedStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Watch everything until cancelled."""
         async with store.watch_range(*EVERYTHING) as watch:
@@ -51,7 +50,7 @@ class Watched:
                 self.take(change)
 
 
-async def story(reign: LedStore, store: FollowerStore) -> None:
+async def story(reign: LedStore, store: LinkedStore) -> None:
     """Everything that a broker does with the store. Each write is made exactly once, whatever happens to the link."""
     session = await store.open_session(5)
     await store.put("/e", b"mine", session=session)

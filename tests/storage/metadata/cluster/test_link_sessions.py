@@ -6,12 +6,11 @@ import trio.testing
 from trio.testing import MockClock
 
 from storage.metadata.cluster.deadlines import beat_seconds, silence_seconds
-from storage.metadata.cluster.follower_store import FollowerStore
 from storage.metadata.cluster.link_streams import LinkLost
 from storage.metadata.proposed import OpenSession
 from storage.metadata.store import Put, Session, SessionLost
 from tests.support.led_store import LedStore, led
-from tests.support.linked_stores import TIMEOUT, LinkNetwork
+from tests.support.linked_stores import TIMEOUT, LinkedStore, LinkNetwork
 
 SILENCE_MAX = silence_seconds(TIMEOUT) * 1.25
 
@@ -38,7 +37,7 @@ class Ends:
         self.at_controller = trio.current_time()
 
 
-async def open_with_record(store: FollowerStore, timeout: float = TIMEOUT) -> Session:
+async def open_with_record(store: LinkedStore, timeout: float = TIMEOUT) -> Session:
     """Open a session that has a record."""
     session = await store.open_session(timeout)
     await store.put("/e", b"", session=session)
@@ -205,3 +204,60 @@ async def test_an_ephemeral_write_over_the_link_keeps_its_session(autojump_clock
         assert len(await other.scan("/e/", "/e0")) == 2
         await session.close()
         assert await other.scan("/e/", "/e0") == []
+
+
+async def test_a_follower_ends_the_session_of_another_broker(autojump_clock: MockClock) -> None:
+    """M18, C21: at once, by its number. Nobody waits for its timeout."""
+    async with (
+        led() as reign,
+        LinkNetwork(reign.reign).running() as network,
+        network.follower("b2") as dead,
+        network.follower("b3") as store,
+    ):
+        session = await open_with_record(dead, 60)
+        began = trio.current_time()
+        for _ in range(2):
+            await store.end_session(session.id)
+            assert store.peek("/e") is None
+        await session.wait_lost()
+        assert trio.current_time() - began < 1
+
+
+async def test_a_session_counts_from_when_its_opening_was_sent(autojump_clock: MockClock) -> None:
+    """C5: a session that was asked for in a long outage is not overdue when it is opened."""
+    async with led() as reign, LinkNetwork(reign.reign).running() as network, network.follower() as store:
+        network.close("b2")
+        network.lines_of("b2").to_controller.delay = 0.5
+        sessions: list[Session] = []
+
+        async def open_session() -> None:
+            sessions.append(await store.open_session(TIMEOUT))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_session)
+            await trio.sleep(1.5 * TIMEOUT)
+            network.lines_of("b2").opened.set()
+        await trio.sleep(2 * TIMEOUT)
+        assert not sessions[0].has_ended
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+async def test_a_young_session_ends_at_its_holder_with_the_session_of_its_link(
+    part: float, autojump_clock: MockClock
+) -> None:
+    """C13: the controller ends both together, and the link's was last renewed before the other one was opened."""
+    async with (
+        led() as reign,
+        LinkNetwork(reign.reign).running() as network,
+        network.follower() as store,
+        trio.open_nursery() as nursery,
+    ):
+        await trio.sleep(beat_seconds(TIMEOUT) * (5 + part))
+        ends = Ends(reign, await open_with_record(store))
+        nursery.start_soon(ends.watch_follower)
+        nursery.start_soon(ends.watch_controller)
+        lines = network.lines_of("b2")
+        lines.to_follower.is_lost = lines.to_controller.is_lost = True
+        await trio.sleep(3 * TIMEOUT)
+        assert ends.at_follower <= ends.at_controller
+        nursery.cancel_scope.cancel()

@@ -254,6 +254,47 @@ async def test_a_full_disk_refuses_a_numbered_write_that_may_be_repeated(disk: S
         assert len(await store.scan("/s", "/t")) == number
 
 
+async def test_a_submitted_write_is_told_once_and_its_effect_is_shown_then(disk: SimulatedFiles) -> None:
+    """M22, C3: without a task that waits. A repeat is told the same; a write whose answer its writer has, nothing."""
+    async with leading(disk) as store:
+        reign = store.reign
+        session = await link_of(reign)
+        told: list[tuple[object, bool]] = []
+
+        def tell(outcome: object) -> None:
+            told.append((outcome, store.peek("/a") is not None))
+
+        adding = writing(Put("/a", b"", expected=0))
+        await reign.submit(adding, WriteId(session, 1, 1), tell)
+        await reign.submit(adding, WriteId(session, 1, 1), tell)
+        assert told == [], "it is not durable"
+        await store.barrier()
+        await reign.propose_once(writing(Put("/b", b"")), WriteId(session, 2, 1))
+        assert told == [(Made(session + 1), True)] * 2
+        await reign.submit(adding, WriteId(session, 1, 1), tell)
+        assert told == [(Made(session + 1), True)] * 3
+        await reign.submit(writing(Put("/a", b"", expected=0)), WriteId(session, 3, 1), tell)
+        await reign.propose_once(writing(Put("/b", b"")), WriteId(session, 4, 4))
+        assert isinstance(told[3][0], Conflict)
+        await reign.submit(adding, WriteId(session, 1, 1), tell)
+        assert len(told) == 4, "its writer has the answer"
+        with pytest.raises(WriterLost):
+            await reign.submit(adding, WriteId(session + 100, 1, 1), tell)
+
+
+async def test_a_submitted_write_of_a_deposed_controller_has_an_unknown_outcome(disk: SimulatedFiles) -> None:
+    """C3, M22: the successor may have made it, so its writer asks there."""
+    async with leading(disk) as store:
+        session = await link_of(store.reign)
+        told: list[object] = []
+        await store.reign.submit(writing(Put("/a", b"")), WriteId(session, 1, 1), told.append)
+        take_over_at(disk.process())
+        await wait_all_tasks_blocked()
+        assert [type(each) for each in told] == [Deposed]
+        with pytest.raises(Deposed):
+            await store.reign.submit(writing(Put("/b", b"")), WriteId(session, 2, 1), told.append)
+
+
 async def test_a_write_that_no_caller_waits_for_is_held_back(disk: SimulatedFiles, autojump_clock: MockClock) -> None:
     """M22: as for a caller in this process."""
     del autojump_clock

@@ -1,12 +1,6 @@
 """The order of keys, ranges, and secondary indexes, on every store."""
 
-from storage.metadata.store import (
-    DeleteRange,
-    IndexEntry,
-    MetadataStore,
-    exactly,
-    starting_with,
-)
+from storage.metadata.store import DeleteRange, IndexEntry, MetadataStore, exactly, starting_with
 from tests.support.metadata import hits, keys
 
 ODD_KEYS = [

@@ -6,13 +6,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata.image_store import LocalSession
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import (
-    IndexEntry,
-    InvalidOperation,
-    MetadataStore,
-    Put,
-    SessionLost,
-)
+from storage.metadata.store import IndexEntry, InvalidOperation, MetadataStore, Put, SessionLost
 from tests.support.metadata import hits, keys
 
 
@@ -51,6 +45,22 @@ async def test_ephemeral_records_go_with_their_session(store: MetadataStore) -> 
         assert lost == []
         await other.close()
     assert lost == [other.id]
+
+
+async def test_a_session_can_be_ended_by_its_number(store: MetadataStore) -> None:
+    """M18: its records are gone on return. Another session and its records stay, and a second end does nothing."""
+    dead = await store.open_session(60)
+    other = await store.open_session(60)
+    await store.put("/e/1", b"", session=dead)
+    await store.put("/e/2", b"", session=other)
+    await store.end_session(dead.id)
+    assert await keys(store) == ["/e/2"]
+    await dead.wait_lost()
+    with pytest.raises(SessionLost):
+        await store.put("/e/1", b"", session=dead)
+    await store.end_session(dead.id)
+    assert await keys(store) == ["/e/2"]
+    assert not other.has_ended
 
 
 async def test_a_record_belongs_to_whom_wrote_it_last(store: MetadataStore) -> None:

@@ -5,15 +5,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata import watches
-from storage.metadata.store import (
-    Change,
-    Delete,
-    DeleteRange,
-    MetadataStore,
-    Put,
-    PutSequential,
-    starting_with,
-)
+from storage.metadata.store import Change, Delete, DeleteRange, MetadataStore, Put, PutSequential, starting_with
 
 
 async def test_a_reader_that_leaves_its_loop_leaves_nothing_to_the_collector(store: MetadataStore) -> None:

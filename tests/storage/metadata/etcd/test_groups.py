@@ -21,17 +21,7 @@ from storage.metadata.etcd.requests import (
     SlotLost,
     TakenKey,
 )
-from storage.metadata.store import (
-    ABSENT,
-    Check,
-    Committed,
-    Conflict,
-    Delete,
-    DeleteRange,
-    Op,
-    Put,
-    PutSequential,
-)
+from storage.metadata.store import ABSENT, Check, Committed, Conflict, Delete, DeleteRange, Op, Put, PutSequential
 from tests.support.etcd import etcd_store
 from tidewire.cli.local_etcd import EtcdProcess
 

@@ -9,15 +9,7 @@ import trio
 from storage.metadata.etcd.generated import etcd_pb2 as pb
 from storage.metadata.etcd.rpc import COMPACT
 from storage.metadata.etcd.store import EtcdStore
-from storage.metadata.store import (
-    ABSENT,
-    Conflict,
-    Delete,
-    Put,
-    PutSequential,
-    RangeWatch,
-    StoreUnavailable,
-)
+from storage.metadata.store import ABSENT, Conflict, Delete, Put, PutSequential, RangeWatch, StoreUnavailable
 from tests.support.etcd import etcd_store, fresh_root, running_etcd
 from tests.support.metadata import keys
 from tests.support.proxy import Proxy, open_proxy

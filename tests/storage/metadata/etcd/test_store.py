@@ -49,6 +49,26 @@ trio.run(main, *sys.argv[1:])
 """
 
 
+async def test_another_process_session_can_be_ended(etcd_server: EtcdProcess) -> None:
+    """M18, C21: at once, by its number. Its owner learns it, and a second end does nothing."""
+    root = fresh_root()
+    async with (
+        etcd_store(etcd_server.endpoint, root=root) as dead,
+        etcd_store(etcd_server.endpoint, root=root) as store,
+    ):
+        session = await dead.open_session(60)
+        await dead.put("/e", b"", session=session)
+        record = (await store.fresh(["/e"])).records["/e"]
+        assert record is not None
+        assert record.session is not None
+        for _ in range(2):
+            await store.end_session(record.session)
+            assert store.peek("/e") is None
+        with pytest.raises(SessionLost):
+            await dead.put("/e", b"", session=session)
+        await session.wait_lost()
+
+
 async def test_as_many_operations_as_etcd_takes(etcd_server: EtcdProcess) -> None:
     """M25: there may be one condition fewer; more operations are refused in advance and change nothing."""
     async with etcd_store(etcd_server.endpoint) as store:

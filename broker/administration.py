@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from broker.administration_contract import (
     BrokerStatistics,
     SegmentSubscription,
+    SegmentUsers,
     SubscriptionStatistics,
     TopicStatistics,
     TransactionStatistics,
 )
 from broker.budgets import Budgets
-from broker.cluster.ownership import OwnedElsewhere
+from broker.cluster.members import Members
+from broker.cluster.ownership import Claims, OwnedElsewhere
 from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFound
 from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.layout import Layout
@@ -79,6 +81,10 @@ class Administration:
         """See `TopicService`."""
         await self._controller.migrate(name, force=force)
 
+    async def begin_migration(self, name: TopicName, *, force: bool) -> None:
+        """See `TopicService`."""
+        await self._controller.begin_migration(name, force=force)
+
     async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:
         """See `TopicService`."""
         await self._controller.subscriptions.add(name, subscription, kind, StartPosition.EARLIEST)
@@ -116,17 +122,29 @@ class Administration:
 
     async def segment_statistics(self, name: TopicName) -> Mapping[str, SegmentSubscription]:
         """See `TopicService`."""
-        layout = await self._layouts.get(name.scalable_topic)
-        found = [segment for segment in layout.segments.values() if segment.descriptor == name.segment]
-        return _counted(await self._topics.get(segment_topic(name.scalable_topic, found[0]) if found else name))
+        return _counted(await self._segment(name))
+
+    async def segment_is_untouched(self, name: TopicName) -> bool:
+        """See `TopicService`."""
+        return (await self._segment(name)).is_untouched
+
+    async def _segment(self, name: TopicName) -> Topic:
+        return await self._topics.get(_log_of(name, await self._layouts.get(name.scalable_topic)))
+
+    async def segment_users(self, name: TopicName) -> SegmentUsers:
+        """See `TopicService`."""
+        topic = self._topics.running(_log_of(name, await self._layouts.get(name.scalable_topic)))
+        if topic is None:
+            raise OwnedElsewhere(f"This broker does not serve {name} at this moment. Ask again.")
+        subscriptions = (name for name, subscription in topic.subscriptions.items() if subscription.consumers)
+        return SegmentUsers(topic.clients.count, frozenset(subscriptions))
 
     async def _on_segment(self, name: TopicName, subscription: str) -> tuple[Topic, Subscription]:
         layout = await self._layouts.get(name.scalable_topic)
-        found = [segment for segment in layout.segments.values() if segment.descriptor == name.segment]
         if subscription not in layout.subscriptions:
             # A refused request loads nothing.
             raise SubscriptionNotFound(f"{name.scalable_topic} has no subscription {subscription}.")
-        topic = await self._topics.get(segment_topic(name.scalable_topic, found[0]) if found else name)
+        topic = await self._topics.get(_log_of(name, layout))
         here = topic.subscriptions.get(subscription)
         if here is None:
             raise SubscriptionNotFound(f"{name} has no subscription {subscription}.")
@@ -189,6 +207,12 @@ class Administration:
             return await self._requests.statistics(elsewhere.owner, name.segment_name(segment.descriptor))
 
 
+def _log_of(name: TopicName, layout: Layout) -> TopicName:
+    """Return the name under which a segment is loaded. That of a migrated topic keeps its `persistent://` name."""
+    found = [segment for segment in layout.segments.values() if segment.descriptor == name.segment]
+    return segment_topic(name.scalable_topic, found[0]) if found else name
+
+
 def _counted(segment: Topic) -> Mapping[str, SegmentSubscription]:
     return {
         name: SegmentSubscription(
@@ -212,7 +236,11 @@ class Monitor:
         loop: LoopMonitor,
         ledgers: LedgerStore,
         budgets: Budgets,
+        members: Members,
+        claims: Claims,
     ) -> None:
+        self._members = members
+        self._claims = claims
         self._topics = topics
         self._ledgers = ledgers
         self._budgets = budgets
@@ -227,6 +255,8 @@ class Monitor:
         topics = list(self._topics)
         subscriptions = [subscription for topic in topics for subscription in topic.subscriptions.values()]
         cas = self._coordinator.statistics()
+        metadata = self._metadata.statistics()
+        epoch = metadata.extra.get("epoch")
         return BrokerStatistics(
             connections=self._traffic.connections,
             topics=len(topics),
@@ -239,7 +269,11 @@ class Monitor:
             bytes_out=self._traffic.bytes_out,
             received_bytes=self._budgets.receiving.held_bytes,
             unread_bytes=self._budgets.sending.held_bytes,
-            metadata_revision=self._metadata.statistics().revision,
+            metadata_revision=metadata.revision,
+            metadata_writes_waiting=metadata.writes_waiting,
+            metadata_epoch=None if epoch is None else int(epoch),
+            members=len(self._members.live),
+            claims=self._claims.counts(),
             loop=self._loop.statistics(),
             transactions=TransactionStatistics(
                 op_writes=self._counters.op_writes,

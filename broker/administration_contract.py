@@ -9,7 +9,7 @@ here streams: an answer is always one value.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.layout import Layout
@@ -36,6 +36,15 @@ class SegmentSubscription(NamedTuple):
     """See `SubscriptionStatistics`."""
     consumers: frozenset[str]
     """The names of the consumers that are connected to this segment now."""
+
+
+class SegmentUsers(NamedTuple):
+    """Who is connected to one segment."""
+
+    clients: int
+    """Producers, consumers and readers."""
+    subscriptions: frozenset[str]
+    """The subscriptions that have consumers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,14 @@ class TopicService(Protocol):
             OldClientsConnected: clients are connected that cannot follow, and `force` was not given.
         """
 
+    async def begin_migration(self, name: TopicName, *, force: bool) -> None:
+        """Write the first layout of a `persistent://` topic that this broker owns, for the topic's controller.
+
+        Raises:
+            OwnedElsewhere: this broker does not own it.
+            TopicNotFound, TopicExists, OldClientsConnected: see `migrate`.
+        """
+
     async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:
         """Create a subscription if the topic lacks it. A new one begins with the earliest message.
 
@@ -140,6 +157,20 @@ class TopicService(Protocol):
 
         Raises:
             TopicNotFound
+        """
+
+    async def segment_is_untouched(self, name: TopicName) -> bool:
+        """Return whether nothing was produced on a segment, and only consumers that take any schema are connected.
+
+        Raises:
+            TopicNotFound
+        """
+
+    async def segment_users(self, name: TopicName) -> SegmentUsers:
+        """Return who is connected to a segment that this broker serves. It loads nothing.
+
+        Raises:
+            OwnedElsewhere: this broker does not serve it.
         """
 
     async def auto_scale(self, name: TopicName) -> AutoScaleOverride | None:
@@ -201,6 +232,13 @@ class BrokerStatistics:
     unread_bytes: int = 0
     """Bytes in memory that clients have not read yet."""
     metadata_revision: int = 0
+    metadata_writes_waiting: int = 0
+    metadata_epoch: int | None = None
+    """None with a store that has no epochs."""
+    members: int = 1
+    """Brokers that run, this one included."""
+    claims: Mapping[str, int] = field(default_factory=dict)
+    """How much it owns, by kind (`broker.cluster.overview.KINDS`)."""
     transactions: TransactionStatistics = TransactionStatistics()
     loop: LoopStatistics = field(default_factory=LoopStatistics)
 
@@ -217,8 +255,16 @@ class ClusterService(Protocol):
 
     `forwarded` says that another broker has passed it on already. Then it goes no further.
 
-    Every method may raise `PeerSilent` and `PeerRefused`, with the words of the broker that was asked.
+    Every method that changes something may raise `PeerSilent` and `PeerRefused`, with the words of the broker that was
+    asked.
     """
+
+    @property
+    def broker_id(self) -> str:
+        """The id of this broker."""
+
+    async def ask_others(self, target: str, *, seconds_max: float) -> Mapping[str, PeerAnswer | None]:
+        """Send `GET target` to all other brokers at once. Return their answers by id; None for silence."""
 
     async def move(self, name: TopicName, to: str, *, forwarded: bool = False) -> None:
         """Hand a topic over to the broker `to`. For a `topic://` name, hand over all its segments.
@@ -242,11 +288,30 @@ class ClusterService(Protocol):
     async def undrain(self, broker: str, *, forwarded: bool = False) -> None:
         """Let a broker take topics again."""
 
+    async def examine(self) -> dict[str, Any]:
+        """Look for what is wrong with the cluster. Return `broker.doctor.report.Report` as JSON.
+
+        It takes some seconds if something seems to be wrong, and longer if the metadata store does not answer.
+        """
+
+    def tell(self) -> dict[str, Any]:
+        """Return what this broker says of itself to the doctor of another one, as JSON."""
+
+    def taker(self, name: str) -> str | None:
+        """Return the id of the other broker that should own `name`, which nobody owns; None if none takes topics."""
+
     async def pass_on(self, owner: str, method: str, target: str, body: bytes) -> PeerAnswer:
         """Send a client's request to the broker `owner`, which has to act. Return its answer, a refusal too.
 
         Raises:
             PeerSilent: it did not answer. It may have done what it was asked.
+        """
+
+    def take_reports(self, content: Mapping[str, object]) -> None:
+        """Take what another broker reports about consumers of segments (`broker.consumer_reports`).
+
+        Raises:
+            InvalidReports: it cannot be understood, and nothing was done.
         """
 
 

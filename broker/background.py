@@ -5,7 +5,8 @@ written, or another process fenced a writer. Any other failure ends at most the 
 background work in which it happened (E11).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final, NoReturn
 
 import structlog
@@ -64,3 +65,17 @@ def first_of(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+@asynccontextmanager
+async def one_error_nursery() -> AsyncIterator[trio.Nursery]:
+    """A nursery whose failure comes out as one of the errors, not as a group of them."""
+    try:
+        async with trio.open_nursery() as nursery:
+            yield nursery
+    except* Exception as failed:
+        error = first_of(failed)
+    else:
+        return
+    # A nursery would wrap it in a group, so it is raised outside.
+    raise error

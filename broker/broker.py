@@ -20,7 +20,7 @@ from broker.budgets import Budgets
 from broker.cluster.assignments import Assignments
 from broker.cluster.duties import Duties
 from broker.cluster.elections import Elections
-from broker.cluster.locator import Locator, TakesNoClients, not_known
+from broker.cluster.locator import HasEnded, Locator, not_known
 from broker.cluster.members import Members
 from broker.cluster.ownership import Claims
 from broker.cluster.placement import Member
@@ -30,6 +30,8 @@ from broker.cluster.shards import Shards
 from broker.cluster.turns import Turns
 from broker.cluster_administration import ClusterAdministration
 from broker.config import BrokerSettings
+from broker.consumer_reports import ConsumerReports
+from broker.doctor.examination import Examination
 from broker.entry_codecs import EntryCodecs
 from broker.handover import HandOver
 from broker.layouts.autoscale_policy import AutoScalePolicy
@@ -37,6 +39,7 @@ from broker.layouts.store import Layouts
 from broker.leftovers import Leftovers
 from broker.loop_monitor import LoopMonitor
 from broker.names import Domain, TopicName
+from broker.own_load import OwnLoad
 from broker.peers import Peers
 from broker.retention import Retention
 from broker.retention_policies import RetentionPolicies
@@ -45,7 +48,7 @@ from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout_followers import LayoutFollowers
-from broker.scalable.load_reports import LoadReporter
+from broker.scalable.load_reports import SAMPLE_SECONDS, LoadReporter
 from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.pruning import Pruner
 from broker.scalable.segment_owner import SegmentOwner
@@ -58,6 +61,7 @@ from broker.topics import Topics
 from broker.traffic import Traffic
 from broker.transaction_buffers import ANY_NAMESPACE, TransactionBuffers
 from storage.clock import WallClock
+from storage.files import Files
 from storage.journal_records import JournalRecords
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
@@ -81,6 +85,8 @@ class Foundation:
     http_url: str | None = None
     """Where other brokers reach this one's HTTP, if it serves any."""
     metadata: MetadataStore
+    files: Files
+    """The disk with the data folder, for the doctor. All others use the stores."""
     ledgers: LedgerStore
     """The ledger store; its writer is already running."""
     now_ms: WallClock
@@ -90,7 +96,7 @@ class Foundation:
     traffic: Traffic = field(default_factory=Traffic)
     loop: LoopMonitor = field(default_factory=LoopMonitor)
     """The event loop's measurements for `/metrics`."""
-    takes_no_clients: TakesNoClients = not_known
+    has_ended: HasEnded = not_known
     """Whether another broker is known to serve no clients, although it may be registered."""
 
 
@@ -109,7 +115,7 @@ class Broker:
         self.duties = Duties(self.members, self.shards, me=settings.broker_id)
         self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms, self.duties)
         self.assignments = Assignments(metadata, session, broker_id=settings.broker_id)
-        self.locator = Locator(metadata, self.members, self.assignments, base.takes_no_clients, me=settings.broker_id)
+        self.locator = Locator(metadata, self.members, self.assignments, base.has_ended, me=settings.broker_id)
         self.segment_owners = SegmentOwners(metadata, nursery, me=settings.broker_id)
         self.layouts = Layouts(metadata)
         self.turns = Turns(self.elections, self.members, me=settings.broker_id)
@@ -146,6 +152,7 @@ class Broker:
             nursery=nursery,
             grace_seconds=settings.consumer_session_grace_seconds,
         )
+        self.consumer_reports = ConsumerReports(self.groups, self.elections, peers, nursery, me=settings.broker_id)
         self.controller = Controller(
             self.layouts,
             self.topics,
@@ -172,8 +179,17 @@ class Broker:
         )
         self.leftovers = Leftovers(self.topics, self.locator, self.assignments, me=settings.broker_id)
         self.header_sweep = self.transactions.header_sweep(self.leftovers.redrive)
+        own_load = OwnLoad(
+            metadata,
+            session,
+            base.traffic,
+            base.loop,
+            lambda: len(self.topics.owned),
+            me=settings.broker_id,
+            sample_seconds=SAMPLE_SECONDS,
+        )
         self.load_reporter = LoadReporter(
-            self.topics, self.services.activity, metadata=metadata, session=session, now_ms=base.now_ms
+            self.topics, self.services.activity, own_load, metadata=metadata, session=session, now_ms=base.now_ms
         )
         self.auto_scaler = AutoScaler(self.controller, self.layouts, self.groups, metadata=metadata, now_ms=base.now_ms)
         self.dead_brokers = DeadBrokers(
@@ -191,15 +207,6 @@ class Broker:
             requests,
             initial_segments=settings.default_initial_segments,
         )
-        self.cluster_administration = ClusterAdministration(
-            self.handover,
-            self.layouts,
-            self.members,
-            self.assignments,
-            peers,
-            metadata,
-            me=settings.broker_id,
-        )
         self.monitor = Monitor(
             self.topics,
             coordinator=self.transactions.coordinator,
@@ -209,6 +216,30 @@ class Broker:
             loop=base.loop,
             ledgers=base.ledgers,
             budgets=base.budgets,
+            members=self.members,
+            claims=self.claims,
+        )
+        examination = Examination(
+            metadata,
+            base.files,
+            settings.data_dir,
+            self.members,
+            peers,
+            self.monitor,
+            base.now_ms,
+            me=settings.broker_id,
+            coordinators=settings.transaction_coordinators,
+        )
+        self.cluster_administration = ClusterAdministration(
+            self.handover,
+            self.layouts,
+            self.members,
+            self.assignments,
+            peers,
+            examination,
+            self.consumer_reports,
+            metadata,
+            me=settings.broker_id,
         )
 
     async def start(self) -> None:

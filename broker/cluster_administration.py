@@ -3,12 +3,16 @@
 The broker that has to act may be another one. Then the request goes there, once (`peers`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from broker.administration_contract import PeerAnswer
 from broker.cluster.assignments import Assignments, Why
 from broker.cluster.members import Members
 from broker.cluster.ownership import ClaimUnreadable, OwnedElsewhere, claim_key, owner_in
+from broker.cluster.placement import choose
+from broker.consumer_reports import ConsumerReports
+from broker.doctor.examination import Examination
 from broker.handover import HandOver, member_that_takes
 from broker.layouts.legacy import segment_topic
 from broker.layouts.store import Layouts
@@ -30,6 +34,8 @@ class ClusterAdministration:
         members: Members,
         assignments: Assignments,
         peers: Peers,
+        examination: Examination,
+        reports: ConsumerReports,
         metadata: MetadataStore,
         *,
         me: str,
@@ -41,8 +47,19 @@ class ClusterAdministration:
         self._members = members
         self._assignments = assignments
         self._peers = peers
+        self._examination = examination
+        self._reports = reports
         self._metadata = metadata
         self._me = me
+
+    @property
+    def broker_id(self) -> str:
+        """See `ClusterService`."""
+        return self._me
+
+    async def ask_others(self, target: str, *, seconds_max: float) -> Mapping[str, PeerAnswer | None]:
+        """See `ClusterService`."""
+        return await self._peers.ask_all(target, seconds_max=seconds_max)
 
     async def move(self, name: TopicName, to: str, *, forwarded: bool = False) -> None:
         """See `ClusterService`."""
@@ -54,6 +71,7 @@ class ClusterAdministration:
                 await self._existence.require_made(part)
                 await self._assign_unowned(part, to)
             elif owner == self._me:
+                await self._handover.take_up(part)
                 await self._handover.move(part, to)
             else:
                 await self._forward(owner, "POST", "/move", {"topic": str(part), "to": to}, forwarded=forwarded)
@@ -63,6 +81,7 @@ class ClusterAdministration:
         for part in await self._parts(name):
             owner = await self._owner(part)
             if owner == self._me:
+                await self._handover.take_up(part)
                 await self._handover.unload(part)
             elif owner is not None:
                 await self._forward(owner, "POST", "/unload", {"topic": str(part)}, forwarded=forwarded)
@@ -81,9 +100,26 @@ class ClusterAdministration:
         else:
             await self._forward(broker, "DELETE", f"/brokers/{broker}/drain", None, forwarded=forwarded)
 
+    async def examine(self) -> dict[str, Any]:
+        """See `ClusterService`."""
+        return await self._examination.examine()
+
+    def tell(self) -> dict[str, Any]:
+        """See `ClusterService`."""
+        return self._examination.tell()
+
+    def taker(self, name: str) -> str | None:
+        """See `ClusterService`."""
+        others = {broker: member for broker, member in self._members.live.items() if broker != self._me}
+        return choose(TopicName.parse(name), others, self._members.loads)
+
     async def pass_on(self, owner: str, method: str, target: str, body: bytes) -> PeerAnswer:
         """See `ClusterService`."""
         return await self._peers.ask(owner, method, target, body)
+
+    def take_reports(self, content: Mapping[str, object]) -> None:
+        """See `ClusterService`."""
+        self._reports.take(content)
 
     async def _parts(self, name: TopicName) -> Sequence[TopicName]:
         """Return the names that have an owner: a scalable topic's segments, or the topic itself."""

@@ -27,13 +27,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from broker.addresses import Address
 from broker.errors import StartError
@@ -124,6 +118,9 @@ class BrokerSettings(BaseSettings):
     Other names are refused, because a web page could make its own name resolve to the broker's address."""
     advertised_pulsar: AddressSetting | None = None
     """The address that clients are told to connect to, if it is not the listener's (see `advertised_address`)."""
+    internal: AddressSetting | None = None
+    """Where the other brokers on this data folder reach this one. Without it, one broker has the folder to itself. Only
+    for `embedded` metadata."""
     allow_unauthenticated: bool = False
     """Accept that every client that reaches a listener may do everything. Listeners off loopback need it."""
 
@@ -194,12 +191,10 @@ class BrokerSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _several_processes_share_a_store(self) -> "BrokerSettings":
-        if self.processes > 1 and self.metadata == EMBEDDED:
+    def _brokers_meet_at_an_internal_address_or_in_etcd(self) -> "BrokerSettings":
+        if self.internal is not None and self.metadata != EMBEDDED:
             raise PydanticCustomError(
-                "processes",
-                "Several processes need their metadata in etcd for now. Give --metadata etcd://HOST:PORT, or "
-                "--processes 1.",
+                "internal", "With metadata in etcd, brokers need no address for each other. Leave --internal out."
             )
         return self
 
@@ -212,10 +207,18 @@ class BrokerSettings(BaseSettings):
                 "reach.",
                 {"address": str(self.advertised_pulsar)},
             )
-        if self.metadata != EMBEDDED and self.pulsar.is_wildcard and self.advertised_pulsar is None:
+        if self.internal is not None and self.internal.is_wildcard:
+            raise PydanticCustomError(
+                "internal",
+                "Nobody can connect to --internal {address}. Give an address of this machine that the other brokers "
+                "reach.",
+                {"address": str(self.internal)},
+            )
+        is_alone = self.metadata == EMBEDDED and self.internal is None
+        if not is_alone and self.pulsar.is_wildcard and self.advertised_pulsar is None:
             raise PydanticCustomError(
                 "advertised",
-                "With metadata in etcd, other brokers send clients to this one, and nobody can connect to {address}. "
+                "In a cluster, other brokers send clients to this one, and nobody can connect to {address}. "
                 "Give --advertised-pulsar HOST:PORT, an address of this machine that clients reach.",
                 {"address": str(self.pulsar)},
             )
@@ -225,8 +228,8 @@ class BrokerSettings(BaseSettings):
     def _listeners_off_loopback_are_wanted(self) -> "BrokerSettings":
         if self.allow_unauthenticated:
             return self
-        for name, address in (("pulsar", self.pulsar), ("http", self.http)):
-            if not address.is_loopback:
+        for name, address in (("pulsar", self.pulsar), ("http", self.http), ("internal", self.internal)):
+            if address is not None and not address.is_loopback:
                 raise PydanticCustomError(
                     "unauthenticated",
                     "Other machines can reach {flag} {address}, and the broker does not authenticate clients. Listen "

@@ -152,6 +152,10 @@ class DurableSubscriptions:
             # Only this cursor's last acknowledgements are lost. Their messages are redelivered.
             log.warning("a cursor was not written", topic=self._ledger.name, reason=str(error))
 
+    def release(self) -> None:
+        """The topic has ended, so no subscription is opened any more. The topic is then freed at once."""
+        del self._source
+
     async def acknowledge(
         self,
         subscription: Subscription,

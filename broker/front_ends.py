@@ -55,11 +55,14 @@ class FrontEnds:
         pulsar: trio.SocketListener,
         http: trio.SocketListener,
         shared: tuple[trio.SocketListener, trio.SocketListener] | None,
+        internal: trio.SocketListener | None,
     ) -> None:
         self._settings = settings
         self._pulsar = pulsar
         self._http = http
         self._shared = shared
+        self.internal = internal
+        """Where other brokers on this data folder connect; None if it is alone."""
         self._bound = Address(*pulsar.socket.getsockname()[:2])
 
     @property
@@ -119,7 +122,11 @@ async def open_front_ends(settings: BrokerSettings, shared: Shared | None = None
             too = adopt_listener(shared.pulsar), adopt_listener(shared.http)
             for listener in too:
                 stack.push_async_callback(listener.aclose)
-        yield FrontEnds(settings, pulsar, http, too)
+        internal = None
+        if settings.internal is not None:
+            internal = await open_listener(settings.internal)
+            stack.push_async_callback(internal.aclose)
+        yield FrontEnds(settings, pulsar, http, too, internal)
 
 
 async def _refuse_http(scope: Scope, receive: Receive, send: Send) -> None:

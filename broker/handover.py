@@ -98,6 +98,17 @@ class HandOver:
             return
         await self._hand_over(name, target, Why.MOVE)
 
+    async def take_up(self, name: TopicName) -> None:
+        """Load a topic that this broker has a claim on, if it is not loaded.
+
+        An earlier run of this broker that was killed leaves its claims until its session ends. Loading takes them over.
+
+        Raises:
+            TopicNotFound, OwnedElsewhere, TopicClosed, TopicDamaged: see `Topics.get`.
+        """
+        if await self._topics.loaded(name) is None:
+            await self._topics.get(name, creates=False)
+
     async def unload(self, name: TopicName) -> None:
         """Release a topic that this broker owns. The next lookup decides where it is loaded again.
 
@@ -145,7 +156,7 @@ class HandOver:
         async with limiter:
             me = self._claims.broker_id
             others = {broker: member for broker, member in self._members.live.items() if broker != me}
-            to = choose(str(name), others)
+            to = choose(name, others, self._members.loads)
             try:
                 if to is None:
                     await self._topics.unload(name)

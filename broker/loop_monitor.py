@@ -99,6 +99,11 @@ class LoopMonitor(trio.abc.Instrument):
         finally:
             trio.lowlevel.remove_instrument(self)
 
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU time of all steps so far."""
+        return self._cpu_total
+
     def statistics(self) -> LoopStatistics:
         """Return what was counted so far."""
         worst = sorted(self._worst.values(), reverse=True)

@@ -21,7 +21,7 @@ from broker.config import BrokerSettings
 from broker.descriptors import connections_possible
 from broker.front_ends import ENTRY_CODECS, Ready, Shared, open_front_ends
 from broker.loop_monitor import LoopMonitor
-from broker.metadata_place import open_metadata
+from broker.metadata_place import internal_address, open_metadata
 from broker.metadata_sessions import serve_sessions
 from broker.registration import register_broker, require_local_folders
 from storage.clock import SteadyClock
@@ -70,13 +70,14 @@ async def serve(
         front_ends = await stack.enter_async_context(open_front_ends(settings, shared))
         files = DiskFiles()
         await files.run(require_local_folders, settings)
-        metadata = await stack.enter_async_context(open_metadata(settings, files))
+        metadata = await stack.enter_async_context(open_metadata(settings, files, front_ends.internal))
         registration = await register_broker(
             settings,
             files,
             metadata,
             service_url=front_ends.service_url,
             http_url=front_ends.http_url,
+            internal_url=None if front_ends.internal is None else internal_address(settings, front_ends.internal),
             release=version,
             timeout_seconds=settings.session_timeout_seconds,
         )
@@ -99,12 +100,13 @@ async def serve(
             service_url=front_ends.service_url,
             http_url=front_ends.http_url,
             metadata=metadata,
+            files=files,
             ledgers=ledgers,
             now_ms=SteadyClock(),
             budgets=Budgets.of(int(settings.client_memory_bytes_max), connections_max),
             codecs=ENTRY_CODECS,
             loop=loop or LoopMonitor(),
-            takes_no_clients=absences.takes_no_clients,
+            has_ended=absences.has_ended,
         )
         is_ready = trio.Event()
 

@@ -5,13 +5,18 @@ Only a broker that uses etcd imports the etcd store, and with it gRPC. Other bro
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import SystemRandom
 from typing import Final
 
+import trio
+
+from broker.addresses import Address
 from broker.config import BrokerSettings
 from broker.errors import StartError
 from broker.metadata_setting import EMBEDDED, etcd_servers
 from storage.files import Files
 from storage.identity import read_identity, require_embedded_metadata
+from storage.metadata.cluster.shared_store import SharedStore
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.store import MetadataStore
 
@@ -23,8 +28,12 @@ class MetadataPlaceError(StartError):
 
 
 @asynccontextmanager
-async def open_metadata(settings: BrokerSettings, files: Files) -> AsyncIterator[MetadataStore]:
+async def open_metadata(
+    settings: BrokerSettings, files: Files, internal: trio.SocketListener | None = None
+) -> AsyncIterator[MetadataStore]:
     """Open the metadata store that the settings name, for as long as the context.
+
+    `internal` is the listener for the other brokers on this data folder; None if the folder is for this one alone.
 
     Raises:
         MetadataPlaceError: the store cannot be used with these settings.
@@ -34,6 +43,19 @@ async def open_metadata(settings: BrokerSettings, files: Files) -> AsyncIterator
     """
     if settings.metadata == EMBEDDED:
         await files.run(_check_embedded, settings, files)
+        if internal is not None:
+            async with SharedStore.open_shared(
+                files,
+                settings.data_dir,
+                [internal],
+                broker=settings.broker_id,
+                address=internal_address(settings, internal),
+                connect=_connect,
+                timeout=settings.session_timeout_seconds,
+                random=SystemRandom(),
+            ) as shared:
+                yield shared
+            return
         async with EmbeddedStore.open(files, settings.data_dir, broker=settings.broker_id) as embedded:
             yield embedded
         return
@@ -63,6 +85,17 @@ def place_of(settings: BrokerSettings) -> str:
     if settings.metadata == EMBEDDED:
         return str(settings.data_dir.absolute() / EMBEDDED_FOLDER)
     return f"{settings.metadata}{root_of(settings.cluster)}"
+
+
+def internal_address(settings: BrokerSettings, internal: trio.SocketListener) -> str:
+    """Return where other brokers reach the internal listener. It has the host of the settings, and the real port."""
+    assert settings.internal is not None, "it listens there"
+    return str(settings.internal._replace(port=internal.socket.getsockname()[1]))
+
+
+async def _connect(address: str) -> trio.abc.Stream:
+    host, port = Address.parse(address)
+    return await trio.open_tcp_stream(host, port)
 
 
 def _check_embedded(settings: BrokerSettings, files: Files) -> None:

@@ -3,9 +3,10 @@
 Claims, elections and all other records of ownership belong to a session. When etcd is unreachable for longer than the
 session's timeout, other brokers may own the topics. So the broker stops serving when its session ends. It closes all
 connections, so that clients reconnect. It cancels every task that depends on the session, as a crash would. It closes
-its ledgers at once, which needs no metadata store. So the topics' new owners need not fence its journal. Under the
-next session it starts like a new process, with new elections and claims. Listeners, journal and ledger store stay open:
-they do not depend on a session, and the end of a session does not fence a journal.
+its ledgers at once, which needs no metadata store, and does not wait for tasks whose writes are under way. So the
+topics' new owners need not fence its journal. Under the next session it starts like a new process, with new elections
+and claims. Listeners, journal and ledger store stay open: they do not depend on a session, and the end of a session
+does not fence a journal.
 
 | what ends the serving under a session                    | what follows                                       |
 |----------------------------------------------------------|----------------------------------------------------|
@@ -49,8 +50,8 @@ async def serve_sessions(
         metadata: the store that opens the sessions.
         first: the first session.
         serve: serves under one session.
-        leave: gives up what a session's end leaves to others; called at each end that is not a stop, before anything
-            asks the metadata store.
+        leave: gives up what a session's end leaves to others. It is called as soon as a session is lost, and once more
+            when all work under the session has ended. It needs no metadata store.
         turn_away: refuses clients while there is no session; it is cancelled when there is one.
         stop: set when the broker is to stop.
         timeout_seconds: the timeout of the sessions.
@@ -60,7 +61,7 @@ async def serve_sessions(
     """
     session: Session | None = first
     while session is not None:
-        ended = await _run(serve, session)
+        ended = await _run(serve, session, leave, stop)
         if ended is None or stop.is_set():
             return
         await leave()
@@ -70,22 +71,35 @@ async def serve_sessions(
             log.info("the broker serves again under a new metadata session", session=session.id)
 
 
-async def _run(serve: ServeSession, session: Session) -> Exception | None:
+async def _run(
+    serve: ServeSession, session: Session, leave: Callable[[], Awaitable[None]], stop: trio.Event
+) -> Exception | None:
     """Serve under a session. Return the reason if that ended early, else None."""
     ended: list[Exception] = []
+    serving = trio.CancelScope()
+
+    async def end_at_loss() -> None:
+        await session.wait_lost()
+        serving.cancel()
+        # Whoever was about to go on has met the cancellation two steps later. Writes that wait for the store's answer
+        # may take longer, and nothing waits for them here.
+        for _ in range(2):
+            await trio.lowlevel.checkpoint()
+        if not stop.is_set():
+            await leave()
+
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_require, session)
-            await serve(session)
-            nursery.cancel_scope.cancel()
+            nursery.start_soon(end_at_loss)
+            with serving:
+                await serve(session)
+            if serving.cancel_called:
+                ended = [SessionLost(f"session {session.id} has ended")]
+            else:
+                nursery.cancel_scope.cancel()
     except* (SessionLost, StoreUnavailable) as lost:
         ended = _errors(lost)
     return ended[0] if ended else None
-
-
-async def _require(session: Session) -> None:
-    await session.wait_lost()
-    raise SessionLost(f"session {session.id} has ended")
 
 
 async def _next_session(

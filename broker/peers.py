@@ -4,6 +4,7 @@ Each request has its own connection. It says that another broker sends it (FORWA
 itself or refuses: no request goes in a circle.
 """
 
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -28,6 +29,8 @@ _REFUSED: Final = 400
 
 class PeerSilent(BrokerError):
     """Another broker did not answer. It may have done what it was asked."""
+
+    retriable = True
 
 
 class PeerRefused(BrokerError):
@@ -59,6 +62,20 @@ class Peers:
         if answer.status_code >= _REFUSED:
             raise PeerRefused(_reason(broker, answer), answer.status_code)
         return orjson.loads(answer.body) if answer.body else None
+
+    async def ask_all(self, target: str, *, seconds_max: float) -> dict[str, PeerAnswer | None]:
+        """Send `GET target` to all other brokers at once. Return their answers by id; None for silence."""
+        answers: dict[str, PeerAnswer | None] = {broker: None for broker in self._members.live if broker != self._me}
+
+        async def ask(broker: str) -> None:
+            with suppress(PeerSilent):
+                answers[broker] = await self.ask(broker, "GET", target, b"")
+
+        with trio.move_on_after(seconds_max):
+            async with trio.open_nursery() as nursery:
+                for broker in tuple(answers):
+                    nursery.start_soon(ask, broker)
+        return answers
 
     async def ask(self, broker: str, method: str, target: str, body: bytes) -> PeerAnswer:
         """Ask the broker with this id, with `body` as it is. Return what it answered, a refusal too.

@@ -52,6 +52,7 @@ async def register_broker(
     *,
     service_url: str,
     http_url: str,
+    internal_url: str | None,
     release: str,
     timeout_seconds: float,
 ) -> BrokerRegistration:
@@ -63,6 +64,7 @@ async def register_broker(
         metadata: the store of the registrations.
         service_url: where other brokers send clients of Pulsar's protocol.
         http_url: where it serves HTTP.
+        internal_url: where the other brokers on its data folder reach its metadata store; None if it is alone.
         release: the version of Tidewire that it runs.
         timeout_seconds: the timeout of the broker's metadata sessions.
 
@@ -91,6 +93,7 @@ async def register_broker(
             lock_name=home.lock_name,
             service_url=service_url,
             http_url=http_url,
+            internal_url=internal_url,
             release=release,
         )
         await membership.register(session, timeout_seconds=timeout_seconds)

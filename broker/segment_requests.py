@@ -1,9 +1,12 @@
-"""Requests about single segments, to the brokers that own them. The paths are those of `broker.http.segments`."""
+"""Requests about single segments, to the brokers that own them. The paths are those of `broker.http.segments`.
+
+A regular topic that is being migrated becomes a segment, so the request for that is here too.
+"""
 
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
-from broker.administration_contract import SegmentSubscription
+from broker.administration_contract import SegmentSubscription, SegmentUsers
 from broker.names import TopicName
 from broker.peers import Peers
 
@@ -23,11 +26,26 @@ class SegmentRequests:
             for name, counted in answer["subscriptions"].items()
         }
 
+    async def is_untouched(self, owner: str, segment: TopicName) -> bool:
+        """Return `Topic.is_untouched` of the segment."""
+        return bool(await self._peers.request(owner, "GET", _path(segment) + "/untouched"))
+
+    async def users(self, owner: str, segment: TopicName) -> SegmentUsers:
+        """Return who is connected to the segment. A broker that does not serve it any more refuses."""
+        answer = await self._peers.request(owner, "GET", _path(segment) + "/users")
+        return SegmentUsers(int(answer["clients"]), frozenset(map(str, answer["subscriptions"])))
+
     async def move(self, owner: str, segment: TopicName, subscription: str, timestamp_ms: int | None) -> None:
         """Move a subscription on the segment: see `TopicService.seek`, or without a time `TopicService.skip_all`."""
         path = f"{_path(segment)}/subscription/{quote(subscription, safe='')}"
         move = "/skip-all" if timestamp_ms is None else "/seek?" + urlencode({"timestamp": timestamp_ms})
         await self._peers.request(owner, "POST", path + move)
+
+    async def begin_migration(self, owner: str, topic: TopicName, *, force: bool) -> None:
+        """Write the first layout of the scalable topic `topic`: see `TopicService.begin_migration`."""
+        parts = (topic.tenant, topic.namespace, topic.local, "begin-migration")
+        path = "/admin/v2/scalable/" + "/".join(quote(part, safe="") for part in parts)
+        await self._peers.request(owner, "POST", f"{path}?force={str(force).lower()}")
 
 
 def _path(segment: TopicName) -> str:

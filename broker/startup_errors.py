@@ -28,9 +28,14 @@ def operator_message(error: BaseException, settings: BrokerSettings) -> str | No
                 "Stop that broker, or choose another --data-dir."
             )
         case AlreadyLocked():
+            joining = (
+                " To run several brokers on it, start each with --internal HOST:PORT."
+                if settings.metadata == EMBEDDED and settings.internal is None
+                else ""
+            )
             return (
                 f"Another process already uses the data folder {settings.data_dir}. "
-                "Stop that process, or choose another --data-dir."
+                f"Stop that process, or choose another --data-dir.{joining}"
             )
         case StoreUnavailable() if settings.metadata != EMBEDDED:
             return f"The metadata store is not available: {error}. Check etcd and --metadata, then restart the broker."

@@ -125,6 +125,7 @@ class Topic(TopicSource):
                     self._nursery = None
         finally:
             self.clients.send_away()
+            self._durable.release()
             self._end()
 
     async def close(self, assigned_url: str | None = None) -> None:

@@ -61,6 +61,11 @@ class TopicClients:
         return len(self._consumers)
 
     @property
+    def count(self) -> int:
+        """The number of connected producers, consumers and readers."""
+        return len(self._producers) + len(self._consumers)
+
+    @property
     def is_in_use(self) -> bool:
         """Whether any client is connected."""
         return bool(self._producers or self._consumers)

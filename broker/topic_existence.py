@@ -63,9 +63,7 @@ class TopicExistence:
         if name.domain is Domain.PERSISTENT:
             return
         layout = await self._layouts.stored(name.scalable_topic)
-        intent = layout.intent
-        children = () if intent is None or intent.sealing else intent.children
-        remains = [one.descriptor for one in layout.pruned.values()] + [child.descriptor for child in children]
+        remains = [one.descriptor for one in layout.pruned.values()] + [child.descriptor for child in layout.unborn]
         if name.segment not in remains and not (layout.is_deleting and _has(layout, name)):
             raise TopicNotFound(f"The layout of {name.scalable_topic} has nothing to remove of {name}.")
 

@@ -27,13 +27,7 @@ from storage.metadata.store import (
 from txn.aborted_transactions import aborted_records
 from txn.errors import OwnershipLost
 from txn.op_removal import remove_ops
-from txn.ops import (
-    ACKS_BY_SUBSCRIPTION,
-    WRITES_BY_SEGMENT,
-    acks_of_segment,
-    acks_of_subscription,
-    writes_of_segment,
-)
+from txn.ops import ACKS_BY_SUBSCRIPTION, WRITES_BY_SEGMENT, acks_of_segment, acks_of_subscription, writes_of_segment
 
 
 async def remove_topic(name: TopicName, services: TopicServices, claim: Check) -> None:

@@ -269,7 +269,11 @@ class DueRecords:
         return self._duty.is_mine(self._kind.duty_of(key))
 
     def _index_key(self, record: Record) -> str | None:
-        return next((entry.key for entry in record.indexes if entry.name == self._kind.index), None)
+        # A loop, because this runs for every change of a header, and a generator costs twice as much.
+        for entry in record.indexes:
+            if entry.name == self._kind.index:
+                return entry.key
+        return None
 
     def _duty_changed(self) -> None:
         self._is_complete = False

@@ -18,14 +18,7 @@ import trio
 
 from storage.clock import WallClock
 from storage.entry import TxnId
-from storage.metadata.store import (
-    ABSENT,
-    Check,
-    Conflict,
-    MetadataStore,
-    Op,
-    Record,
-)
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Op, Record
 from storage.unknown_fields import NOTHING_UNKNOWN
 from txn.counters import OpCounters
 from txn.errors import InvalidTxnStatus, TooManyWinners, TransactionNotFound

@@ -221,6 +221,7 @@ class MetadataTransactionBuffer:
         for write in self._writes.values():
             self._headers.leave(write.txn, self)
         self._outstanding.leave()
+        self._ledger.confirmed.release(self.readable)
 
     async def discard(self) -> None:
         """See `TransactionBuffer`."""

@@ -37,13 +37,7 @@ from storage.metadata.store import (
 from storage.position import Position
 from storage.ranges import EntryAck
 from txn.counters import OpCounters, OutstandingOps
-from txn.errors import (
-    AcknowledgementTooLarge,
-    OutcomeUnknown,
-    OwnershipLost,
-    PendingAcksDiscarded,
-    PendingAcksFull,
-)
+from txn.errors import AcknowledgementTooLarge, OutcomeUnknown, OwnershipLost, PendingAcksDiscarded, PendingAcksFull
 from txn.header_watch import HeaderWatch
 from txn.open_header import OP_PUT_SECONDS_MAX, fresh_headers, put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription

@@ -5,7 +5,8 @@ because a transaction that ended before the publish arrived accepts nothing more
 arrival and passes before the append. One barrier serves every publish that arrived before it began. So a producer that
 appends its sends one after another waits for one barrier, not for one each.
 
-The broker that decides for the store waits too. Another one may have taken over, and the barrier says so (C4).
+The broker that decides for the store asks too. Another one may have taken over, and the barrier says so (C4). It gives
+its answer without a pause. So publishes that go on in one step share one look at the fence.
 """
 
 from storage.metadata.store import MetadataStore

@@ -1,4 +1,4 @@
-"""Whether another broker is gone, so that its journal may be recovered (C12), or at least takes no clients.
+"""Whether another broker is gone, so that its journal may be recovered (C12), or at least its claims are free.
 
 A registration that is missing shows only that the session has ended. The broker may live, and return: the metadata
 store was away for longer than the sessions, or the broker was cut off from it. Such a broker closes all its ledgers as
@@ -12,13 +12,15 @@ soon as its session ends, and then nobody has to fence its journal. So the other
 The grace begins again under a new session of this process, because until then it was cut off itself. It also begins
 again if nobody asked for a while, because the broker may have been back in between.
 
-After a kill, the registration stays until the session ends. Until then a free lock proves that the broker serves no
-clients. That is enough to send them elsewhere (`takes_no_clients`), but it does not end the broker's claims.
+After a kill, the registration and the claims stay until the session ends. Nobody has to wait for that: a free lock
+proves that the process has ended, so the session may be ended (`has_ended`). The id of the session is that of the
+registration whose lock was tried. So a broker that has started again meanwhile keeps its new session and its claims.
 """
 
 from typing import Final, NamedTuple
 
 import orjson
+import structlog
 import trio
 
 from broker.cluster.membership import BROKERS, Membership
@@ -33,6 +35,21 @@ from storage.writer import Writer
 
 UNASKED_SECONDS_MAX: Final = 2 * RETRY_SECONDS
 """Longer than the grace by this much: questions further apart are about different absences."""
+
+
+PROBE_SECONDS: Final = 0.1
+"""How long a lock that was held counts as held. Thousands of clients that look topics up at once try it once."""
+
+log = structlog.get_logger(__name__)
+
+
+class _Alive(NamedTuple):
+    """A broker whose lock was held."""
+
+    version: int
+    """Of its registration."""
+    until: float
+    """When the lock is tried again, on Trio's clock."""
 
 
 class _Missing(NamedTuple):
@@ -56,8 +73,8 @@ class Absences:
         self._session: Session | None = None
         self._missing: dict[str, _Missing] = {}
         """The brokers that were seen missing under this session."""
-        self._ended: dict[str, int] = {}
-        """Versions of registrations whose process has ended, by broker."""
+        self._alive: dict[str, _Alive] = {}
+        """The brokers whose lock was held when it was tried last."""
         self._probing: KeyedLocks[str] = KeyedLocks()
 
     async def require_gone(self, writer: Writer, lock: str | None) -> Absent:
@@ -85,10 +102,11 @@ class Absences:
                 raise WriterAlive(writer)
         return Absent(Check(key, ABSENT if record is None else record.version), session)
 
-    async def takes_no_clients(self, broker_id: str) -> bool:
-        """Return whether the broker has no registration, or one whose process has ended.
+    async def has_ended(self, broker_id: str) -> bool:
+        """Return whether the broker has no registration. If its process has ended, end its session first.
 
-        False proves nothing: a stopped process holds its lock, and the lock of another machine cannot be tried.
+        So if this returns True, its claims are free. False proves nothing: a stopped process holds its lock, and the
+        lock of another machine cannot be tried.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -100,9 +118,14 @@ class Absences:
         lock = orjson.loads(record.value)["lock"]
         # One after another, because two that try a lock at the same moment disturb each other.
         async with self._probing.hold(broker_id):
-            if self._ended.get(broker_id) == record.version:
-                return True
-            if await probe(self._home.files, self._home.data_dir, broker_id, lock) is not Liveness.DEAD:
+            alive = self._alive.get(broker_id)
+            if alive is not None and alive.version == record.version and trio.current_time() < alive.until:
                 return False
-            self._ended[broker_id] = record.version
+            if await probe(self._home.files, self._home.data_dir, broker_id, lock) is not Liveness.DEAD:
+                self._alive[broker_id] = _Alive(record.version, trio.current_time() + PROBE_SECONDS)
+                return False
+            self._alive.pop(broker_id, None)
+            if record.session is not None:
+                log.info("ending the session of a broker whose process has ended", broker=broker_id)
+                await self._metadata.end_session(record.session)
             return True

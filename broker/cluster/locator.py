@@ -1,22 +1,22 @@
 """Locates the broker that serves a topic, for clients and for other brokers.
 
-A redirect sends the client to a broker that has not claimed the topic. That broker may have been killed a moment ago:
-its registration stays until its session ends. So before a redirect this broker makes sure of that, and otherwise takes
-the next candidate. The answers without a redirect need no such question.
+A broker that was killed a moment ago still has its claims and its registration, until its session ends. So before this
+broker sends a client elsewhere, it asks whether that broker has ended (`HasEnded`). If it has, its claims are free, and
+this broker looks again.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from broker.cluster.assignments import Assignments
 from broker.cluster.locating import Answer, Redirect, decide
 from broker.cluster.members import Members
 from broker.cluster.ownership import ClaimUnreadable, claim_key, owner_in
-from broker.cluster.placement import Member, choose, taking
-from broker.names import Domain, TopicName
+from broker.cluster.placement import Member, choose
+from broker.names import TopicName
 from storage.metadata.store import MetadataStore, Record
 
-TakesNoClients = Callable[[str], Awaitable[bool]]
-"""Returns whether the broker with this id is known to serve no clients. It may be registered."""
+HasEnded = Callable[[str], Awaitable[bool]]
+"""Returns whether the broker with this id has certainly ended. Then it has no registration and no claims on return."""
 
 
 async def not_known(_broker_id: str) -> bool:
@@ -25,14 +25,14 @@ async def not_known(_broker_id: str) -> bool:
 
 
 class Locator:
-    """Joins what one broker knows about the others for `decide`. It changes nothing."""
+    """Joins what one broker knows about the others for `decide`. It claims nothing."""
 
     def __init__(
         self,
         metadata: MetadataStore,
         members: Members,
         assignments: Assignments,
-        takes_no_clients: TakesNoClients,
+        has_ended: HasEnded,
         *,
         me: str,
     ) -> None:
@@ -42,13 +42,13 @@ class Locator:
             metadata: the store of the claims.
             members: the registered brokers.
             assignments: the hints which broker should own a topic.
-            takes_no_clients: asked before a client is sent to a broker that does not own the topic.
+            has_ended: asked before a client is sent to another broker.
             me: the id of this broker.
         """
         self._metadata = metadata
         self._members = members
         self._assignments = assignments
-        self._takes_no_clients = takes_no_clients
+        self._has_ended = has_ended
         self._me = me
 
     async def locate(self, name: TopicName, *, authoritative: bool) -> Answer:
@@ -61,13 +61,12 @@ class Locator:
         Raises:
             StoreUnavailable: the store did not say who owns it.
         """
-        owner, wishes = await self._ask(name)
+        owner = await self._owner(name)
+        if owner is not None and owner != self._me and await self._has_ended(owner):
+            owner = await self._owner(name)
         members = dict(self._members.live)
-        if name.domain is not Domain.PERSISTENT:
-            # A scalable topic's controller opens its segments itself. So all of them stay where the first was opened.
-            wishes.append(self._me)
         while True:
-            candidate = _candidate(name, members, wishes)
+            candidate = self._candidate(name, members)
             answer = decide(
                 str(name),
                 owner=owner,
@@ -76,7 +75,7 @@ class Locator:
                 candidate=candidate,
                 authoritative=authoritative,
             )
-            if not isinstance(answer, Redirect) or candidate is None or not await self._takes_no_clients(candidate):
+            if not isinstance(answer, Redirect) or candidate is None or not await self._has_ended(candidate):
                 return answer
             del members[candidate]
 
@@ -86,25 +85,15 @@ class Locator:
         Raises:
             StoreUnavailable: the store did not say who owns it.
         """
-        owner, wishes = await self._ask(name)
-        return owner, None if owner is not None else _candidate(name, self._members.live, wishes)
+        owner = await self._owner(name)
+        return owner, None if owner is not None else self._candidate(name, self._members.live)
 
-    async def _ask(self, name: TopicName) -> tuple[str | None, list[str | None]]:
-        """Return the topic's owner, and the brokers that are wished for as the next one, best first."""
-        text, seat = str(name), _seat(name)
-        claims = (await self._metadata.fresh({claim_key(text), claim_key(seat)})).records
-        owner, together = (_owner(claims[claim_key(claimed)]) for claimed in (text, seat))
-        return owner, [self._assignments.broker_for(text), together]
+    async def _owner(self, name: TopicName) -> str | None:
+        key = claim_key(str(name))
+        return _owner((await self._metadata.fresh({key})).records[key])
 
-
-def _seat(name: TopicName) -> str:
-    """Return the name by which a topic is placed: all segments of a scalable topic together."""
-    return str(name) if name.segment is None else str(name.scalable_topic)
-
-
-def _candidate(name: TopicName, members: Mapping[str, Member], wishes: Sequence[str | None]) -> str | None:
-    able = taking(members)
-    return choose(_seat(name), members, assigned=next((wish for wish in wishes if wish in able), None))
+    def _candidate(self, name: TopicName, members: Mapping[str, Member]) -> str | None:
+        return choose(name, members, self._members.loads, assigned=self._assignments.broker_for(str(name)))
 
 
 def _owner(claim: Record | None) -> str | None:

@@ -2,6 +2,7 @@
 
     /brokers/<broker id>     registration (`broker.cluster.membership`)
     /draining/<broker id>    exists while the broker hands over what it owns and takes nothing new
+    /broker-load/<broker id> how busy it is (`broker.cluster.broker_load`)
 
 The copy may be some moments old. So it only advises (`broker.cluster.placement`); claims decide. This broker counts
 itself as a member at once, because it serves only while it is registered.
@@ -17,6 +18,7 @@ import orjson
 import structlog
 import trio
 
+from broker.cluster.broker_load import BROKER_LOADS, BrokerLoad
 from broker.cluster.membership import BROKERS
 from broker.cluster.placement import Member
 from storage.journal_records import JOURNALS
@@ -40,6 +42,7 @@ class Members:
         self._registered: dict[str, Member] = {}
         self._draining: set[str] = set()
         self._live: Mapping[str, Member] = {me.broker: me}
+        self._loads: Mapping[str, BrokerLoad] = {}
         self._is_alone = True
         self._listeners: dict[Listener, None] = {}
 
@@ -47,6 +50,11 @@ class Members:
     def live(self) -> Mapping[str, Member]:
         """The members by id, this broker among them. A change makes a new mapping."""
         return self._live
+
+    @property
+    def loads(self) -> Mapping[str, BrokerLoad]:
+        """How busy brokers are, by id. One that has reported nothing is idle. They may be a minute old."""
+        return self._loads
 
     @property
     def is_alone(self) -> bool:
@@ -66,19 +74,26 @@ class Members:
         async with (
             self._metadata.watch_range(*starting_with(BROKERS)) as registrations,
             self._metadata.watch_range(*starting_with(DRAINING)) as draining,
+            self._metadata.watch_range(*starting_with(BROKER_LOADS)) as loads,
             trio.open_nursery() as nursery,
         ):
             journals = await self._metadata.scan(*starting_with(JOURNALS))
             self._know_of(record.key.removeprefix(JOURNALS) for record in journals)
             self._hear_registrations(await registrations.next())
             self._hear_draining(await draining.next())
+            self._hear_loads(await loads.next())
             task_status.started()
 
             async def follow_draining() -> None:
                 async for change in draining:
                     self._hear_draining(change)
 
+            async def follow_loads() -> None:
+                async for change in loads:
+                    self._hear_loads(change)
+
             nursery.start_soon(follow_draining)
+            nursery.start_soon(follow_loads)
             async for change in registrations:
                 self._hear_registrations(change)
 
@@ -98,6 +113,19 @@ class Members:
         self._draining.difference_update(key.removeprefix(DRAINING) for key in change.deleted)
         self._draining.update(record.key.removeprefix(DRAINING) for record in change.records)
         self._renew()
+
+    def _hear_loads(self, change: Change) -> None:
+        # Nobody is told: a load changes often, and only places that are being chosen depend on it.
+        loads = dict(self._loads)
+        for key in change.deleted:
+            loads.pop(key.removeprefix(BROKER_LOADS), None)
+        for record in change.records:
+            load = BrokerLoad.decode(record.value)
+            if load is None:
+                log.error("the load of a broker is damaged and is ignored", key=record.key)
+            else:
+                loads[record.key.removeprefix(BROKER_LOADS)] = load
+        self._loads = loads
 
     def _know_of(self, brokers: Iterable[str]) -> None:
         if self._is_alone and any(broker != self._me.broker for broker in brokers):

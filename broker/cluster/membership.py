@@ -1,6 +1,6 @@
 """Which brokers run: each broker's registration is an ephemeral record under its id (E4).
 
-    /brokers/<broker id>    {folder, lock, service_url, http_url, release}
+    /brokers/<broker id>    {folder, lock, service_url, http_url, release}, and internal_url if others share its folder
 
 A broker registers before it touches its journal. While the record exists, no other process can register this id. So two
 brokers with one id never run on one metadata root, whatever their folders are.
@@ -47,6 +47,7 @@ class Membership:
         lock_name: str,
         service_url: str,
         http_url: str,
+        internal_url: str | None = None,
         release: str,
     ) -> None:
         """Set up.
@@ -58,6 +59,7 @@ class Membership:
             lock_name: the name of the lock that this process holds (`BrokerHome.lock_name`).
             service_url: where clients and other brokers send clients of Pulsar's protocol.
             http_url: where it serves HTTP.
+            internal_url: where the other brokers on its data folder reach its metadata store; None if it is alone.
             release: the version of Tidewire that it runs.
         """
         self._metadata = metadata
@@ -71,6 +73,7 @@ class Membership:
                 "service_url": service_url,
                 "http_url": http_url,
                 "release": release,
+                **({} if internal_url is None else {"internal_url": internal_url}),
             }
         )
 

@@ -9,27 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import trio
 
 from broker.cluster.members import DRAINING, member_in
 from broker.cluster.membership import BROKERS
 from broker.cluster.ownership import KEY_PREFIX as CLAIMS
-from broker.cluster.ownership import ClaimUnreadable, claimed_name, owner_in
+from broker.cluster.ownership import KINDS, ClaimUnreadable, claimed_name, owner_in
 from broker.cluster.placement import Member
 from storage.metadata.store import Change, MetadataStore, RangeWatch, Record, starting_with
 from storage.signal import Signal
 from txn.headers import BY_DEADLINE
 from txn.headers import KEY_PREFIX as HEADERS
-
-KINDS: Final[Mapping[str, str]] = {
-    "segment": "segments",
-    "persistent": "topics",
-    "topic": "controllers",
-    "coordinator": "coordinators",
-}
-"""What a claim is about, by the part of its name before `://`."""
 
 
 class State(StrEnum):

@@ -37,7 +37,7 @@ def build_application(
     application = Starlette(
         routes=[
             Route("/admin/v2/brokers/health", health, methods=["GET"]),
-            metrics.route(monitor),
+            metrics.route(monitor, ownership),
             # These routes must precede the one that answers all other paths below a topic.
             *retention.routes(RetentionPolicies(store)),
             *cluster.routes(store, ownership),

@@ -2,8 +2,11 @@
 
     GET /admin/v2/cluster              the brokers, what each owns, and how many transactions are open, as one object
     GET /admin/v2/cluster?watch=true   the same, then again after every change, as JSON lines
+    GET /admin/v2/cluster/doctor       who owns what, what nobody owns and why, and what is wrong (`broker.doctor`)
+    GET /admin/v2/cluster/doctor/self  what this broker says of itself, for the doctor of another one
     POST /admin/v2/cluster/move        body: {"topic": NAME, "to": BROKER}; hand a topic over
     POST /admin/v2/cluster/unload      body: {"topic": NAME}; let its owner release it
+    POST /admin/v2/cluster/consumers   what other brokers report about consumers of segments (`broker.consumer_reports`)
     POST /admin/v2/cluster/brokers/{broker}/drain    let it hand over everything, and take nothing new
     DELETE /admin/v2/cluster/brokers/{broker}/drain  let it take topics again
     PUT /admin/v2/persistent/{tenant}/{namespace}/{topic}/unload    as Pulsar's tools ask for it
@@ -26,6 +29,7 @@ from starlette.routing import BaseRoute
 from broker.administration_contract import ClusterService
 from broker.background import first_of
 from broker.cluster.overview import ClusterView, Overview
+from broker.errors import NotSupported
 from broker.http.lines import Lines, NextLines, PushedLines
 from broker.http.parameters import json_map_of, switch_of, topic_of
 from broker.http.refusals import done, json_response, refusal
@@ -34,6 +38,7 @@ from broker.names import TopicName
 from broker.peers import FORWARDED
 from storage.metadata.readable import line
 from storage.metadata.store import MetadataStore, StoreUnavailable
+from txn.duty import SHARDS
 
 PATH: Final = "/admin/v2/cluster"
 WATCHES_MAX: Final = 16
@@ -49,8 +54,11 @@ def routes(store: MetadataStore, service: ClusterService) -> list[BaseRoute]:
     return resources(
         [
             ("GET", PATH, cluster.view),
+            ("GET", PATH + "/doctor", cluster.examine),
+            ("GET", PATH + "/doctor/self", cluster.tell),
             ("POST", PATH + "/move", cluster.move),
             ("POST", PATH + "/unload", cluster.unload),
+            ("POST", PATH + "/consumers", cluster.consumers),
             ("POST", drain, cluster.drain),
             ("DELETE", drain, cluster.undrain),
             *(
@@ -77,14 +85,20 @@ class _ClusterRoutes:
             return refusal(503, f"{WATCHES_MAX} programs already watch the cluster here. Try another broker.")
         return PushedLines(views(self._store), self._watching)
 
+    async def examine(self, _request: Request) -> Response:
+        return json_response(await self._service.examine())
+
+    async def tell(self, _request: Request) -> Response:
+        return json_response(self._service.tell())
+
     async def move(self, request: Request) -> Response:
         given = await _fields(request, "topic", "to")
-        await self._service.move(TopicName.parse(given["topic"]), given["to"], forwarded=_is_forwarded(request))
+        await self._service.move(_part_of(given["topic"]), given["to"], forwarded=_is_forwarded(request))
         return done()
 
     async def unload(self, request: Request) -> Response:
         given = await _fields(request, "topic")
-        await self._service.unload(TopicName.parse(given["topic"]), forwarded=_is_forwarded(request))
+        await self._service.unload(_part_of(given["topic"]), forwarded=_is_forwarded(request))
         return done()
 
     async def unload_regular(self, request: Request) -> Response:
@@ -93,6 +107,10 @@ class _ClusterRoutes:
 
     async def unload_scalable(self, request: Request) -> Response:
         await self._service.unload(topic_of(request))
+        return done()
+
+    async def consumers(self, request: Request) -> Response:
+        self._service.take_reports(await json_map_of(request) or {})
         return done()
 
     async def drain(self, request: Request) -> Response:
@@ -106,6 +124,15 @@ class _ClusterRoutes:
 
 def _is_forwarded(request: Request) -> bool:
     return FORWARDED in request.headers
+
+
+def _part_of(text: str) -> TopicName:
+    if text.startswith(SHARDS):
+        raise NotSupported(
+            f"{text} cannot be moved: coordinators are spread evenly over the brokers that take topics. Drain a broker "
+            "to relieve it of its coordinators."
+        )
+    return TopicName.parse(text)
 
 
 async def _fields(request: Request, *names: str) -> Mapping[str, str]:

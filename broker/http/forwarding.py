@@ -1,7 +1,8 @@
 """Passes a request on to the broker that owns what it is about. So any broker answers for the whole cluster.
 
 The first broker tries to do it. That fails with `OwnedElsewhere`, which names the owner. The owner's answer goes to the
-client. A request is passed on once: if the ownership moves at that moment, the client is told to ask again.
+client. A broker that drains takes nothing new, so it asks the broker that should become the owner. A request is passed
+on once: if the ownership moves at that moment, the client is told to ask again.
 """
 
 from starlette.requests import Request
@@ -9,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
 from broker.administration_contract import ClusterService
-from broker.cluster.ownership import OwnedElsewhere
+from broker.cluster.ownership import BrokerDrains, OwnedElsewhere
 from broker.http.refusals import refuse
 from broker.peers import FORWARDED, PeerSilent
 
@@ -19,10 +20,13 @@ def passes_on(service: ClusterService) -> ExceptionHandler:
 
     async def pass_on(request: Request, error: Exception) -> Response:
         assert isinstance(error, OwnedElsewhere)
-        if error.owner is None or FORWARDED in request.headers:
+        to = error.owner
+        if isinstance(error, BrokerDrains) and error.topic is not None:
+            to = service.taker(error.topic)
+        if to is None or FORWARDED in request.headers:
             return await refuse(request, error)
         try:
-            answer = await service.pass_on(error.owner, request.method, _target(request), _body(request))
+            answer = await service.pass_on(to, request.method, _target(request), _body(request))
         except PeerSilent as silent:
             return await refuse(request, silent)
         media_type = "application/json" if answer.body else None

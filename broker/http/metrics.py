@@ -1,12 +1,20 @@
 """`/metrics` for Prometheus: the values of all `statistics()` at the moment of the scrape.
 
+    GET /metrics               all brokers of the cluster; each value has the label `broker`
+    GET /metrics?local=true    this broker alone, without that label, for a Prometheus that scrapes each broker
+
+Values are not added up: a sum over brokers is Prometheus's work, and a sum of counters would fall when a broker ends.
+`tidewire_broker_up` is 0 for a broker that did not answer within OTHERS_SECONDS_MAX. It hides no other one.
+
 This module counts nothing and pushes nothing, so metrics cost nothing unless they are scraped. A metric with Pulsar's
 meaning has Pulsar's name, so that dashboards work. Metrics are per broker, not per topic, so their number does not grow
 with use. The client library adds the process's memory, CPU time and descriptors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
+import structlog
 from prometheus_client.core import (
     CollectorRegistry,
     CounterMetricFamily,
@@ -16,26 +24,84 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from broker.administration_contract import BrokerMonitor, BrokerStatistics, TransactionStatistics
+from broker.administration_contract import BrokerMonitor, BrokerStatistics, ClusterService, TransactionStatistics
+from broker.http.parameters import switch_of
 from broker.loop_monitor import BOUNDS_SECONDS, LoopStatistics
 
+PATH: Final = "/metrics"
+OTHERS_SECONDS_MAX: Final = 2.0
+"""How long the other brokers may take. Prometheus waits 10 s."""
 
-def route(monitor: BrokerMonitor) -> Route:
-    """`GET /metrics`, from `monitor`."""
-    registry = CollectorRegistry()
-    registry.register(_Collector(monitor))
-    ProcessCollector(registry=registry)
+_OK: Final = 200
 
-    async def scrape(_request: Request) -> Response:
-        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+log = structlog.get_logger(__name__)
 
-    return Route("/metrics", scrape, methods=["GET"])
+
+def route(monitor: BrokerMonitor, service: ClusterService) -> Route:
+    """`GET /metrics`, from `monitor`, and from the other brokers that `service` asks."""
+    own = CollectorRegistry()
+    own.register(_Collector(monitor))
+    ProcessCollector(registry=own)
+
+    async def scrape(request: Request) -> Response:
+        if switch_of(request, "local"):
+            return _shown(own)
+        others = await service.ask_others(PATH + "?local=true", seconds_max=OTHERS_SECONDS_MAX)
+        found: dict[str, Iterable[Metric] | None] = {service.broker_id: own.collect()}
+        for broker, answer in others.items():
+            found[broker] = None if answer is None or answer.status_code != _OK else _parsed(broker, answer.body)
+        everything = CollectorRegistry()
+        everything.register(_Joined(found))
+        return _shown(everything)
+
+    return Route(PATH, scrape, methods=["GET"])
+
+
+def joined(found: Mapping[str, Iterable[Metric] | None]) -> Iterator[Metric]:
+    """Yield the metrics of several brokers together, each sample with its broker. None: that one did not answer."""
+    up = GaugeMetricFamily("tidewire_broker_up", "Whether the broker answered this scrape", labels=["broker"])
+    families: dict[str, Metric] = {}
+    for broker, metrics in sorted(found.items()):
+        up.add_metric([broker], metrics is not None)
+        for metric in metrics or ():
+            family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+            # A broker of another release may have another type of this name, which nobody could read.
+            if family.type == metric.type:
+                family.samples += [
+                    sample._replace(labels={**sample.labels, "broker": broker}) for sample in metric.samples
+                ]
+    yield up
+    yield from families.values()
+
+
+def _parsed(broker: str, body: bytes) -> list[Metric] | None:
+    try:
+        return list(text_string_to_metric_families(body.decode()))
+    except ValueError as unreadable:
+        log.warning("the metrics of a broker cannot be read", broker=broker, reason=str(unreadable))
+        return None
+
+
+def _shown(registry: CollectorRegistry) -> Response:
+    return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+
+
+class _Joined(Collector):
+    def __init__(self, found: Mapping[str, Iterable[Metric] | None]) -> None:
+        self._found = found
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        return joined(self._found)
 
 
 class _Collector(Collector):
@@ -71,9 +137,23 @@ def _broker(now: BrokerStatistics) -> Iterator[Metric]:
     memory.add_metric(["received"], now.received_bytes)
     memory.add_metric(["unread"], now.unread_bytes)
     yield memory
+    claims = GaugeMetricFamily("tidewire_claims", "What this broker owns", labels=["kind"])
+    for kind, count in sorted(now.claims.items()):
+        claims.add_metric([kind], count)
+    yield claims
+    yield GaugeMetricFamily("tidewire_members", "Brokers that run, as this broker sees them", now.members)
     yield GaugeMetricFamily(
         "tidewire_metadata_revision", "Revision of the metadata this broker holds", now.metadata_revision
     )
+    yield GaugeMetricFamily(
+        "tidewire_metadata_writes_waiting",
+        "Writes without an answer of the metadata store",
+        now.metadata_writes_waiting,
+    )
+    if now.metadata_epoch is not None:
+        yield GaugeMetricFamily(
+            "tidewire_metadata_epoch", "Epoch of the metadata log that this broker follows", now.metadata_epoch
+        )
 
 
 def _transactions(now: TransactionStatistics) -> Iterator[Metric]:

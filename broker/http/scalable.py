@@ -8,6 +8,7 @@
     POST   /{tenant}/{namespace}/{topic}/split/{segment}
     POST   /{tenant}/{namespace}/{topic}/merge/{segment}/{segment}
     POST   /{tenant}/{namespace}/{topic}/migrate?force=true       migrate the persistent:// topic (PIP-475)
+    POST   /{tenant}/{namespace}/{topic}/begin-migration?force=true   its first step, from controller to owner
     PUT    /{tenant}/{namespace}/{topic}/subscriptions/{subscription}?type=STREAM|QUEUE
     DELETE /{tenant}/{namespace}/{topic}/subscriptions/{subscription}
     POST   /{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek?timestamp=MS
@@ -70,6 +71,7 @@ def routes(service: TopicService) -> list[BaseRoute]:
         ("POST", _TOPIC + "/split/{segment}", admin.split),
         ("POST", _TOPIC + "/merge/{first}/{second}", admin.merge),
         ("POST", _TOPIC + "/migrate", admin.migrate),
+        ("POST", _TOPIC + "/begin-migration", admin.begin_migration),
         ("PUT", _SUBSCRIPTION, admin.create_subscription),
         ("DELETE", _SUBSCRIPTION, admin.delete_subscription),
         ("POST", _SUBSCRIPTION + "/seek", admin.seek),
@@ -124,6 +126,10 @@ class _ScalableAdmin:
 
     async def migrate(self, request: Request) -> Response:
         await self._service.migrate(topic_of(request), force=switch_of(request, "force"))
+        return done()
+
+    async def begin_migration(self, request: Request) -> Response:
+        await self._service.begin_migration(topic_of(request), force=switch_of(request, "force"))
         return done()
 
     async def create_subscription(self, request: Request) -> Response:

@@ -2,6 +2,8 @@
 
     GET    /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/backlog        a number of entries
     GET    /{tenant}/{namespace}/{topic}/{descriptor}/stats      each subscription's backlog, and consumers' names
+    GET    /{tenant}/{namespace}/{topic}/{descriptor}/untouched  whether its topic may still get any schema
+    GET    /{tenant}/{namespace}/{topic}/{descriptor}/users      how many clients, and which subscriptions have some
     POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/seek?timestamp=MS
     POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/skip-all
 
@@ -36,6 +38,8 @@ def routes(service: TopicService) -> list[BaseRoute]:
             [
                 ("GET", _SUBSCRIPTION + "/backlog", admin.backlog),
                 ("GET", _SEGMENT + "/stats", admin.statistics),
+                ("GET", _SEGMENT + "/untouched", admin.untouched),
+                ("GET", _SEGMENT + "/users", admin.users),
                 ("POST", _SUBSCRIPTION + "/seek", admin.seek),
                 ("POST", _SUBSCRIPTION + "/skip-all", admin.skip_all),
             ]
@@ -62,6 +66,13 @@ class _SegmentAdmin:
                 }
             }
         )
+
+    async def untouched(self, request: Request) -> Response:
+        return json_response(await self._service.segment_is_untouched(segment_of(request)))
+
+    async def users(self, request: Request) -> Response:
+        users = await self._service.segment_users(segment_of(request))
+        return json_response({"clients": users.clients, "subscriptions": sorted(users.subscriptions)})
 
     async def seek(self, request: Request) -> Response:
         name, subscription = segment_of(request), subscription_of(request)

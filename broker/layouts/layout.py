@@ -103,6 +103,11 @@ class Layout:
             or any(subscription.is_deleting or subscription.is_creating for subscription in self.subscriptions.values())
         )
 
+    @property
+    def unborn(self) -> tuple[Child, ...]:
+        """The children of the open intent while they are not in effect. Nobody can load them."""
+        return () if self.intent is None or self.intent.sealing else self.intent.children
+
     def living_subscriptions(self) -> frozenset[str]:
         """Return the names of the subscriptions that are not being deleted. Every segment has a cursor for each."""
         return frozenset(name for name, subscription in self.subscriptions.items() if not subscription.is_deleting)

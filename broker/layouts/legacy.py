@@ -17,7 +17,7 @@ from typing import Final
 
 from broker.layouts.layout import Layout
 from broker.layouts.parts import Child, HashRange, Intent, LayoutSubscription, Segment, SegmentState, SubscriptionKind
-from broker.names import HASH_MAX, TopicName
+from broker.names import HASH_MAX, SegmentDescriptor, TopicName
 from dispatch.subscription_types import SubscriptionType
 
 LEGACY_SEGMENT_ID: Final = 0
@@ -78,6 +78,13 @@ def segment_topic(topic: TopicName, segment: Segment) -> TopicName:
     if segment.legacy_topic_name is None:
         return topic.segment_name(segment.descriptor)
     return TopicName.parse(segment.legacy_topic_name)
+
+
+def listed_name(topic: TopicName, name: TopicName) -> TopicName:
+    """Return the `segment://` name of what `segment_topic` returned for a segment of `topic`."""
+    if name.segment is not None:
+        return name
+    return topic.segment_name(SegmentDescriptor(0, HASH_MAX, LEGACY_SEGMENT_ID))
 
 
 def segment_of(name: TopicName) -> tuple[TopicName, int]:

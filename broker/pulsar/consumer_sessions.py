@@ -55,6 +55,8 @@ class ConsumerSession:
         """Where a reader continues after its last seek when it reconnects."""
         self.is_replicated = is_replicated
         self.answers = answers
+        self.has_flowed = False
+        """Whether the client has asked for messages. Then it has taken up what it was answered at SUBSCRIBE."""
         self.scalable_name, self.segment_id = segment_of(topic.name)
         """The topic and segment id by which clients of scalable topics know its segment."""
         self._follows_layout = follows_layout

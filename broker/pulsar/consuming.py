@@ -304,6 +304,9 @@ class ConsumerHandler:
         flow = frame.command.flow
         session = self._consumers.get(flow.consumer_id)
         if session is not None:
+            if not session.has_flowed:
+                session.has_flowed = True
+                self._registry.consumer_flowed(session)
             session.subscription.flow(session.consumer, flow.message_permits)
 
     async def _redeliver(self, frame: Frame) -> None:

@@ -22,6 +22,7 @@ from broker.errors import (
     sentences,
 )
 from broker.names import InvalidTopicName
+from broker.peers import PeerSilent
 from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed, TooManyHoles
 from storage.cursor import CursorError
 from storage.errors import (
@@ -73,6 +74,8 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     LayoutUnreadable: pb.MetadataError,
     ClosedMeanwhile: pb.ServiceNotReady,
     OwnedElsewhere: pb.ServiceNotReady,
+    # A segment's owner, which this broker asked, may have just ended.
+    PeerSilent: pb.ServiceNotReady,
     OwnershipLost: pb.ServiceNotReady,
     OutcomeUnknown: pb.ServiceNotReady,
     StoreUnavailable: pb.MetadataError,

@@ -14,6 +14,7 @@ from broker.cluster.elections import Elections
 from broker.cluster.locator import Locator
 from broker.cluster.segment_owners import SegmentOwners
 from broker.cluster.shards import Shards
+from broker.consumer_reports import ConsumerReports
 from broker.layouts.store import Layouts
 from broker.listening import Accepted, serve_clients
 from broker.pulsar.connection import Connection
@@ -34,6 +35,7 @@ from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.namespaces import NamespaceFeeds
+from broker.scalable.segment_work import SegmentWork
 from broker.schemas.registry import Schemas
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -59,9 +61,11 @@ class PulsarServices:
     feeds: LayoutFeeds
     namespaces: NamespaceFeeds
     groups: ConsumerGroups
+    reports: ConsumerReports
     elections: Elections
     locator: Locator
     segment_owners: SegmentOwners
+    segment_work: SegmentWork
     schemas: Schemas
     coordinator: Coordinator
     shards: Shards
@@ -82,9 +86,11 @@ class PulsarServices:
             feeds=broker.feeds,
             namespaces=broker.namespaces,
             groups=broker.groups,
+            reports=broker.consumer_reports,
             elections=broker.elections,
             locator=broker.locator,
             segment_owners=broker.segment_owners,
+            segment_work=broker.segment_work,
             schemas=broker.schemas,
             coordinator=broker.transactions.coordinator,
             shards=broker.shards,
@@ -148,9 +154,9 @@ def open_session(
         stream, connection, server_version=services.server_version, message_bytes_max=services.message_bytes_max
     )
     session.use(LookupHandler(connection, services.locator))
-    schemas = SchemaGate(services.schemas, services.topics, services.layouts)
+    schemas = SchemaGate(services.schemas, services.topics, services.layouts, services.segment_work)
     session.use(SchemaHandler(connection, schemas))
-    registry = Registry()
+    registry = Registry(services.reports)
     session.use(ProducerHandler(connection, registry, services.topics, schemas, services.traffic))
     session.use(
         ScalableHandler(

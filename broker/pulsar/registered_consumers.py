@@ -6,8 +6,8 @@ from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
 from broker.layouts.registrations import GroupId, GroupKind
 from broker.names import TopicName
+from broker.pulsar.connection import Connection
 from broker.pulsar.consumer_sessions import ConsumerSession
-from broker.pulsar.outbox import Outbox
 from broker.scalable.consumer_groups import ConsumerGroups
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -17,23 +17,33 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 class RegisteredConsumer:
     """One SCALABLE_TOPIC_SUBSCRIBE: pushes the consumer's assignment until it leaves or the connection ends.
 
-    The Java client loses an assignment that arrives before it has subscribed to all segments of the previous one. So
-    the newest assignment is held until then. The client has no command to leave. A consumer has left when it has closed
-    its last segment while that segment was assigned to it.
+    The Java client loses an assignment that arrives before it has subscribed to all segments of its first one. So the
+    newest assignment is held until the segments of the previous one are taken up. The client has no command to leave. A
+    consumer has left when it has closed its last segment while that segment was assigned to it.
+
+    Segments may be read at other connections, and at other brokers, which report it (`broker.consumer_reports`). A
+    consumer that returns may still read its segments there, and nobody reports that again. So they count as taken up.
+    If that is wrong, it takes them up later, and then the newest assignment is repeated. To repeat one is harmless.
     """
 
     def __init__(
         self,
         request: pb.CommandScalableTopicSubscribe,
         group: GroupId,
-        outbox: Outbox,
         groups: ConsumerGroups,
         forget: Callable[["RegisteredConsumer"], None],
+        connection: Connection,
     ) -> None:
         """Set up. The caller must pass already subscribed segments to `segment_subscribed`, and then call `join`.
 
-        After a reconnect, the client's consumers of segments may come back before its registration. `forget` is called
-        when the broker closes it.
+        After a reconnect, the client's consumers of segments may come back before its registration.
+
+        Args:
+            request: the client's request.
+            group: the group to join.
+            groups: all groups.
+            forget: called when the broker closes the registration, or hears that it has left.
+            connection: the client's connection, which may be ended.
         """
         self.name = request.consumer_name
         self.group = group
@@ -41,10 +51,18 @@ class RegisteredConsumer:
         """The subscription of its consumers of segments; None if they are readers."""
         self.consumer_id = request.consumer_id
         self._request_id = request.request_id
-        self._outbox = outbox
+        self._outbox = connection.outbox
+        self._connection = connection
         self._groups = groups
         self._forget = forget
         self._answered = False
+        self._is_returning = False
+        self._supposed: set[int] = set()
+        """Segments that count as taken up, although nobody has reported it."""
+        self._newest: tuple[Layout, frozenset[int]] | None = None
+        """The last assignment that was sent."""
+        self._updates = 0
+        """How many assignments were sent after the first one."""
         self._segments: frozenset[int] = frozenset()
         self._subscribed: set[int] = set()
         self._kept_back: tuple[Layout, frozenset[int]] | None = None
@@ -70,6 +88,15 @@ class RegisteredConsumer:
         self._kept_back = None
         self._segments = segments
         self._subscribed &= segments
+        if self._answered:
+            self._updates += 1
+        elif self._is_returning:
+            self._supposed = set(segments - self._subscribed)
+            self._subscribed |= self._supposed
+        self._send(layout, segments)
+
+    def _send(self, layout: Layout, segments: frozenset[int]) -> None:
+        self._newest = (layout, segments)
         assigned = [
             pb.ScalableAssignedSegment(
                 segment_id=segment.id,
@@ -91,7 +118,24 @@ class RegisteredConsumer:
         """See `Member`. A request that was not answered yet is refused by `join`."""
         if self._answered:
             self._forget(self)
-            self._outbox.put(encode_command(commands.close_consumer(self.consumer_id)))
+            if self._connection.peer.heeds_closed_registrations:
+                self._outbox.put(encode_command(commands.close_consumer(self.consumer_id)))
+            else:
+                self._connection.nursery.cancel_scope.cancel()
+
+    def returned(self) -> None:
+        """See `Member`."""
+        self._is_returning = True
+
+    def taken_up(self, segment_id: int) -> None:
+        """See `Member`."""
+        self.segment_subscribed(segment_id)
+
+    def closed(self, segment_id: int) -> None:
+        """See `Member`."""
+        if self.segment_closed(segment_id):
+            self._forget(self)
+            self.leave()
 
     def has(self, session: ConsumerSession) -> bool:
         """Return whether a consumer of a segment belongs to this ordered consumer.
@@ -111,6 +155,10 @@ class RegisteredConsumer:
         self._subscribed.add(segment_id)
         if self._kept_back is not None:
             self.assigned(*self._kept_back)
+        if segment_id in self._supposed:
+            self._supposed.discard(segment_id)
+            if self._updates and self._newest is not None:
+                self._send(*self._newest)
 
     def segment_refused(self, segment_id: int) -> None:
         """Note that the client could not subscribe to a segment, because another consumer has it.

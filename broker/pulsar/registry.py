@@ -3,6 +3,7 @@
 A producer and a namespace watch stand alone. Three other things belong together: layout sessions, registrations for a
 share of a topic's segments, and consumers of segments. Clients say only by names which consumer belongs to what. So
 each consumer that opens, is refused or closes is shown to the registrations and layout sessions that it may be part of.
+If its registration is at another connection, maybe of another broker, that is reported (`broker.consumer_reports`).
 """
 
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from typing import Final
 
 import trio
 
+from broker.consumer_reports import ConsumerReports, Report, SegmentConsumer
 from broker.errors import NotSupported
 from broker.layouts.legacy import segment_of
 from broker.names import TopicName
@@ -29,7 +31,8 @@ CLOSED_PRODUCERS_MAX: Final = 1024
 class Registry:
     """See the module's docstring. Whoever adds something here removes it when it is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, reports: ConsumerReports) -> None:
+        self._reports = reports
         self.producers: Final[dict[int, ProducerSession]] = {}
         """By the client's ids."""
         self._closed_producers: Final[dict[int, None]] = {}
@@ -84,6 +87,11 @@ class Registry:
                 if layout_session.topic == session.scalable_name:
                     layout_session.segment_subscribed()
 
+    def consumer_flowed(self, session: ConsumerSession) -> None:
+        """Note that the client has taken a segment up: it has asked for messages."""
+        if not self._registrations_of(session):
+            self._report(session, is_open=True)
+
     def consumer_refused(self, session: ConsumerSession) -> None:
         """A consumer could not open, because another one has its segment."""
         for registration in self._registrations_of(session):
@@ -91,9 +99,12 @@ class Registry:
 
     def consumer_closed(self, session: ConsumerSession) -> None:
         """The client has closed a consumer, which is removed already. A registration leaves with its last one."""
-        for registration in self._registrations_of(session):
+        registrations = self._registrations_of(session)
+        for registration in registrations:
             if registration.segment_closed(session.segment_id):
                 self.leave(registration)
+        if not registrations:
+            self._report(session, is_open=False)
 
     def registration(self, consumer_id: int) -> RegisteredConsumer | None:
         """The one that the client gave this id."""
@@ -121,6 +132,16 @@ class Registry:
         """Remove a registration, whose segments go to the others of its group."""
         self.registrations.remove(registration)
         registration.leave()
+
+    def _report(self, session: ConsumerSession, *, is_open: bool) -> None:
+        """Report a consumer whose registration is at another connection, if it has one."""
+        name, suffix = session.consumer.name, f"-seg-{session.segment_id}"
+        if not name.endswith(suffix):
+            return
+        consumer = SegmentConsumer(
+            session.scalable_name, session.durable_name, name.removesuffix(suffix), session.segment_id
+        )
+        self._reports.report(Report(consumer, is_open))
 
     def _registrations_of(self, session: ConsumerSession) -> list[RegisteredConsumer]:
         return [registration for registration in self.registrations if registration.has(session)]

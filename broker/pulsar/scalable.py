@@ -39,6 +39,7 @@ class ScalableHandler:
         owners: SegmentOwners,
         dags: EncodedDags,
     ) -> None:
+        self._connection = connection
         self._outbox = connection.outbox
         self._layouts = layouts
         self._feeds = feeds
@@ -152,7 +153,11 @@ class ScalableHandler:
         kind = GroupKind.STREAM if request.consumer_type == pb.STREAM else GroupKind.CHECKPOINT
         group = GroupId(asked.topic, request.subscription, kind)
         registration = RegisteredConsumer(
-            request, group, self._outbox, self._groups, self._registry.registrations.remove
+            request,
+            group,
+            self._groups,
+            self._registry.registrations.remove,
+            self._connection,
         )
         self._registry.register(registration)
         try:

@@ -9,13 +9,12 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import IncompatibleSchema, SchemaNotFound
-from broker.layouts.legacy import segment_topic
 from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.pulsar.connection import Connection
 from broker.pulsar.requests import Inline, Request
+from broker.scalable.segment_work import SegmentWork
 from broker.schemas.registry import Schemas, owner_of
 from broker.schemas.schema import Schema, SchemaType, StoredSchema
 from broker.topic import Topic
@@ -34,10 +33,11 @@ _UNDECLARED: Final = frozenset({pb.Schema.NoSchema})
 class SchemaGate:
     """Checks and registers the schemas that clients declare for topics."""
 
-    def __init__(self, schemas: Schemas, topics: Topics, layouts: Layouts) -> None:
+    def __init__(self, schemas: Schemas, topics: Topics, layouts: Layouts, segments: SegmentWork) -> None:
         self._schemas = schemas
         self._topics = topics
         self._layouts = layouts
+        self._segments = segments
 
     async def producer_version(self, topic: Topic, declared: pb.Schema | None) -> bytes:
         """Return the schema version for a producer's messages. If its schema is new, add it; durable on return.
@@ -62,6 +62,9 @@ class SchemaGate:
         if await self._schemas.require_reader(owner, schema):
             return
         if not await self._is_untouched(topic):
+            # A consumer of another segment may have added the schema meanwhile, and so have put the topic to use.
+            if await self._schemas.require_reader(owner, schema):
+                return
             raise IncompatibleSchema(f"{owner} is in use without a schema. Consume it without a schema.")
         await self._schemas.add(owner, schema, topic.claim)
 
@@ -100,11 +103,7 @@ class SchemaGate:
             return topic.is_untouched
         layout = await self._layouts.get(scalable)
         for segment in layout.segments.values():
-            try:
-                if not (await self._topics.get(segment_topic(scalable, segment))).is_untouched:
-                    return False
-            except OwnedElsewhere:
-                # It cannot be checked here. A refusal is better than a schema that does not match the messages.
+            if not await self._segments.is_untouched(scalable, segment):
                 return False
         return True
 

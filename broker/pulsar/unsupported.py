@@ -51,6 +51,15 @@ class Peer:
         return pb.ChecksumError if self._is_cpp else pb.NotAllowedError
 
     @property
+    def heeds_closed_registrations(self) -> bool:
+        """Whether the client registers an ordered consumer again when the broker closes its registration.
+
+        The Java client ignores that (5.0.0-M1 looks for the id among its consumers of segments alone). It registers
+        again only when it has lost the connection.
+        """
+        return self.version.startswith("tidewire")
+
+    @property
     def _is_cpp(self) -> bool:
         return self.version.startswith("Pulsar-CPP")
 

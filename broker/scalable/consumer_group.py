@@ -36,6 +36,15 @@ class Member(Protocol):
     def sent_away(self) -> None:
         """Close the consumer, because another broker coordinates the group now. This must not block."""
 
+    def returned(self) -> None:
+        """Note that the group knew a consumer of this name before it joins now. Its client may have segments."""
+
+    def taken_up(self, segment_id: int) -> None:
+        """Note that the client reads the segment, at another connection. This must not block."""
+
+    def closed(self, segment_id: int) -> None:
+        """Note that the client has closed its consumer of the segment, at another connection. This must not block."""
+
 
 class ConsumerGroup:
     """See the module's docstring."""

@@ -25,7 +25,7 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.cluster.turns import Turns
 from broker.errors import NotSupported, TopicNotFound
 from broker.keyed_locks import KeyedLocks
-from broker.layouts.registrations import GroupId, Registrations
+from broker.layouts.registrations import GroupId, GroupKind, Registrations
 from broker.names import NAME_BYTES_MAX, TopicName
 from broker.scalable.consumer_group import ConsumerGroup, Member
 from broker.scalable.feeds import LayoutFeeds
@@ -98,6 +98,15 @@ class ConsumerGroups:
         """Count the group's consumers that are connected to this broker, whatever segments they have."""
         group = self._groups.get(id_)
         return 0 if group is None else sum(member is not None for member in group.members.values())
+
+    def members_named(self, topic: TopicName, subscription: str | None, name: str) -> list[Member]:
+        """Return the connected consumers of this name: of a subscription, or of all checkpoint consumers."""
+        if subscription is None:
+            ids = [id_ for id_ in self._groups if id_.topic == topic and id_.kind is GroupKind.CHECKPOINT]
+        else:
+            ids = [GroupId(topic, subscription)]
+        groups = [group for id_ in ids if (group := self._groups.get(id_)) is not None]
+        return [member for group in groups if (member := group.members.get(name)) is not None]
 
     def _group(self, id_: GroupId) -> ConsumerGroup:
         group = self._groups.get(id_)
@@ -184,7 +193,9 @@ class ConsumerGroups:
         name = member.name
         group.joining += 1
         try:
-            if name not in group.members:
+            if name in group.members:
+                member.returned()
+            else:
                 await self._register(group, name, claim)
             group.members[name] = member
         finally:

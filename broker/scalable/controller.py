@@ -33,13 +33,8 @@ import trio
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.cluster.turns import Turns
-from broker.errors import (
-    IntentOpen,
-    TopicClosed,
-    TopicExists,
-    TopicInUse,
-)
-from broker.keyed_locks import KeyedLocks
+from broker.errors import IntentOpen, TopicClosed, TopicExists, TopicInUse
+from broker.keyed_locks import InterruptibleLocks
 from broker.layouts.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.layouts.layout import Layout, create
 from broker.layouts.legacy import segment_topic
@@ -114,8 +109,9 @@ class Controller:
         self._metadata = metadata
         self._now_ms = now_ms
         self._auto_scale = auto_scale
-        # This process runs one split, merge, deletion or pruning of a topic at a time.
-        self.locks: KeyedLocks[TopicName] = KeyedLocks()
+        # This process runs one split, merge, deletion or pruning of a topic at a time. A change may wait for others: an
+        # owner whose disk is full seals nothing. A forced deletion does not wait for the change.
+        self.locks: InterruptibleLocks[TopicName] = InterruptibleLocks(_interrupted)
         self.subscriptions = ScalableSubscriptions(layouts, topics, segments, groups, self.locks, now_ms=now_ms)
         self._migrations = Migrations(layouts, topics, metadata, now_ms=now_ms)
         self._unfinished = UnfinishedChanges(layouts, elections, turns, self.locks, self._finish_all, nursery)
@@ -183,8 +179,29 @@ class Controller:
     async def _migrate(self, topic: TopicName, *, force: bool) -> Layout:
         if self.elections.is_elsewhere(topic):
             await self.elections.elect(topic)
-        await self._migrations.make_scalable(topic, force=force)
+        try:
+            await self._migrations.make_scalable(topic, force=force)
+        except OwnedElsewhere as elsewhere:
+            # Without a controller, the owner becomes it: the caller asks there.
+            if elsewhere.owner is None or self.elections.holds(topic) is None:
+                raise
+            await self._segments.begin_migration(elsewhere.owner, topic, force=force)
         return await self._finish_open(topic)
+
+    async def begin_migration(self, topic: TopicName, *, force: bool) -> None:
+        """Write the first layout of a regular topic that this broker owns; durable on return.
+
+        Its controller, another broker, asks for it and finishes the migration.
+
+        Raises:
+            OwnedElsewhere: this broker does not own the regular topic.
+            TopicNotFound, TopicExists, OldClientsConnected, TopicClosed: see `Migrations.make_scalable`.
+        """
+        await self._in_background(topic, partial(self._begin_migration, topic, force=force))
+
+    async def _begin_migration(self, topic: TopicName, *, force: bool) -> Layout:
+        await self._migrations.make_scalable(topic, force=force)
+        return await self._layouts.stored(topic)
 
     async def auto_scale_override(self, topic: TopicName) -> AutoScaleOverride | None:
         """Return the topic's own settings for automatic splits and merges; None if it has none.
@@ -231,7 +248,7 @@ class Controller:
             raise
 
     async def _delete(self, topic: TopicName, *, force: bool) -> None:
-        async with self.locks.hold(topic):
+        async with self.locks.seize(topic) if force else self.locks.hold(topic):
             layout = await self._layouts.stored(topic)
             if not force and not layout.is_deleting:
                 await self._require_unused(topic, names_left(topic, layout))
@@ -242,15 +259,16 @@ class Controller:
 
     async def _require_unused(self, topic: TopicName, names: Sequence[TopicName]) -> None:
         if any(self._topics.is_in_use(name) for name in names):
+            raise _in_use(topic)
+        elsewhere = await self._segments.users_elsewhere(topic, names)
+        if any(users is not None and users.clients for users in elsewhere.values()):
+            raise _in_use(topic)
+        silent = [segment for segment, users in elsewhere.items() if users is None]
+        if silent:
             raise TopicInUse(
-                f"{topic} has connected producers or consumers. Delete it with force=true to disconnect them."
-            )
-        elsewhere = await self._segments.owned_elsewhere(names)
-        if elsewhere:
-            # Only their owners know the clients. A segment without clients has an owner for some minutes at most.
-            raise TopicInUse(
-                f"{topic} may have connected producers or consumers: other brokers serve {len(elsewhere)} of its "
-                f"segments, for example {elsewhere[0]}. Delete it with force=true to disconnect them."
+                f"{topic} may have connected producers or consumers: other brokers serve {len(silent)} of its "
+                f"segments, for example {silent[0]}, and do not say. Try again, or delete it with force=true to "
+                "disconnect them."
             )
 
     async def _finish_deletion(self, topic: TopicName, layout: Layout) -> None:
@@ -357,3 +375,11 @@ class Controller:
 def _living(layout: Layout) -> frozenset[tuple[str, str]]:
     """Return the subscriptions that need a cursor on every child. One that is made again is another one."""
     return frozenset((name, layout.subscriptions[name].creation_id) for name in layout.living_subscriptions())
+
+
+def _interrupted(topic: TopicName) -> TopicClosed:
+    return TopicClosed(f"{topic} is being deleted, which has interrupted this change of its segments.")
+
+
+def _in_use(topic: TopicName) -> TopicInUse:
+    return TopicInUse(f"{topic} has connected producers or consumers. Delete it with force=true to disconnect them.")

@@ -78,6 +78,8 @@ class LayoutFollowers:
         self._written: dict[TopicName, _Pushed] = {}
         """What the records say, or may say."""
         self._unwritten: dict[TopicName, None] = {}
+        self._refused: set[TopicName] = set()
+        """Those of them that were tried in vain. Nobody waits for them."""
         self._is_writing = False
         self._round = trio.Event()
         """Set, and replaced, when a round of writes has ended, whether it succeeded or not."""
@@ -87,7 +89,8 @@ class LayoutFollowers:
         """Write down that this broker will push the topic's layout. The caller reads the layout after that."""
         self._pushed[topic] = _NOTHING_PUSHED
         self._note(topic)
-        if topic in self._unwritten:
+        # A round that is under way may be about other topics.
+        while self._is_writing and topic in self._unwritten and topic not in self._refused:
             await self._round.wait()
 
     def pushed(self, topic: TopicName, layout: Layout | None) -> None:
@@ -157,6 +160,7 @@ class LayoutFollowers:
                     return
                 except StoreUnavailable as unavailable:
                     log.warning("it is not on record which layouts clients have", reason=str(unavailable))
+                    self._refused.update(topics)
                     self._end_round()
                     await trio.sleep(RETRY_SECONDS)
                 else:
@@ -177,6 +181,7 @@ class LayoutFollowers:
                 value = orjson.dumps({"epoch": what[0], "creation_id": what[1]})
                 ops.append(Put(self._key(topic), value, session=self._session))
         await self._metadata.commit(ops)
+        self._refused.difference_update(topics)
         for topic, what in pushed.items():
             if what is None:
                 self._written.pop(topic, None)

@@ -19,7 +19,9 @@ import orjson
 import structlog
 import trio
 
+from broker.cluster.broker_load import SAMPLES_KEPT, has_changed
 from broker.names import Domain, InvalidTopicName, TopicName
+from broker.own_load import OwnLoad
 from broker.scalable.autoscale import SegmentLoad
 from broker.topic import Topic
 from broker.traffic import LOAD_PREFIX, SegmentTraffic, load_key
@@ -29,10 +31,6 @@ from storage.signal import Signal
 
 SAMPLE_SECONDS: Final = 10
 """The sampling interval while there is traffic."""
-SAMPLES_KEPT: Final = 6
-"""The number of samples that a rate covers: a minute."""
-CHANGE_MIN: Final = 0.25
-"""The fraction by which a rate must have changed to be reported again."""
 RATES_MIN: Final = (10.0, 50_000.0, 10.0, 50_000.0)
 """Lower rates (messages and bytes in, messages and bytes out) count as these, so almost idle segments are not
 reported."""
@@ -84,6 +82,7 @@ class LoadReporter:
         self,
         topics: Iterable[Topic],
         activity: Signal,
+        own_load: OwnLoad,
         *,
         metadata: MetadataStore,
         session: Session,
@@ -94,12 +93,14 @@ class LoadReporter:
         Args:
             topics: iterates over the topics that are loaded at that moment.
             activity: set at every message in or out.
+            own_load: the load of the broker as a whole, which is sampled together with its segments.
             metadata: the store of the reports.
             session: the broker's session; the reports end with it.
             now_ms: the clock of the times in reports.
         """
         self._topics = topics
         self._activity = activity
+        self._own_load = own_load
         self._metadata = metadata
         self._session = session
         self._now_ms = now_ms
@@ -111,10 +112,12 @@ class LoadReporter:
         """Sample and report until cancelled."""
         while True:
             await self._activity.wait()
+            self._own_load.begin()
             is_busy = True
             while is_busy:
                 await trio.sleep(SAMPLE_SECONDS)
-                is_busy = await self._sample()
+                # Both are sampled each time.
+                is_busy = any([await self._sample(), await self._own_load.sample()])
 
     async def _sample(self) -> bool:
         """Take one sample of every active segment, and report what changed.
@@ -128,7 +131,7 @@ class LoadReporter:
         for gone in self._sampled.keys() - active.keys():
             last = self._sampled.pop(gone).reported
             # A segment that was unloaded because it is unused counts as cold, so it may be merged.
-            if gone in loaded or last is None or _differs(last, _NO_RATES):
+            if gone in loaded or last is None or has_changed(last, _NO_RATES, RATES_MIN):
                 self._removing.add(gone)
         due.update(dict.fromkeys(self._removing))
         for name, topic in active.items():
@@ -139,7 +142,7 @@ class LoadReporter:
                 sampled = self._sampled[name] = _Sampled()
             rates = sampled.take(topic.traffic)
             is_busy = is_busy or rates != _NO_RATES
-            if sampled.reported is None or _differs(sampled.reported, rates):
+            if sampled.reported is None or has_changed(sampled.reported, rates, RATES_MIN):
                 due[name] = rates
         is_reported = await self._report(due)
         return is_busy or not is_reported
@@ -208,9 +211,3 @@ def _encode(rates: _Rates, now_ms: int) -> bytes:
 
 def _is_active(topic: Topic) -> bool:
     return topic.name.domain is Domain.SEGMENT and not topic.ledger.is_sealed
-
-
-def _differs(reported: _Rates, now: _Rates) -> bool:
-    """Return whether a rate has changed noticeably."""
-    pairs = zip(reported, now, RATES_MIN, strict=True)
-    return any(abs(new - old) > CHANGE_MIN * max(old, least) and max(old, new) > least for old, new, least in pairs)

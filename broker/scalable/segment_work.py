@@ -13,20 +13,22 @@ first, or dies, this broker goes on. A step that is done by records is condition
 on the absence of an owner.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 import trio
 
-from broker.background import first_of
-from broker.cluster.ownership import Claims, OwnedElsewhere, claim_key
+from broker.administration_contract import SegmentUsers
+from broker.background import one_error_nursery
+from broker.cluster.ownership import Claims, ClaimUnreadable, OwnedElsewhere, claim_key, owner_in
 from broker.errors import TopicNotFound
 from broker.layouts.layout import Layout
-from broker.layouts.legacy import segment_in, segment_topic
+from broker.layouts.legacy import listed_name, segment_in, segment_topic
 from broker.layouts.parts import Segment, StartPosition
 from broker.layouts.store import Layouts, LayoutVersion
 from broker.names import Domain, TopicName
+from broker.peers import PeerRefused, PeerSilent
 from broker.scalable.draining import sealed_ledgers
 from broker.scalable.segment_owner import SegmentOwner
 from broker.segment_requests import SegmentRequests
@@ -37,6 +39,8 @@ from storage.managed_ledger_record import record_key
 from storage.metadata.store import ABSENT, Check, Conflict, DeleteRange, Fresh, MetadataStore, Op, Record, exactly
 from storage.position import LATEST
 
+ASK_SECONDS_MAX: Final = 5.0
+"""How long an owner may take to say who uses a segment."""
 SEGMENTS_AT_ONCE: Final = 16
 """How many segments of a topic an operation on all of them handles concurrently."""
 
@@ -160,6 +164,38 @@ class SegmentWork:
         else:
             await here.seek(cursor, (await here.ledger.position_at_time(timestamp_ms)).before())
 
+    async def is_untouched(self, topic: TopicName, segment: Segment) -> bool:
+        """Return whether nothing was produced on the segment, and only consumers that take any schema are connected.
+
+        A segment that was never used is not loaded for that. Its owner is asked over HTTP.
+
+        Raises:
+            TopicNotFound: the topic or the segment does not exist any more.
+            PeerSilent, PeerRefused: the owner does not say.
+        """
+        name = segment_topic(topic, segment)
+        here = self._topics.running(name)
+        if here is not None:
+            return here.is_untouched
+        claim, ledger = claim_key(str(name)), record_key(str(name))
+        records = (await self._metadata.fresh([claim, ledger])).records
+        if records[claim] is None and _is_new(records[ledger]):
+            return True
+        try:
+            return (await self._topics.get(name)).is_untouched
+        except OwnedElsewhere as elsewhere:
+            if elsewhere.owner is None:
+                raise
+            return await self._requests.is_untouched(elsewhere.owner, topic.segment_name(segment.descriptor))
+
+    async def begin_migration(self, owner: str, topic: TopicName, *, force: bool) -> None:
+        """Have the owner of a regular topic write its first layout; durable on return.
+
+        Raises:
+            PeerSilent, PeerRefused: it is not known whether it did, or it did not.
+        """
+        await self._requests.begin_migration(owner, topic, force=force)
+
     async def seal(self, segment: TopicName) -> None:
         """Return when a replaced segment is sealed, durably.
 
@@ -191,11 +227,24 @@ class SegmentWork:
                 await self._topics.delete(segment)
                 return
 
-    async def owned_elsewhere(self, segments: Sequence[TopicName]) -> list[TopicName]:
-        """Return those of the segments that other brokers own."""
+    async def users_elsewhere(
+        self, topic: TopicName, segments: Sequence[TopicName]
+    ) -> Mapping[TopicName, SegmentUsers | None]:
+        """Ask the other brokers that own some of these segments who uses them. None: an owner did not say."""
         keys = {claim_key(str(segment)): segment for segment in segments}
         claims = (await self._metadata.fresh(keys)).records
-        return [segment for key, segment in keys.items() if self._claims.is_elsewhere(claims[key])]
+        owned = {segment: claims[key] for key, segment in keys.items() if self._claims.is_elsewhere(claims[key])}
+        users: dict[TopicName, SegmentUsers | None] = dict.fromkeys(owned)
+
+        async def ask(segment: TopicName) -> None:
+            claim = owned[segment]
+            assert claim is not None, "another broker has it"
+            # A stopped broker never answers.
+            with suppress(ClaimUnreadable, PeerSilent, PeerRefused), trio.move_on_after(ASK_SECONDS_MAX):
+                users[segment] = await self._requests.users(owner_in(claim).broker_id, listed_name(topic, segment))
+
+        await on_each(owned, ask)
+        return users
 
     async def _commit(self, segment: TopicName, layout: LayoutVersion, *ops: Op) -> bool:
         """Commit if nobody owns the segment and the layout has not changed. Return whether it was done."""
@@ -218,15 +267,9 @@ class SegmentWork:
             await self._claims.wait_not_elsewhere(str(segment))
             nursery.cancel_scope.cancel()
 
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(follow_record)
-                nursery.start_soon(follow_claim)
-        except* Exception as failed:
-            error = first_of(failed)
-        else:
-            return
-        raise error
+        async with one_error_nursery() as nursery:
+            nursery.start_soon(follow_record)
+            nursery.start_soon(follow_claim)
 
 
 async def on_each(segments: Iterable[TopicName], act: Callable[[TopicName], Awaitable[None]]) -> None:
@@ -237,16 +280,9 @@ async def on_each(segments: Iterable[TopicName], act: Callable[[TopicName], Awai
         async with places:
             await act(segment)
 
-    try:
-        async with trio.open_nursery() as nursery:
-            for segment in segments:
-                nursery.start_soon(act_on, segment)
-    except* Exception as failed:
-        error = first_of(failed)
-    else:
-        return
-    # It is raised outside the nursery, which would wrap it in a group.
-    raise error
+    async with one_error_nursery() as nursery:
+        for segment in segments:
+            nursery.start_soon(act_on, segment)
 
 
 def _is_sealed(managed_ledger: Record | None) -> bool:
@@ -254,21 +290,19 @@ def _is_sealed(managed_ledger: Record | None) -> bool:
 
 
 def _is_unborn(layout: Layout, segment: TopicName) -> bool:
-    """Return whether the segment is a child that is not in effect yet, so nobody can load it."""
-    intent = layout.intent
-    children = () if intent is None or intent.sealing else intent.children
-    return segment.domain is Domain.SEGMENT and segment.segment in [child.descriptor for child in children]
+    return segment.domain is Domain.SEGMENT and segment.segment in [child.descriptor for child in layout.unborn]
 
 
 def _enough_for_a_cursor(start: StartPosition, records: Fresh, ledger: str) -> list[Op] | None:
     """Return the conditions under which the cursor is at the beginning of the segment; None if it may not be."""
     if start is StartPosition.EARLIEST:
         return []
-    record = records.records[ledger]
-    if record is not None and not _never_had_entries(ManagedLedgerRecord.decode(record.value)):
-        return None
-    return [Check(ledger, records.version(ledger))]
+    return [Check(ledger, records.version(ledger))] if _is_new(records.records[ledger]) else None
 
 
-def _never_had_entries(record: ManagedLedgerRecord) -> bool:
+def _is_new(managed_ledger: Record | None) -> bool:
+    """Return whether a segment with this record never had entries."""
+    if managed_ledger is None:
+        return True
+    record = ManagedLedgerRecord.decode(managed_ledger.value)
     return not record.ledgers and record.trimmed.next_index == 0

@@ -208,16 +208,19 @@ class ScalableSubscriptions:
 
     async def _require_unused(self, topic: TopicName, layout: Layout, name: str) -> None:
         segments = _every_segment(topic, layout)
-        if self._has_consumers(set(segments), name):
+        elsewhere = await self._segments.users_elsewhere(topic, segments)
+        if self._has_consumers(set(segments), name) or any(
+            users is not None and name in users.subscriptions for users in elsewhere.values()
+        ):
             raise SubscriptionInUse(
                 f"Subscription {name} of {topic} has consumers. Delete it with force=true to disconnect them."
             )
-        elsewhere = await self._segments.owned_elsewhere(segments)
-        if elsewhere:
-            # Only their owners know the consumers.
+        silent = [segment for segment, users in elsewhere.items() if users is None]
+        if silent:
             raise SubscriptionInUse(
-                f"Subscription {name} of {topic} may have consumers: other brokers serve {len(elsewhere)} of its "
-                f"segments, for example {elsewhere[0]}. Delete it with force=true to disconnect them."
+                f"Subscription {name} of {topic} may have consumers: other brokers serve {len(silent)} of its "
+                f"segments, for example {silent[0]}, and do not say. Try again, or delete it with force=true to "
+                "disconnect them."
             )
 
     def _has_consumers(self, segments: Set[TopicName], name: str) -> bool:

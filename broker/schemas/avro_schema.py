@@ -18,11 +18,7 @@ from typing import Final, NamedTuple
 
 import avro.schema
 import orjson
-from avro.compatibility import (
-    ReaderWriterCompatibilityChecker,
-    SchemaCompatibilityResult,
-    SchemaCompatibilityType,
-)
+from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityResult, SchemaCompatibilityType
 from avro.constants import PRIMITIVE_TYPES
 from avro.name import Names
 

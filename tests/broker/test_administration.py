@@ -22,6 +22,7 @@ from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
+from tests.support.group_members import QuietMember
 from tests.support.http import FakeCluster, FakeMonitor, request
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, now_ms, publish, rooms
@@ -110,21 +111,11 @@ async def test_statistics_pass_over_a_segment_that_is_pruned_meanwhile(
     assert statistics.subscriptions["s"].backlog_entries == 0
 
 
-class Member:
-    name = "reader"
-
-    def sent_away(self) -> None:
-        """Do nothing."""
-
-    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
-        """Return all assigned segments."""
-
-
 async def test_an_ordered_consumer_counts_once_however_many_segments_it_reads(
     made: tuple[Rooms, Administration],
 ) -> None:
     broker, admin = made
-    await broker.groups.join(GroupId(TOPIC, "s"), Member())
+    await broker.groups.join(GroupId(TOPIC, "s"), QuietMember("reader"))
     for segment_id in (0, 1):
         topic = await broker.topics.get(await broker.segment(TOPIC, segment_id))
         consumer, _outlet = recording_consumer(f"reader-seg-{segment_id}")

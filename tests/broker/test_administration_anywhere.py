@@ -1,12 +1,16 @@
 """Topics are administered at any broker of a cluster, over HTTP. Their controllers and segments are on others."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.addresses import Address
+from broker.cluster.members import DRAINING
+from broker.errors import SubscriptionInUse
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.layouts.parts import StartPosition, SubscriptionKind
@@ -14,6 +18,7 @@ from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from tests.broker.test_handover import brokers
 from tests.support.http import FakeMonitor, request
+from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish
 
 PATH = f"/admin/v2/scalable/{TOPIC.tenant}/{TOPIC.namespace}/{TOPIC.local}"
@@ -81,6 +86,74 @@ async def test_statistics_cover_the_segments_of_all_brokers() -> None:
         assert [broker.topics.owned for broker in (one, two, three)] == [(name,) for name in names]
 
 
+async def test_a_drained_broker_passes_on_what_it_would_have_to_own() -> None:
+    """C7, C21: a topic without controller or owner is changed at a broker that takes it. Before, it was refused."""
+    async with served("one", "two") as ((one, first), (two, _second)):
+        await one.controller.create_topic(TOPIC, 1, {})
+        assert (await request(first, "POST", "/admin/v2/cluster/brokers/one/drain")).status == 204
+        assert (await request(first, "POST", f"{PATH}/split/0")).status == 204
+        assert two.elections.held == (TOPIC,)
+        await two.elections.resign(TOPIC)
+        assert await backlogs(first) == {}
+        assert (await request(first, "DELETE", PATH)).status == 204
+        assert one.topics.owned == ()
+        await one.controller.create_topic(TOPIC, 1, {})
+        await two.metadata.put(DRAINING + "two", b"{}")
+        await wait_all_tasks_blocked()
+        refused = await request(first, "POST", f"{PATH}/split/0")
+        assert refused.status == 503
+        assert "draining" in refused.reason
+
+
+class Client:
+    """A client that is connected."""
+
+    name = "a producer"
+    follows_layout = True
+
+    def topic_closed(self, assigned_url: str | None = None) -> None:
+        """Ignore it."""
+
+    def topic_replaced(self) -> None:
+        """Ignore it."""
+
+
+async def test_a_topic_that_other_brokers_serve_is_deleted_unless_somebody_uses_it() -> None:
+    """C14: each owner is asked who is connected there. Before, an owner was enough to refuse."""
+    async with served("one", "two") as ((one, first), (two, second)):
+        _here, there = await spread(one, two)
+        clients = (await two.topics.get(there)).clients
+        clients.add_producer(Client())
+        for address in (first, second):
+            refused = await request(address, "DELETE", PATH)
+            assert (refused.status, refused.reason.partition(".")[0]) == (
+                412,
+                f"{TOPIC} has connected producers or consumers",
+            )
+        consumer, _outlet = recording_consumer()
+        subscription = (await two.topics.get(there)).subscriptions["QUEUE"]
+        subscription.add_consumer(consumer)
+        with pytest.raises(SubscriptionInUse, match="has consumers"):
+            await one.controller.subscriptions.delete(TOPIC, "QUEUE")
+        await one.controller.subscriptions.delete(TOPIC, "STREAM")
+        subscription.remove_consumer(consumer)
+        await one.controller.subscriptions.delete(TOPIC, "QUEUE")
+        clients.send_away()
+        assert (await request(second, "DELETE", PATH)).status == 204
+        assert await one.layouts.names("public/default") == []
+
+
+async def test_metrics_cover_all_brokers() -> None:
+    """C23: one scrape of any broker is enough."""
+    async with served("one", "two") as ((_one, first), (_two, second)):
+        for address in (first, second):
+            body = (await request(address, "GET", "/metrics")).body.decode()
+            up = re.findall(r'^tidewire_broker_up\{broker="(\w+)"\} 1.0$', body, re.MULTILINE)
+            assert up == ["one", "two"]
+            counted = re.findall(r'^process_open_fds\{broker="(\w+)"\}', body, re.MULTILINE)
+            assert sorted(counted) == ["one", "two"]
+
+
 async def test_a_subscription_moves_on_the_segments_of_all_brokers() -> None:
     """C14, C21: wherever it is asked. Before, a topic with spread segments could not be moved at all."""
     async with served("one", "two", "three") as ((one, first), (two, second), (three, third)):
@@ -94,3 +167,29 @@ async def test_a_subscription_moves_on_the_segments_of_all_brokers() -> None:
                 assert moved.status == 204, moved
             assert await backlogs(address) == {"QUEUE": 3, "STREAM": 3}
         assert [broker.topics.owned for broker in (one, two, three)] == [(name,) for name in names]
+
+
+async def test_a_topic_is_migrated_whoever_owns_and_controls_it() -> None:
+    """C14, C21: the owner of the regular topic writes the layout, and the controller finishes the change.
+
+    Consumers that keep their order elect a controller already for the regular topic.
+    """
+    async with served("one", "two", "three") as ((one, first), (two, second), (_three, third)):
+        regular = await one.topics.get(TOPIC.as_regular)
+        await publish(regular, b"a")
+        await two.control()
+        client = Client()
+        client.follows_layout = False
+        regular.clients.add_producer(client)
+        for address in (first, second, third):
+            refused = await request(address, "POST", f"{PATH}/migrate")
+            assert refused.status == 409
+            assert "force=true" in refused.reason
+        regular.clients.remove_producer(client)
+        assert (await request(third, "POST", f"{PATH}/migrate")).status == 204
+        layout = await one.layouts.get(TOPIC)
+        assert [segment.id for segment in layout.active()] == [1]
+        assert layout.intent is None
+        again = await request(third, "POST", f"{PATH}/migrate")
+        assert again.status == 409
+        assert "already a scalable topic" in again.reason

@@ -68,13 +68,15 @@ class Whole:
 
 @asynccontextmanager
 async def whole_broker(metadata: MetadataStore) -> AsyncIterator[Whole]:
-    async with ledger_store(SimulatedFiles(seed=2)) as ledgers, trio.open_nursery() as nursery:
+    files = SimulatedFiles(seed=2)
+    async with ledger_store(files) as ledgers, trio.open_nursery() as nursery:
         session = await metadata.open_session(10)
         foundation = Foundation(
             settings=load_settings({"data_dir": "/data", "txn_retention_seconds": 1}, None),
             version="test",
             service_url="pulsar://127.0.0.1:6650",
             metadata=metadata,
+            files=files,
             ledgers=ledgers,
             now_ms=SteadyClock(),
             budgets=Budgets.of(1 << 30, 1_000),

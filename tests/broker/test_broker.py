@@ -9,7 +9,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.front_ends import ENTRY_CODECS
-from broker.layouts.layout import Layout
 from broker.layouts.parts import SubscriptionKind
 from broker.layouts.registrations import GroupId, Registrations
 from broker.layouts.store import Layouts
@@ -17,6 +16,7 @@ from broker.pulsar.listener import PulsarServices
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore, starting_with
 from tests.support.disk import SimulatedFiles
+from tests.support.group_members import QuietMember
 from tests.support.ledgers import ledger_store
 from tests.support.rooms import TOPIC, moving_clock, publish, settings_of, visible
 from txn.headers import KEY_PREFIX
@@ -33,6 +33,7 @@ async def founded(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterat
             version="test",
             service_url="pulsar://127.0.0.1:6650",
             metadata=metadata,
+            files=files,
             ledgers=ledgers,
             now_ms=moving_clock(),
             budgets=Budgets.of(1 << 30, 10),
@@ -62,18 +63,6 @@ async def test_settings_reach_the_part_that_they_are_about(autojump_clock: MockC
         assert services.server_version == "Tidewire test"
 
 
-class Member:
-    """A consumer of a group, which keeps its segments after a lost connection."""
-
-    name = "a"
-
-    def sent_away(self) -> None:
-        """Do nothing."""
-
-    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
-        """Do nothing."""
-
-
 async def test_the_next_broker_goes_on_upon_the_same_foundation(autojump_clock: MockClock) -> None:
     """Work of the first ends under the second: a split, a transaction's retention, a consumer's grace period."""
     metadata = MemoryStore()
@@ -85,7 +74,7 @@ async def test_the_next_broker_goes_on_upon_the_same_foundation(autojump_clock: 
             await first.administration.create_topic(TOPIC, segments=1, properties={})
             segment = TOPIC.segment_name((await first.layouts.get(TOPIC)).active()[0].descriptor)
             await first.administration.create_subscription(TOPIC, "s", SubscriptionKind.STREAM)
-            await first.groups.join(GroupId(TOPIC, "s"), Member())
+            await first.groups.join(GroupId(TOPIC, "s"), QuietMember("a"))
             txn = await first.transactions.coordinator.new_transaction(0, 1000)
             await publish(await first.topics.get(segment), b"a", txn)
             await first.transactions.coordinator.end(txn, EndAction.COMMIT)

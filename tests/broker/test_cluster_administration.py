@@ -45,6 +45,25 @@ async def test_what_does_not_exist_is_not_moved() -> None:
         assert await assignments(store) == []
 
 
+@pytest.mark.parametrize("moves", [True, False])
+async def test_what_an_earlier_run_owned_is_moved_and_unloaded(moves: bool) -> None:
+    """C7: after a kill and a start, this broker's own claims last until the old session ends. Nothing is loaded."""
+    store = MemoryStore()
+    async with brokers(store, "one", "two") as (one, two):
+        await one.topics.get(PLAIN)
+        await one.topics.unload(PLAIN)
+        earlier = await store.open_session(10)
+        claim = b'{"broker": "one", "service_url": "pulsar://one:6650"}'
+        await store.put(claim_key(str(PLAIN)), claim, session=earlier)
+        if moves:
+            await one.cluster_administration.move(PLAIN, "two")
+            await wait_all_tasks_blocked()
+            assert two.topics.owned == (PLAIN,)
+        else:
+            await one.cluster_administration.unload(PLAIN)
+            assert await store.get(claim_key(str(PLAIN))) is None
+
+
 async def test_a_forwarded_request_goes_no_further() -> None:
     """C21: ownership has moved meanwhile. The administrator asks again; nothing goes in a circle."""
     store = MemoryStore()

@@ -69,10 +69,11 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "consumer_session_grace_seconds": "0.5", "http_hosts": "b7.example, ::1",
         "connections_max": "7", "client_memory_bytes_max": "16MiB", "processes": "3",
     }  # fmt: skip
-    assert texts.keys() == BrokerSettings.model_fields.keys()
+    # It is for embedded metadata alone.
+    assert texts.keys() | {"internal"} == BrokerSettings.model_fields.keys()
     expected = {
         "data_dir": Path("/srv/tide"), "broker_id": "b7", "cluster": "c", "pulsar": Address("::1", 0),
-        "http": Address("127.0.0.1", 0), "advertised_pulsar": Address("b7.example", 0),
+        "http": Address("127.0.0.1", 0), "advertised_pulsar": Address("b7.example", 0), "internal": None,
         "allow_unauthenticated": True,
         "metadata": "etcd://[::1]:1,e:2", "metadata_connect_seconds_max": 3.0,
         "session_timeout_seconds": 2.0,
@@ -226,9 +227,16 @@ def test_settings_do_not_change() -> None:
         settings.broker_id = "other"
 
 
-def test_several_processes_need_a_store_that_they_share() -> None:
-    """C23: the embedded store serves one broker so far. A sentence says so, wherever the number came from."""
-    (sentence,) = problems({"processes": 2})
-    assert "--metadata etcd://" in sentence
-    assert load_settings({"processes": 2, "metadata": "etcd://127.0.0.1:2379"}).processes == 2
-    assert load_settings({"processes": 1}).processes == 1
+def test_brokers_meet_at_an_internal_address_or_in_etcd() -> None:
+    """C23: several processes share either store. Others can connect to an internal address."""
+    etcd = {"metadata": "etcd://127.0.0.1:2379"}
+    assert load_settings({"processes": 2, **etcd}).processes == 2
+    assert load_settings({"processes": 2}).processes == 2
+    assert load_settings({"internal": "127.0.0.1:0"}).internal == Address("127.0.0.1", 0)
+    assert "--internal" in problems({"internal": "127.0.0.1:0", **etcd})[0]
+    (sentence,) = problems({"internal": "0.0.0.0:7000", "allow_unauthenticated": True})
+    assert "Nobody can connect" in sentence
+    assert "--allow-unauthenticated" in problems({"internal": "192.0.2.1:0"})[0]
+    wildcard = {"pulsar": "0.0.0.0:0", "allow_unauthenticated": True}
+    assert "--advertised-pulsar" in problems({"internal": "127.0.0.1:0", **wildcard})[0]
+    assert load_settings(wildcard).internal is None

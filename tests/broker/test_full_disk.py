@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 import broker.main
@@ -117,7 +118,7 @@ async def test_a_broker_that_loses_its_session_serves_reads_while_its_disk_is_fu
     store = OneSession()
 
     @asynccontextmanager
-    async def elsewhere(settings: BrokerSettings, files: Files) -> AsyncIterator[MemoryStore]:
+    async def elsewhere(settings: BrokerSettings, files: Files, internal: object) -> AsyncIterator[MemoryStore]:
         yield store
 
     monkeypatch.setattr(broker.main, "open_metadata", elsewhere)
@@ -150,6 +151,45 @@ async def test_a_broker_that_loses_its_session_serves_reads_while_its_disk_is_fu
             await client.publish(1, 3)
             back = [(await client.receive()).type for _ in range(2)]
             assert sorted(back) == sorted([Type.SEND_RECEIPT, Type.MESSAGE])
+        stop.set()
+
+
+@pytest.mark.parametrize("free_bytes", [0, 1])
+async def test_a_forced_deletion_does_not_wait_for_a_split_that_cannot_end(
+    autojump_clock: MockClock, disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch, free_bytes: int
+) -> None:
+    """E13, D10: a parent cannot be sealed without space. Deleting its topic is a way to get some."""
+    scalable = "/admin/v2/scalable/public/default/x"
+    segment = "segment://public/default/x/0000-ffff-0"
+
+    @asynccontextmanager
+    async def elsewhere(settings: BrokerSettings, files: Files, internal: object) -> AsyncIterator[MemoryStore]:
+        yield MemoryStore()
+
+    monkeypatch.setattr(broker.main, "open_metadata", elsewhere)
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+        ready: Ready = await nursery.start(serve, SETTINGS, "test", stop)
+        assert (await request(ready.http, "PUT", f"{scalable}?numInitialSegments=1")).status == 204
+        async with connected(ready) as client:
+            assert (await client.produce(1, segment)).type == Type.PRODUCER_SUCCESS
+            for number in range(3):
+                await client.publish(1, number, b"x" * 10_000)
+                assert (await client.receive()).type == Type.SEND_RECEIPT
+        disk.set_capacity(disk.used_bytes + free_bytes)
+        split: list[int] = []
+
+        async def ask_split() -> None:
+            split.append((await request(ready.http, "POST", f"{scalable}/split/0")).status)
+
+        nursery.start_soon(ask_split)
+        await trio.sleep(10 * SPACE_RETRY_SECONDS)
+        assert split == []
+        with trio.fail_after(60):
+            assert (await request(ready.http, "DELETE", f"{scalable}?force=true")).status == 204
+        await trio.testing.wait_all_tasks_blocked()
+        assert split == [503]
+        assert (await request(ready.http, "GET", scalable)).status == 404
         stop.set()
 
 

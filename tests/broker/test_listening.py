@@ -7,13 +7,7 @@ import trio
 from trio.testing import open_stream_to_socket_listener, wait_all_tasks_blocked
 
 from broker.addresses import Address
-from broker.listening import (
-    KEEPALIVE_IDLE_SECONDS,
-    USER_TIMEOUT_MS,
-    Accepted,
-    open_listener,
-    serve_clients,
-)
+from broker.listening import KEEPALIVE_IDLE_SECONDS, USER_TIMEOUT_MS, Accepted, open_listener, serve_clients
 
 LOOPBACK = Address("127.0.0.1", 0)
 

@@ -65,12 +65,40 @@ async def test_a_lost_session_is_followed_by_another(autojump_clock: MockClock) 
         served.store.is_away = True
         await served.sessions[0].close()
         await trio.sleep(1_000 * SESSION_RETRY_SECONDS)
-        assert served.happened == ["serving", "over", "left", "away"]
+        assert served.happened == ["serving", "over", "left", "left", "away"]
         served.store.is_away = False
         await trio.sleep(2 * SESSION_RETRY_SECONDS)
-        assert served.happened == ["serving", "over", "left", "away", "serving"]
+        assert served.happened == ["serving", "over", "left", "left", "away", "serving"]
         served.stop.set()
     assert served.sessions[0].id != served.sessions[1].id
+
+
+async def test_ledgers_are_left_at_the_loss_whatever_else_still_ends(autojump_clock: MockClock) -> None:
+    """C12, E14: a write that waits for the store must not delay it, or others fence the journal meanwhile."""
+    served = Served()
+
+    async def slow(session: Session) -> None:
+        served.sessions.append(session)
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(30)
+            served.happened.append("over")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(served.run, slow)
+        await wait_all_tasks_blocked()
+        served.store.is_away = True
+        lost = trio.current_time()
+        await served.sessions[0].close()
+        await wait_all_tasks_blocked()
+        assert served.happened == ["left"]
+        assert trio.current_time() == lost
+        await trio.sleep(31)
+        # Again, for what was made meanwhile.
+        assert served.happened == ["left", "over", "left", "away"]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("no answer"), SessionLost("a write found it lost")])

@@ -16,12 +16,7 @@ from storage.metadata.store import Check, Op, Put, StoreUnavailable
 from storage.position import EARLIEST
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
-from tests.support.rooms import (
-    Rooms,
-    payloads,
-    publish,
-    rooms,
-)
+from tests.support.rooms import Rooms, payloads, publish, rooms
 from tests.support.steered_store import SteeredStore
 from txn.errors import OwnershipLost
 

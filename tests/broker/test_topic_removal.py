@@ -11,11 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from broker.names import TopicName
 from storage.metadata.store import Op
 from storage.position import EARLIEST
-from tests.support.rooms import (
-    Rooms,
-    payloads,
-    publish,
-)
+from tests.support.rooms import Rooms, payloads, publish
 from tests.support.steered_store import SteeredStore
 
 PLAIN = TopicName.parse("persistent://public/default/plain")

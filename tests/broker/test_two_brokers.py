@@ -17,6 +17,7 @@ from broker.traffic import load_key
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op
 from tests.support.disk import SimulatedFiles
+from tests.support.group_members import QuietMember
 from tests.support.rooms import TOPIC, Rooms, now_ms, rooms
 from tests.support.steered_store import SteeredStore
 from tests.support.wire import WireClient, connected, listening
@@ -35,9 +36,9 @@ async def broker_named(store: MemoryStore, broker_id: str) -> AsyncIterator[Room
         yield made
 
 
-class Member:
+class Member(QuietMember):
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self.told: list[set[int]] = []
         self.was_sent_away = False
 
@@ -263,7 +264,11 @@ async def test_a_consumer_that_registers_while_its_controller_is_deposed_is_refu
 async def test_clients_of_a_deposed_controller_are_closed_and_told_the_new_one() -> None:
     """C15: the registration is closed first, and then comes the layout with the address at which to register."""
     store = MemoryStore()
-    async with broker_named(store, "one") as one, listening(one) as address, connected(address) as client:
+    async with (
+        broker_named(store, "one") as one,
+        listening(one) as address,
+        connected(address, version="tidewire-python") as client,
+    ):
         await one.controller.create_topic(TOPIC, 1, {})
         await client.send(commands.scalable_topic_lookup(5, str(TOPIC)))
         assert await controller_url(client) is None
@@ -277,3 +282,19 @@ async def test_clients_of_a_deposed_controller_are_closed_and_told_the_new_one()
         refused = await register(client, "a")
         assert refused.error == pb.ServiceNotReady
         await client.receives_nothing_more()
+
+
+async def test_a_client_that_ignores_closed_registrations_loses_its_connection() -> None:
+    """C15: the Java client registers again only then. Otherwise it would never get another assignment."""
+    store = MemoryStore()
+    async with (
+        broker_named(store, "one") as one,
+        listening(one) as address,
+        connected(address, version="Pulsar-Java-v5.0.0-M1") as client,
+        connected(address, version="Pulsar-Java-v5.0.0-M1") as uninvolved,
+    ):
+        await one.controller.create_topic(TOPIC, 1, {})
+        assert not (await register(client, "a")).HasField("error")
+        await depose(one, store)
+        assert await client.receive_frame() is None
+        await uninvolved.receives_nothing_more()

@@ -17,13 +17,7 @@ from storage.metadata.store import ChangeSetTooLarge, Delete, Op, Put, starting_
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
-from tests.support.rooms import (
-    TOPIC,
-    Rooms,
-    payloads,
-    publish,
-    rooms,
-)
+from tests.support.rooms import TOPIC, Rooms, payloads, publish, rooms
 from tests.support.steered_store import SteeredStore
 from txn.errors import OwnershipLost
 from txn.states import EndAction

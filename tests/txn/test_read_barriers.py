@@ -104,3 +104,14 @@ async def test_a_store_that_decides_in_this_process_is_asked_too() -> None:
     for asked in (1, 2):
         await barriers.wait_passed(barriers.next())
         assert store.barriers == asked
+
+
+async def test_publishes_that_go_on_in_one_step_share_a_barrier(nursery: trio.Nursery) -> None:
+    """C4: it began after all of them arrived. Where nothing has to be waited for, one look at the fence is enough."""
+    store = CountingStore()
+    barriers = ReadBarriers(store)
+    arrived = barriers.next()
+    for _ in range(10):
+        nursery.start_soon(barriers.wait_passed, arrived)
+    await wait_all_tasks_blocked()
+    assert store.barriers == 1

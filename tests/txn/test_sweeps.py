@@ -19,13 +19,7 @@ from txn.headers import BY_DEADLINE, BY_FINAL_STATE, Header, header_key, v5_id
 from txn.ops import KEY_PREFIX as OPS
 from txn.ops import WriteOp
 from txn.states import TxnState
-from txn.sweeps import (
-    LEFTOVER_OPS_SHOWN,
-    REDRIVE_SECONDS_MAX,
-    REDRIVES_AT_ONCE,
-    HeaderSweep,
-    TimeoutSweep,
-)
+from txn.sweeps import LEFTOVER_OPS_SHOWN, REDRIVE_SECONDS_MAX, REDRIVES_AT_ONCE, HeaderSweep, TimeoutSweep
 from txn.transactions import Transactions, TransactionSettings
 from txn.wall_clock_timer import WallClockTimer
 

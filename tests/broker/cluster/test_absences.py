@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.cluster.absences import Absences
+from broker.cluster.absences import PROBE_SECONDS, Absences
 from broker.cluster.membership import BROKERS, Membership
 from storage.broker_home import BrokerHome
 from storage.errors import WriterAlive
@@ -68,17 +68,21 @@ async def looking() -> Looking:
     return made
 
 
-async def registered_as(looking: Looking, folder: str) -> Session:
-    session = await looking.metadata.open_session(10)
-    other = Membership(
+def membership_of_one(looking: Looking, folder: str, *, lock: str) -> Membership:
+    return Membership(
         looking.metadata,
         broker_id="one",
         folder_id=folder,
-        lock_name="l",
+        lock_name=lock,
         service_url="pulsar://one",
         http_url="http://one",
         release="test",
     )
+
+
+async def registered_as(looking: Looking, folder: str, *, lock: str = "l") -> Session:
+    session = await looking.metadata.open_session(10)
+    other = membership_of_one(looking, folder, lock=lock)
     await other.register(session, timeout_seconds=10)
     return session
 
@@ -146,37 +150,71 @@ async def test_the_grace_begins_again_with_another_absence(
     assert await looking.is_gone()
 
 
-async def test_a_killed_broker_takes_no_clients_before_its_session_ends(looking: Looking, one: BrokerHome) -> None:
-    """C21: its free lock shows that. Its registration says the name of the lock."""
+async def test_a_killed_brokers_session_is_ended_at_once(looking: Looking, one: BrokerHome) -> None:
+    """C21: its free lock shows that it has ended. Its registration says the name of the lock, and which session."""
     session = await looking.metadata.open_session(10)
-    membership = Membership(
-        looking.metadata,
-        broker_id="one",
-        folder_id=FOLDER,
-        lock_name=one.lock_name,
-        service_url="pulsar://one",
-        http_url="http://one",
-        release="test",
-    )
-    assert await looking.absences.takes_no_clients("one"), "it is not registered"
+    membership = membership_of_one(looking, FOLDER, lock=one.lock_name)
+    assert await looking.absences.has_ended("one"), "it is not registered"
     await membership.register(session, timeout_seconds=10)
-    assert not await looking.absences.takes_no_clients("one")
+    await looking.metadata.put("/claimed", b"", session=session)
     one.close()
+    assert await looking.absences.has_ended("one")
+    await session.wait_lost()
+    assert await looking.metadata.get(BROKERS + "one") is None
+    assert await looking.metadata.get("/claimed") is None
     tries = looking.files.operations
-    assert await looking.absences.takes_no_clients("one")
-    assert looking.files.operations > tries
+    assert await looking.absences.has_ended("one")
+    assert looking.files.operations == tries, "nothing is left to end"
+
+
+async def test_a_broker_that_is_back_keeps_its_session(looking: Looking, one: BrokerHome) -> None:
+    """C21, E14: the registration that was tried names the session to end, not the id of the broker."""
+    membership = membership_of_one(looking, FOLDER, lock=one.lock_name)
+    before = await looking.metadata.open_session(10)
+    await membership.register(before, timeout_seconds=10)
+    end_session = looking.metadata.end_session
+    after = await looking.metadata.open_session(10)
+
+    async def return_first(session_id: int) -> None:
+        assert session_id == before.id
+        await membership.register(after, timeout_seconds=10)
+        await end_session(session_id)
+
+    looking.metadata.end_session = return_first  # type: ignore[method-assign]
+    one.close()
+    await looking.absences.has_ended("one")
+    assert not after.has_ended
+    assert await looking.metadata.get(BROKERS + "one") is not None
+
+
+async def test_a_held_lock_is_tried_once_by_clients_that_come_together(
+    looking: Looking, one: BrokerHome, autojump_clock: MockClock
+) -> None:
+    """C21: and again a moment later."""
+    await registered_as(looking, FOLDER, lock=one.lock_name)
+    assert not await looking.absences.has_ended("one")
     tries = looking.files.operations
-    assert await looking.absences.takes_no_clients("one")
-    assert looking.files.operations == tries, "what has ended stays so"
-    again = await BrokerHome.enter(looking.files.process(), DATA, FOLDER, "one")
-    await session.close()
-    session = await looking.metadata.open_session(10)
-    await membership.register(session, timeout_seconds=10)
-    assert not await looking.absences.takes_no_clients("one"), "another run"
-    again.close()
+    for _ in range(3):
+        assert not await looking.absences.has_ended("one")
+    assert looking.files.operations == tries
+    one.close()
+    await trio.sleep(PROBE_SECONDS)
+    assert await looking.absences.has_ended("one")
+
+
+async def test_another_registration_is_tried_at_once(
+    looking: Looking, one: BrokerHome, autojump_clock: MockClock
+) -> None:
+    """C21: that an earlier process lived a moment ago says nothing about the one that is registered now."""
+    before = await registered_as(looking, FOLDER, lock=one.lock_name)
+    assert not await looking.absences.has_ended("one")
+    await before.close()
+    await registered_as(looking, FOLDER, lock=one.lock_name)
+    one.close()
+    assert await looking.absences.has_ended("one")
 
 
 async def test_a_lock_of_another_machine_proves_nothing(looking: Looking) -> None:
     """C21: then clients are sent to the registered broker."""
     await registered_as(looking, "another folder")
-    assert not await looking.absences.takes_no_clients("one")
+    assert not await looking.absences.has_ended("one")

@@ -1,6 +1,9 @@
 """Lookups with several brokers: nobody is sent to a broker that was killed."""
 
+import orjson
+
 from broker.cluster.locating import Here, Redirect
+from broker.cluster.ownership import claim_key
 from broker.cluster.placement import preferred
 from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
@@ -28,7 +31,7 @@ async def test_an_unowned_topic_is_not_looked_for_at_a_killed_broker() -> None:
     ended: set[str] = set()
     asked: list[str] = []
 
-    async def takes_no_clients(broker_id: str) -> bool:
+    async def has_ended(broker_id: str) -> bool:
         asked.append(broker_id)
         return broker_id in ended
 
@@ -36,7 +39,7 @@ async def test_an_unowned_topic_is_not_looked_for_at_a_killed_broker() -> None:
     async with (
         rooms(store, SimulatedFiles(seed=1), broker_id="one") as one,
         rooms(store, SimulatedFiles(seed=2), broker_id="three") as three,
-        rooms(store, SimulatedFiles(seed=3), broker_id="two", takes_no_clients=takes_no_clients) as two,
+        rooms(store, SimulatedFiles(seed=3), broker_id="two", has_ended=has_ended) as two,
     ):
         for broker in (one, two, three):
             await broker.register()
@@ -51,14 +54,33 @@ async def test_an_unowned_topic_is_not_looked_for_at_a_killed_broker() -> None:
 async def test_a_redirected_client_stays() -> None:
     """C21: the broker that it was sent to asks nobody, and keeps it."""
 
-    async def takes_no_clients(broker_id: str) -> bool:
+    async def has_ended(broker_id: str) -> bool:
         raise AssertionError(broker_id)
 
     store = MemoryStore()
     async with (
         rooms(store, SimulatedFiles(seed=1), broker_id="one") as one,
-        rooms(store, SimulatedFiles(seed=3), broker_id="two", takes_no_clients=takes_no_clients) as two,
+        rooms(store, SimulatedFiles(seed=3), broker_id="two", has_ended=has_ended) as two,
     ):
         await one.register()
         for topic in TOPICS:
             assert await two.locator.locate(topic, authoritative=True) == Here()
+
+
+async def test_a_killed_owners_topics_are_looked_for_again() -> None:
+    """C21: nobody is sent to the address of a broker that has ended. Its claims are free once that is known."""
+    store = MemoryStore()
+    topic = TOPICS[0]
+
+    async def has_ended(broker_id: str) -> bool:
+        record = await store.get(claim_key(str(topic)))
+        if record is not None and record.session is not None:
+            await store.end_session(record.session)
+        return True
+
+    async with rooms(store, SimulatedFiles(seed=3), broker_id="two", has_ended=has_ended) as two:
+        await two.register()
+        session = await store.open_session(10)
+        value = orjson.dumps({"broker": "one", "service_url": "pulsar://one:6650"})
+        await store.put(claim_key(str(topic)), value, session=session)
+        assert await two.locator.locate(topic, authoritative=False) == Here()

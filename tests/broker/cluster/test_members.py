@@ -5,6 +5,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.cluster.broker_load import BROKER_LOADS, BrokerLoad
 from broker.cluster.members import DRAINING, Members
 from broker.cluster.membership import BROKERS, Membership
 from broker.cluster.placement import Member
@@ -95,3 +96,22 @@ async def test_a_damaged_registration_is_no_member(store: MemoryStore, nursery: 
     await store.put(BROKERS + "two", orjson.dumps({"service_url": "pulsar://two:6650", "later": [1]}))
     await wait_all_tasks_blocked()
     assert members.live["two"] == Member("two", "pulsar://two:6650")
+
+
+async def test_the_loads_of_brokers_are_known_and_wake_nobody(store: MemoryStore, nursery: trio.Nursery) -> None:
+    """C21: they change often, so only who asks for them learns of them. They go with their sessions."""
+    two = await registered(store, "two")
+    load = BrokerLoad(0.5, 1, 2, 3)
+    await store.put(BROKER_LOADS + "two", load.encode(), session=two)
+    members = Members(store, ONE)
+    await nursery.start(members.run)
+    told: list[None] = []
+    members.attach(lambda: told.append(None))
+    assert members.loads == {"two": load}
+    await store.put(BROKER_LOADS + "two", load._replace(busy=0.9).encode(), session=two)
+    await store.put(BROKER_LOADS + "two", b"damaged", session=two)
+    await wait_all_tasks_blocked()
+    assert (members.loads["two"].busy, told) == (0.9, [])
+    await two.close()
+    await wait_all_tasks_blocked()
+    assert members.loads == {}

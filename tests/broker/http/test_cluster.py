@@ -15,8 +15,7 @@ from broker.http import cluster as module
 from broker.peers import FORWARDED, PeerRefused, PeerSilent
 from storage.metadata.memory import MemoryStore
 from tests.broker.cluster.test_overview import claim, join
-from tests.broker.http.test_metadata import Watcher
-from tests.support.http import FakeCluster, request
+from tests.support.http import FakeCluster, LineReader, request
 
 SEGMENT = "segment://public/default/a/0000-ffff-0"
 
@@ -72,7 +71,7 @@ async def test_streams_are_pushed_and_bounded(
     monkeypatch.setattr(module, "UPDATE_SECONDS_MIN", 0)
     async with AsyncExitStack() as stack:
         for _ in range(module.WATCHES_MAX):
-            watcher = Watcher(await stack.enter_async_context(await trio.open_tcp_stream(*server)))
+            watcher = LineReader(await stack.enter_async_context(await trio.open_tcp_stream(*server)))
             await watcher.ask(server, module.PATH + "?watch=true")
             assert (await watcher.line())["brokers"] == []
         await join(store, "b-1")
@@ -108,6 +107,17 @@ async def test_changes_are_asked_of_the_cluster(server: Address, ownership: Fake
         ("unload", "topic://public/default/a"),
     ]
     assert ownership.forwarded == [False, True, True, False, True, False, False]
+
+
+async def test_a_coordinator_is_refused_by_name(server: Address, ownership: FakeCluster) -> None:
+    """C21: nobody can move one, so the administrator is told what moves them."""
+    for path, content in (
+        ("move", {"topic": "coordinator://3", "to": "b-2"}),
+        ("unload", {"topic": "coordinator://3"}),
+    ):
+        answer = await request(server, "POST", f"{module.PATH}/{path}", body=orjson.dumps(content))
+        assert (answer.status, answer.reason.partition(":")[0]) == (501, "coordinator")
+    assert ownership.asked == []
 
 
 @pytest.mark.parametrize(

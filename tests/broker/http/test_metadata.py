@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import h11
 import pytest
 import trio
 from structlog.testing import capture_logs
@@ -17,16 +16,8 @@ from broker.http.application import build_application
 from broker.http.connection import SEND_SECONDS_MAX
 from broker.http.listener import serve_http
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import (
-    DeleteRange,
-    IndexEntry,
-    MetadataStore,
-    Put,
-    Record,
-    SnapshotTaken,
-    StoreUnavailable,
-)
-from tests.support.http import FakeCluster, FakeMonitor, FakeTopics, connect, request
+from storage.metadata.store import DeleteRange, IndexEntry, MetadataStore, Put, Record, SnapshotTaken, StoreUnavailable
+from tests.support.http import FakeCluster, FakeMonitor, FakeTopics, LineReader, connect, request
 
 BASE = "/admin/v2/metadata"
 
@@ -45,44 +36,10 @@ async def fill(store: MetadataStore, count: int, *, index_keys: int = 7) -> None
     )
 
 
-class Watcher:
-    """Reads a watch line by line."""
-
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self.stream = stream
-        self._http = h11.Connection(h11.CLIENT)
-        self._received = b""
-
-    async def ask(self, server: Address, target: str) -> None:
-        head = h11.Request(method="GET", target=target, headers=[("host", str(server))])
-        await self.stream.send_all((self._http.send(head) or b"") + (self._http.send(h11.EndOfMessage()) or b""))
-        response = await self._event()
-        assert isinstance(response, h11.Response)
-        assert response.status_code == 200
-        assert (b"content-type", b"application/x-ndjson") in response.headers.raw_items()
-
-    async def line(self) -> Any:
-        """Return the next line; None at the end of the answer."""
-        while b"\n" not in self._received:
-            event = await self._event()
-            if isinstance(event, h11.EndOfMessage):
-                assert self._received == b""
-                return None
-            assert isinstance(event, h11.Data), event
-            self._received += bytes(event.data)
-        first, _, self._received = self._received.partition(b"\n")
-        return json.loads(first)
-
-    async def _event(self) -> object:
-        while (event := self._http.next_event()) is h11.NEED_DATA:
-            self._http.receive_data(bytes(await self.stream.receive_some()))
-        return event
-
-
 @asynccontextmanager
-async def watching(server: Address, query: str = "") -> AsyncIterator[Watcher]:
+async def watching(server: Address, query: str = "") -> AsyncIterator[LineReader]:
     async with await trio.open_tcp_stream(server.host, server.port) as stream:
-        watcher = Watcher(stream)
+        watcher = LineReader(stream)
         await watcher.ask(server, f"{BASE}/watch{query}")
         yield watcher
 

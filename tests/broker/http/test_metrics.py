@@ -1,14 +1,17 @@
 """The metrics: names, types and values at the moment of the request."""
 
 import re
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.addresses import Address
-from broker.administration_contract import BrokerStatistics, TransactionStatistics
+from broker.administration_contract import BrokerStatistics, PeerAnswer, TransactionStatistics
 from broker.loop_monitor import BOUNDS_SECONDS, LongStep, LoopStatistics
-from tests.support.http import Answer, FakeMonitor, request
+from tests.support.http import Answer, FakeCluster, FakeMonitor, request
+
+LOCAL = "/metrics?local=true"
 
 
 def values(answer: Answer) -> dict[str, float]:
@@ -35,7 +38,7 @@ async def test_transactions_are_counted_under_pulsars_names(server: Address, mon
             op_records_outstanding=6,
         )
     )
-    answer = await request(server, "GET", "/metrics")
+    answer = await request(server, "GET", LOCAL)
     prefix = "pulsar_txn_metadata_store_"
     shown = {name.removeprefix(prefix): value for name, value in values(answer).items() if name.startswith(prefix)}
     assert shown == {
@@ -62,10 +65,14 @@ async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> N
         messages_out=8,
         bytes_out=9,
         metadata_revision=10,
+        metadata_writes_waiting=13,
+        metadata_epoch=14,
+        members=15,
+        claims={"segments": 16, "topics": 17},
         received_bytes=11,
         unread_bytes=12,
     )
-    shown = values(await request(server, "GET", "/metrics"))
+    shown = values(await request(server, "GET", LOCAL))
     assert {name: value for name, value in shown.items() if "_txn_" not in name and "_loop_" not in name} == {
         "pulsar_active_connections": 1,
         "pulsar_broker_topics_count": 2,
@@ -77,6 +84,11 @@ async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> N
         "pulsar_out_messages_total": 8,
         "pulsar_out_bytes_total": 9,
         "tidewire_metadata_revision": 10,
+        "tidewire_metadata_writes_waiting": 13,
+        "tidewire_metadata_epoch": 14,
+        "tidewire_members": 15,
+        "tidewire_claims{kind=segments}": 16,
+        "tidewire_claims{kind=topics}": 17,
         "tidewire_client_memory_bytes{direction=received}": 11,
         "tidewire_client_memory_bytes{direction=unread}": 12,
     }
@@ -87,7 +99,7 @@ async def test_the_event_loops_steps_are_a_histogram(server: Address, monitor: F
     counts = (5, 1, *(0,) * (len(BOUNDS_SECONDS) - 2), 2)
     longest = LongStep(0.25, 0.5, "a task", "its end")
     monitor.now = BrokerStatistics(loop=LoopStatistics(counts, 1.5, (longest,), 0.75))
-    shown = values(await request(server, "GET", "/metrics"))
+    shown = values(await request(server, "GET", LOCAL))
     bucket = "tidewire_loop_step_seconds_bucket{le=%s}"
     assert [shown[bucket % bound] for bound in ("0.001", "0.002", "5.0", "+Inf")] == [5, 6, 6, 8]
     assert shown["tidewire_loop_step_seconds_sum"] == 1.5
@@ -99,9 +111,9 @@ async def test_the_event_loops_steps_are_a_histogram(server: Address, monitor: F
 async def test_a_scrape_shows_the_moment_and_what_prometheus_needs_to_read_it(
     server: Address, monitor: FakeMonitor
 ) -> None:
-    first = await request(server, "GET", "/metrics")
+    first = await request(server, "GET", LOCAL)
     monitor.now = BrokerStatistics(messages_in=2**60)
-    second = await request(server, "GET", "/metrics")
+    second = await request(server, "GET", LOCAL)
     assert values(first)["pulsar_in_messages_total"] == 0
     assert values(second)["pulsar_in_messages_total"] == 2**60
     assert first.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -111,8 +123,43 @@ async def test_a_scrape_shows_the_moment_and_what_prometheus_needs_to_read_it(
     assert types["pulsar_txn_metadata_store_outstanding_op_records"] == "gauge"
 
 
+async def test_any_broker_answers_for_all(server: Address, monitor: FakeMonitor, ownership: FakeCluster) -> None:
+    """C23: each value has its broker, and every name stands once. A silent broker hides no other one."""
+    monitor.now = BrokerStatistics(connections=1, loop=LoopStatistics((1,) * (len(BOUNDS_SECONDS) + 1), 1.5, (), 0.5))
+    own = await request(server, "GET", LOCAL)
+    assert ownership.asked == []
+    ownership.others = {
+        "b-1": PeerAnswer(200, own.body.replace(b"pulsar_active_connections 1.0", b"pulsar_active_connections 5.0")),
+        "b-2": None,
+        "b-3": PeerAnswer(503, own.body),
+        "b-4": PeerAnswer(200, b"what{"),
+        "b-5": PeerAnswer(200, b"# TYPE pulsar_active_connections untyped\npulsar_active_connections 9\n"),
+    }
+    everywhere = await request(server, "GET", "/metrics")
+    assert ownership.asked == [("ask others", LOCAL, "2.0")]
+    shown = values(everywhere)
+    connections = {name: value for name, value in shown.items() if name.startswith("pulsar_active_connections")}
+    assert connections == {"pulsar_active_connections{broker=b-0}": 1, "pulsar_active_connections{broker=b-1}": 5}
+    up = {name[-4:-1]: value for name, value in shown.items() if name.startswith("tidewire_broker_up")}
+    assert up == {"b-0": 1, "b-1": 1, "b-2": 0, "b-3": 0, "b-4": 0, "b-5": 1}
+    types = re.findall(r"^# TYPE (\S+)", everywhere.body.decode(), re.MULTILINE)
+    assert len(types) == len(set(types))
+    assert {name.replace("{broker=b-0}", ""): shown[name] for name in shown if "{broker=b-0}" in name} == {
+        **values(own),
+        "tidewire_broker_up": 1,
+    }
+    assert b'process_resident_memory_bytes{broker="b-0"}' in everywhere.body
+
+
+async def test_the_documentation_has_every_metric(server: Address, monitor: FakeMonitor) -> None:
+    monitor.now = BrokerStatistics(metadata_epoch=1)
+    page = (Path(__file__).parents[3] / "docs/operations/metrics.md").read_text("utf-8")
+    served = re.findall(r"^# TYPE (\S+)", (await request(server, "GET", "/metrics")).body.decode(), re.MULTILINE)
+    assert [name for name in served if not name.startswith("process_") and f"`{name}" not in page] == []
+
+
 async def test_the_process_reports_its_own_memory_and_cpu_time(server: Address) -> None:
-    body = (await request(server, "GET", "/metrics")).body.decode()
+    body = (await request(server, "GET", LOCAL)).body.decode()
     resident = re.search(r"^process_resident_memory_bytes (\S+)$", body, re.MULTILINE)
     assert resident is not None
     assert float(resident[1]) > 2**20
@@ -130,7 +177,7 @@ async def test_health_says_why_the_broker_cannot_serve(server: Address, monitor:
     assert (answer.status, answer.reason) == (503, "The disk is full: 7.journal cannot be made. Free space.")
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/admin/v2/brokers/health"])
+@pytest.mark.parametrize("path", ["/metrics", LOCAL, "/admin/v2/brokers/health"])
 async def test_heads_are_answered_too(server: Address, path: str) -> None:
     answer = await request(server, "HEAD", path)
     assert (answer.status, answer.body) == (200, b"")

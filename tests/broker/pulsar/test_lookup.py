@@ -151,35 +151,42 @@ async def test_of_two_brokers_that_both_take_a_topic_one_wins(cluster: Cluster) 
 
 
 async def test_the_controller_of_a_scalable_topic_is_named(cluster: Cluster) -> None:
-    """C21: before there is one, the broker that was asked."""
-    for at in ("one", "two"):
-        assert await cluster.found(at, TOPIC) == at
-    await cluster.brokers["two"].elections.elect(TOPIC)
-    assert await cluster.found("one", TOPIC) == await cluster.found("two", TOPIC) == "two"
-
-
-async def test_the_segments_of_a_topic_stay_together(cluster: Cluster) -> None:
-    """C21: where the controller is, which opens them; before there is one, where the client begins."""
-    names = [TOPIC.segment_name(SegmentDescriptor(lo, lo, lo)) for lo in range(8)]
-    for at in ("one", "two"):
-        assert {await cluster.found(at, name) for name in names} == {at}
+    """C21: before there is one, the broker that the hash prefers."""
+    candidate = preferred(str(TOPIC), ["one", "two"])
+    assert await cluster.found("one", TOPIC) == await cluster.found("two", TOPIC) == candidate
     for controller in ("one", "two"):
         async with cluster.controlled_by(controller):
-            for at in ("one", "two"):
-                assert {await cluster.found(at, name) for name in names} == {controller}
+            assert await cluster.found("one", TOPIC) == await cluster.found("two", TOPIC) == controller
 
 
-async def test_a_scalable_topic_is_used_beside_another_broker(cluster: Cluster) -> None:
-    """C14, C21: clients and operators that name one broker find everything there, in whichever order they begin."""
-    broker = cluster.brokers["two"]
-    await broker.controller.create_topic(TOPIC, 2, {})
-    assert await cluster.found("two", await broker.segment(TOPIC, 0)) == "two"
-    assert (await cluster.produce("two", await broker.segment(TOPIC, 0))).type == Type.PRODUCER_SUCCESS
-    cluster.clients["two"].ignored.add(Type.CLOSE_PRODUCER)
-    await broker.controller.split(TOPIC, 0)
+async def test_the_segments_of_a_topic_are_spread(cluster: Cluster) -> None:
+    """C21: they go to the brokers in turn, wherever the topic's controller is."""
+    names = [TOPIC.segment_name(SegmentDescriptor(lo, lo, lo)) for lo in range(8)]
+    first = preferred(str(TOPIC), ["one", "two"])
+    second = "two" if first == "one" else "one"
+    expected = dict(zip(names, [first, second] * 4, strict=True))
+    async with cluster.controlled_by("one"):
+        for at in ("one", "two"):
+            assert {name: await cluster.found(at, name) for name in names} == expected
+
+
+async def test_a_scalable_topic_spans_both_brokers(cluster: Cluster) -> None:
+    """C14, C21: whichever broker owns a segment, clients of both find it there, and either broker splits it."""
+    await cluster.brokers["two"].controller.create_topic(TOPIC, 4, {})
+    used = {}
+    for segment in range(4):
+        name = await cluster.brokers["one"].segment(TOPIC, segment)
+        used[name] = await cluster.found("one", name)
+        assert (await cluster.produce(used[name], name, segment)).type == Type.PRODUCER_SUCCESS
+        await cluster.clients[used[name]].ask(commands.close_producer(segment, 8))
+    assert set(used.values()) == {"one", "two"}
     for at in ("one", "two"):
-        for segment in range(4):
-            assert await cluster.found(at, await broker.segment(TOPIC, segment)) == "two"
+        assert {name: await cluster.found(at, name) for name in used} == used
+    for segment in range(4):
+        await cluster.brokers["two"].controller.split(TOPIC, segment)
+    for segment in range(12):
+        name = await cluster.brokers["one"].segment(TOPIC, segment)
+        assert await cluster.found("one", name) == await cluster.found("two", name)
 
 
 async def test_an_assignment_counts_until_the_topic_is_claimed(cluster: Cluster) -> None:

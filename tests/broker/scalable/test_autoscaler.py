@@ -18,6 +18,7 @@ from storage.clock import WallClock
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import StoreUnavailable, starting_with
 from tests.support.disk import SimulatedFiles
+from tests.support.group_members import QuietMember
 from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC, Rooms, moving_clock, rooms
 
@@ -38,13 +39,10 @@ async def broker(mock_clock: MockClock, clock: list[WallClock], nursery: trio.Nu
         yield made
 
 
-class Member:
+class Member(QuietMember):
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self.segments: frozenset[int] = frozenset()
-
-    def sent_away(self) -> None:
-        """Do nothing."""
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         self.segments = segments

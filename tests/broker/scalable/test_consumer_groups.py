@@ -17,6 +17,7 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check
 from tests.support.disk import SimulatedFiles
 from tests.support.draining import drained
+from tests.support.group_members import QuietMember
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms
 from txn.errors import OwnershipLost
@@ -31,13 +32,10 @@ async def broker() -> AsyncIterator[Rooms]:
         yield made
 
 
-class Member:
+class Member(QuietMember):
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self.told: list[tuple[int, set[int]]] = []
-
-    def sent_away(self) -> None:
-        """Do nothing."""
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         self.told.append((layout.epoch, set(segments)))

@@ -14,6 +14,7 @@ from broker.scalable import consumer_groups
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import StoreUnavailable
 from tests.support.disk import SimulatedFiles
+from tests.support.group_members import QuietMember
 from tests.support.rooms import TOPIC, Rooms, publish, rooms
 
 GROUP = GroupId(TOPIC, "s")
@@ -26,13 +27,10 @@ async def broker() -> AsyncIterator[Rooms]:
         yield made
 
 
-class Member:
+class Member(QuietMember):
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self.told: list[set[int]] = []
-
-    def sent_away(self) -> None:
-        """Do nothing."""
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         self.told.append(set(segments))

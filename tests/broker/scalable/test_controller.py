@@ -8,13 +8,7 @@ import structlog.testing
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.errors import (
-    AutoScalePolicyInvalid,
-    BrokerError,
-    LayoutUnreadable,
-    NotActive,
-    TopicExists,
-)
+from broker.errors import AutoScalePolicyInvalid, BrokerError, LayoutUnreadable, NotActive, TopicExists
 from broker.layouts.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import Layout
@@ -30,15 +24,7 @@ from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.draining import drained
 from tests.support.outlet import recording_consumer
-from tests.support.rooms import (
-    TOPIC,
-    Rooms,
-    publish,
-    rooms,
-    segments,
-    subscribe,
-    visible,
-)
+from tests.support.rooms import TOPIC, Rooms, publish, rooms, segments, subscribe, visible
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore, Stopped
 from txn.states import EndAction

@@ -8,12 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.errors import (
-    BrokerError,
-    TopicExists,
-    TopicInUse,
-    TopicNotFound,
-)
+from broker.errors import BrokerError, TopicExists, TopicInUse, TopicNotFound
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import Layout
 from broker.layouts.parts import Child, StartPosition, SubscriptionKind
@@ -23,15 +18,7 @@ from broker.scalable.children import make_child
 from storage.cursor import CursorError
 from storage.metadata.store import Delete, Op, Put
 from tests.support.disk import SimulatedFiles
-from tests.support.rooms import (
-    TOPIC,
-    Rooms,
-    publish,
-    rooms,
-    segments,
-    subscribe,
-    visible,
-)
+from tests.support.rooms import TOPIC, Rooms, publish, rooms, segments, subscribe, visible
 from tests.support.steered_store import SteeredStore, Stopped
 
 STEPS_MAX = 60

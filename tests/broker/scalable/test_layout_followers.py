@@ -9,6 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.layouts.layout import Layout
 from broker.layouts.store import layout_key
+from broker.names import TopicName
 from broker.scalable.layout_followers import WAIT_SECONDS_MAX, followers_of
 from storage.metadata.store import Op, Put, StoreUnavailable
 from tests.support.rooms import TOPIC, Rooms
@@ -17,7 +18,7 @@ from tests.support.steered_store import SteeredStore
 
 
 @pytest.fixture
-async def brokers(autojump_clock: MockClock) -> AsyncIterator[Brokers]:
+async def brokers() -> AsyncIterator[Brokers]:
     async with several("one", "two", shared=SteeredStore()) as made:
         await made["one"].controller.create_topic(TOPIC, 1, {})
         await wait_all_tasks_blocked()
@@ -43,7 +44,9 @@ def ignore(layout: Layout | None) -> None:
     """Follow."""
 
 
-async def test_the_record_is_there_before_the_first_push_and_until_the_last_follower_leaves(brokers: Brokers) -> None:
+async def test_the_record_is_there_before_the_first_push_and_until_the_last_follower_leaves(
+    brokers: Brokers, autojump_clock: MockClock
+) -> None:
     """T20: an owner that does not see it has sealed nothing yet that the followers do not know."""
     store, one = steered(brokers), brokers["one"]
     gate = trio.Event()
@@ -70,7 +73,9 @@ async def test_the_record_is_there_before_the_first_push_and_until_the_last_foll
     assert await written(store) == {}
 
 
-async def test_an_owner_seals_when_clients_of_other_brokers_know_the_children(brokers: Brokers) -> None:
+async def test_an_owner_seals_when_clients_of_other_brokers_know_the_children(
+    brokers: Brokers, autojump_clock: MockClock
+) -> None:
     """C14, T20: it waits for a broker that is late, but not for one that has died."""
     one, two, store = brokers["one"], brokers["two"], steered(brokers)
     parent = await two.topics.get(await two.segment(TOPIC, 0))
@@ -86,7 +91,9 @@ async def test_an_owner_seals_when_clients_of_other_brokers_know_the_children(br
     assert parent.ledger.is_sealed
 
 
-async def test_a_broker_that_pushes_nothing_delays_a_seal_for_a_bounded_time(brokers: Brokers) -> None:
+async def test_a_broker_that_pushes_nothing_delays_a_seal_for_a_bounded_time(
+    brokers: Brokers, autojump_clock: MockClock
+) -> None:
     """C14, E11: it is stopped, for example."""
     two, store = brokers["two"], steered(brokers)
     await store.put(followers_of(TOPIC) + "stopped", b'{"epoch": 0, "creation_id": "c"}')
@@ -96,7 +103,36 @@ async def test_a_broker_that_pushes_nothing_delays_a_seal_for_a_bounded_time(bro
     assert WAIT_SECONDS_MAX <= trio.current_time() - began < 2 * WAIT_SECONDS_MAX
 
 
-async def test_a_record_that_cannot_be_written_delays_no_client(brokers: Brokers) -> None:
+async def test_a_first_push_waits_for_its_own_record_behind_those_of_others(
+    brokers: Brokers, autojump_clock: MockClock
+) -> None:
+    """T20: the writes of other topics under way do not count for it."""
+    store, one, other = steered(brokers), brokers["one"], TopicName.parse("topic://public/default/other")
+    await one.controller.create_topic(other, 1, {})
+    gates = {followers_of(topic): trio.Event() for topic in (other, TOPIC)}
+
+    async def hold(ops: Sequence[Op]) -> None:
+        for prefix, gate in gates.items():
+            if any(isinstance(op, Put) and op.key.startswith(prefix) for op in ops):
+                await gate.wait()
+
+    store.before = hold
+    pushed: list[Layout | None] = []
+    one.feeds.follow(other, ignore)
+    await wait_all_tasks_blocked()
+    one.feeds.follow(TOPIC, pushed.append)
+    await wait_all_tasks_blocked()
+    gates[followers_of(other)].set()
+    await wait_all_tasks_blocked()
+    assert pushed == []
+    gates[followers_of(TOPIC)].set()
+    await wait_all_tasks_blocked()
+    assert len(pushed) == 1
+    one.feeds.unfollow(TOPIC, pushed.append)
+    one.feeds.unfollow(other, ignore)
+
+
+async def test_a_record_that_cannot_be_written_delays_no_client(brokers: Brokers, autojump_clock: MockClock) -> None:
     """E14: it is written when the store answers again."""
     one, store = brokers["one"], steered(brokers)
 
@@ -132,7 +168,9 @@ async def test_a_broker_that_is_alone_writes_none_until_another_comes(autojump_c
         assert await written(store) == {}
 
 
-async def test_a_follower_that_leaves_at_its_first_layout_leaves_no_record(brokers: Brokers) -> None:
+async def test_a_follower_that_leaves_at_its_first_layout_leaves_no_record(
+    brokers: Brokers, autojump_clock: MockClock
+) -> None:
     one: Rooms = brokers["one"]
 
     def leave(layout: Layout | None) -> None:

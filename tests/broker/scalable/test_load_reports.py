@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.cluster.broker_load import BROKER_LOADS, BrokerLoad
 from broker.names import TopicName
 from broker.scalable.autoscale import SegmentLoad
 from broker.scalable.load_reports import decode_load, segment_of
@@ -229,3 +230,34 @@ def test_keys() -> None:
     assert segment_of(load_key(segment)) == segment
     assert segment_of(load_key(TOPIC)) is None
     assert segment_of("/segment-load/x") is None
+
+
+async def test_the_brokers_own_load_is_reported_too(broker: Rooms, mock_clock: MockClock) -> None:
+    """C21: with its busiest minute, once while it is steady, and again when it is idle. Regular topics count, too."""
+    key = BROKER_LOADS + broker.foundation.settings.broker_id
+    traffic = broker.foundation.traffic
+    versions = set()
+    broker.services.activity.set()
+    await wait_all_tasks_blocked()
+    record = None
+    for _ in range(20):
+        traffic.bytes_out += 10_000_000
+        await jump(mock_clock, 10)
+        record = await broker.metadata.get(key)
+        assert record is not None
+        versions.add(record.version)
+    assert record is not None
+    load = BrokerLoad.decode(record.value)
+    assert load is not None
+    assert 750_000 <= load.bytes_out <= 1_000_000
+    # It rises for a minute.
+    assert len(versions) <= 6
+    await jump(mock_clock, 80)
+    record = await broker.metadata.get(key)
+    assert record is not None
+    ended = BrokerLoad.decode(record.value)
+    assert ended is not None
+    assert ended.bytes_out == 0
+    with TaskSteps() as steps:
+        await jump(mock_clock, 3_600)
+        assert steps.of("LoadReporter.run") == 0

@@ -6,14 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.errors import (
-    BrokerError,
-    IncompatibleSchema,
-    OldClientsConnected,
-    TopicClosed,
-    TopicExists,
-    TopicNotFound,
-)
+from broker.errors import BrokerError, IncompatibleSchema, OldClientsConnected, TopicClosed, TopicExists, TopicNotFound
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import Layout
 from broker.layouts.parts import SegmentState, StartPosition, SubscriptionKind

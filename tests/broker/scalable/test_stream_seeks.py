@@ -13,6 +13,7 @@ from broker.layouts.registrations import GroupId
 from broker.topic import Topic
 from storage.cursor import cursor_key
 from storage.metadata.store import Op, Put
+from tests.support.group_members import QuietMember
 from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.steered_store import SteeredStore
 from tests.support.wire import WireClient, connected, listening, message
@@ -23,13 +24,10 @@ Type = pb.BaseCommand.Type
 GROUP = GroupId(TOPIC, "s")
 
 
-class Member:
+class Member(QuietMember):
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self.told: list[set[int]] = []
-
-    def sent_away(self) -> None:
-        """Do nothing."""
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         self.told.append(set(segments))

@@ -13,13 +13,7 @@ from storage.cursor import CursorError
 from storage.metadata.store import Op, Put
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
-from tests.support.rooms import (
-    TOPIC,
-    Rooms,
-    publish,
-    rooms,
-    segments,
-)
+from tests.support.rooms import TOPIC, Rooms, publish, rooms, segments
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore, Stopped
 

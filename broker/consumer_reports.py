@@ -1,0 +1,184 @@
+"""Tells the controllers of scalable topics which segments their consumers have taken up, and which they have closed.
+
+An ordered consumer registers at the topic's controller, and reads each of its segments at that segment's owner. If the
+two are one broker and the client uses one connection, the connection itself connects the two
+(`broker.pulsar.registry`). Otherwise the owner reports them to the controller, over HTTP if that is another broker. The
+Java client has no command to leave a group, and loses assignments that come before it has taken up its first one. So
+the controller cannot do without these reports.
+
+Reports wait in one queue for each controller, and are sent together, in order. They are sent until the controller has
+them, or is no longer the controller. The next one begins with the registrations that its own connections bring.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import structlog
+import trio
+
+from broker.cluster.elections import Elections
+from broker.errors import BrokerError
+from broker.names import TopicName
+from broker.peers import PeerRefused, Peers, PeerSilent
+from broker.scalable.consumer_groups import ConsumerGroups
+
+PATH: Final = "/admin/v2/cluster/consumers"
+WAITING_MAX: Final = 10_000
+"""Most reports that wait for one controller. Beyond it, the oldest one is dropped."""
+SENT_AT_ONCE: Final = 256
+"""Most reports in one request."""
+RETRY_SECONDS: Final = 1.0
+"""The pause after a controller did not answer."""
+
+log = structlog.get_logger(__name__)
+
+
+class InvalidReports(BrokerError):
+    """A request with reports cannot be understood."""
+
+
+class SegmentConsumer(NamedTuple):
+    """A consumer of one segment, which belongs to an ordered consumer of the whole topic."""
+
+    topic: TopicName
+    """The `topic://` name."""
+    subscription: str | None
+    """None for a checkpoint consumer, which keeps its own positions."""
+    consumer: str
+    """The name of the ordered consumer."""
+    segment_id: int
+
+
+class Report(NamedTuple):
+    """What such a consumer does."""
+
+    consumer: SegmentConsumer
+    is_open: bool
+    """Whether it has taken the segment up; else its client has closed it."""
+
+
+class ConsumerReports:
+    """Sends the reports of this broker, and passes on those that it gets."""
+
+    def __init__(
+        self, groups: ConsumerGroups, elections: Elections, peers: Peers, nursery: trio.Nursery, *, me: str
+    ) -> None:
+        """Set up.
+
+        Args:
+            groups: the groups that this broker controls.
+            elections: who controls a topic.
+            peers: the other brokers.
+            nursery: runs a task for each controller that has reports waiting.
+            me: the id of this broker.
+        """
+        self._groups = groups
+        self._elections = elections
+        self._peers = peers
+        self._nursery = nursery
+        self._me = me
+        self._waiting: dict[str, dict[Report, None]] = {}
+        """By controller, oldest first."""
+
+    def report(self, report: Report) -> None:
+        """Tell the topic's controller. This does not block."""
+        consumer = report.consumer
+        controller = self._elections.controller_of(consumer.topic)
+        if controller is None:
+            # Whoever becomes the controller begins with the consumers that register there.
+            return
+        if controller.broker_id == self._me:
+            self._apply(report)
+            return
+        waiting = self._waiting.get(controller.broker_id)
+        if waiting is None:
+            waiting = self._waiting[controller.broker_id] = {}
+            self._nursery.start_soon(self._send_all, controller.broker_id, waiting)
+        if report.is_open:
+            # It was closed before. That must not count as closed again.
+            waiting.pop(Report(consumer, is_open=False), None)
+        waiting.pop(report, None)
+        waiting[report] = None
+        if len(waiting) > WAITING_MAX:
+            dropped = next(iter(waiting))
+            del waiting[dropped]
+            log.warning("a report about a consumer was dropped", topic=str(consumer.topic), broker=controller.broker_id)
+
+    def take(self, content: Mapping[str, object]) -> None:
+        """Apply what another broker reports. Does nothing for groups that this broker does not control.
+
+        Raises:
+            InvalidReports: nothing was applied.
+        """
+        for report in decode(content):
+            self._apply(report)
+
+    def _apply(self, report: Report) -> None:
+        consumer = report.consumer
+        for member in self._groups.members_named(consumer.topic, consumer.subscription, consumer.consumer):
+            if report.is_open:
+                member.taken_up(consumer.segment_id)
+            else:
+                member.closed(consumer.segment_id)
+
+    async def _send_all(self, controller: str, waiting: dict[Report, None]) -> None:
+        """Send what waits for one controller, also what comes meanwhile."""
+        while waiting:
+            sent = list(waiting)[:SENT_AT_ONCE]
+            for report in sent:
+                del waiting[report]
+            try:
+                await self._peers.request(controller, "POST", PATH, encode(sent))
+            except PeerRefused as refused:
+                log.warning("a broker refused reports about consumers", broker=controller, reason=str(refused))
+            except PeerSilent as silent:
+                log.info("reports about consumers wait for their controller", broker=controller, reason=str(silent))
+                await trio.sleep(RETRY_SECONDS)
+                newer = list(waiting)
+                waiting.clear()
+                # Their topics may have another controller by now.
+                for report in (*sent, *newer):
+                    self.report(report)
+        del self._waiting[controller]
+
+
+def encode(reports: Iterable[Report]) -> dict[str, object]:
+    """Return the reports as a JSON map."""
+    return {
+        "reports": [
+            {
+                "topic": str(one.topic),
+                "subscription": one.subscription,
+                "consumer": one.consumer,
+                "segment": one.segment_id,
+                "open": is_open,
+            }
+            for one, is_open in reports
+        ]
+    }
+
+
+def decode(content: Mapping[str, object]) -> list[Report]:
+    """Undo `encode`. Fields that this release does not know are ignored.
+
+    Raises:
+        InvalidReports: it is something else.
+    """
+    reports = content.get("reports")
+    if not isinstance(reports, list) or not all(isinstance(one, dict) for one in reports):
+        raise InvalidReports("The body must be a JSON map with a list of maps as `reports`.")
+    try:
+        return [
+            Report(
+                SegmentConsumer(
+                    TopicName.parse(one["topic"]),
+                    None if one["subscription"] is None else str(one["subscription"]),
+                    str(one["consumer"]),
+                    int(one["segment"]),
+                ),
+                bool(one["open"]),
+            )
+            for one in reports
+        ]
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise InvalidReports(f"A report about a consumer is incomplete or has a wrong field: {wrong!r}.") from wrong

@@ -1,0 +1,218 @@
+"""Ordered consumers register at one broker and read segments at others: what these report, and what follows from it."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from broker import consumer_reports
+from broker.consumer_reports import InvalidReports, Report, SegmentConsumer, decode, encode
+from broker.names import TopicName
+from tests.broker.test_administration_anywhere import served
+from tests.support.http import request
+from tests.support.rooms import TOPIC, Rooms
+from tests.support.wire import WireClient, connected, listening
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Type = pb.BaseCommand.Type
+PATH = "/admin/v2/cluster/consumers"
+
+
+class Spread(NamedTuple):
+    """A topic that `one` controls. Its segments will be owned by `two`."""
+
+    one: Rooms
+    two: Rooms
+    registering: WireClient
+    """At the controller. Another client is `other`."""
+    other: WireClient
+    reading: WireClient
+    """At the owner of the segments."""
+
+    async def register(self, name: str = "a") -> set[int]:
+        """Register an ordered consumer, and return its segments."""
+        client = self.registering if name == "a" else self.other
+        answer = await client.ask(commands.scalable_topic_subscribe(70, str(TOPIC), "s", name, 30))
+        response = answer.scalable_topic_subscribe_response
+        assert not response.HasField("error"), response
+        return {segment.segment_id for segment in response.assignment.segments}
+
+    async def read(self, segment_id: int, name: str = "a", *, flow: bool = True) -> None:
+        """Take up a segment as the Java client does. `flow` says whether it asks for messages already."""
+        topic, id_ = str(await self.one.segment(TOPIC, segment_id)), consumer_id(name, segment_id)
+        subscribe = commands.subscribe(topic, "s", id_, id_, name=f"{name}-seg-{segment_id}")
+        answer = await self.reading.ask(subscribe)
+        assert answer.type == Type.SUCCESS, answer
+        if flow:
+            await self.flow(segment_id, name)
+
+    async def register_and_read(self) -> None:
+        """Let the first consumer register, which gets both segments, and take them up."""
+        assert await self.register() == {0, 1}
+        await self.read(0)
+        await self.read(1)
+
+    async def flow(self, segment_id: int, name: str = "a") -> None:
+        """Ask for messages of a segment."""
+        await self.reading.send(commands.flow(consumer_id(name, segment_id), 10))
+        await self.reading.receives_nothing_more()
+
+    async def close(self, segment_id: int, name: str = "a") -> None:
+        """Close the consumer of a segment."""
+        answer = await self.reading.ask(commands.close_consumer(consumer_id(name, segment_id), 5))
+        assert answer.type == Type.SUCCESS, answer
+
+
+def consumer_id(name: str, segment_id: int) -> int:
+    return 100 * ord(name) + segment_id
+
+
+async def assigned(client: WireClient) -> set[int]:
+    """Return the segments of the next update."""
+    update = await client.receive()
+    assert update.type == Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE, update
+    return {segment.segment_id for segment in update.scalable_topic_assignment_update.assignment.segments}
+
+
+@asynccontextmanager
+async def spread(segments: int) -> AsyncIterator[Spread]:
+    """Run the brokers, and create the topic."""
+    async with served("one", "two") as ((one, _), (two, _)), listening(one) as at_one, listening(two) as at_two:
+        await one.controller.create_topic(TOPIC, segments, {})
+        await one.control()
+        async with connected(at_one) as first, connected(at_one) as second, connected(at_two) as third:
+            for client in (first, second, third):
+                client.ignored.add(Type.REACHED_END_OF_TOPIC)
+            yield Spread(one, two, first, second, third)
+
+
+async def test_an_assignment_comes_once_segments_elsewhere_are_taken_up() -> None:
+    """C15, D10: it was held back for ever, because the controller saw no consumer of a segment."""
+    async with spread(2) as story:
+        await story.register_and_read()
+        assert await story.register("b") == {1}
+        assert await assigned(story.registering) == {0}
+
+
+async def test_an_assignment_is_held_back_until_the_client_can_take_it() -> None:
+    """The Java client loses it before that, and it asks for messages only behind that."""
+    async with spread(2) as story:
+        assert await story.register() == {0, 1}
+        await story.read(0)
+        await story.read(1, flow=False)
+        assert await story.register("b") == {1}
+        await wait_all_tasks_blocked()
+        await story.registering.receives_nothing_more()
+        await story.flow(1)
+        assert await assigned(story.registering) == {0}
+
+
+async def test_closing_every_segment_elsewhere_is_leaving() -> None:
+    """D10: the Java client has no other way to leave. Its segments waited for the end of its connection."""
+    async with spread(2) as story:
+        await story.register_and_read()
+        assert await story.register("b") == {1}
+        assert await assigned(story.registering) == {0}
+        await story.close(1)
+        await story.read(1, "b")
+        await story.close(0)
+        assert await assigned(story.other) == {0, 1}
+        await story.registering.receives_nothing_more()
+
+
+async def test_the_same_broker_over_another_connection_is_like_another_broker() -> None:
+    """A client may know a broker by two addresses, and so have two connections."""
+    async with spread(1) as story, listening(story.one) as at_one, connected(at_one) as reading:
+        here = story._replace(reading=reading)
+        assert await here.register() == {0}
+        await here.read(0)
+        await story.one.controller.split(TOPIC, 0)
+        reading.ignored.add(Type.REACHED_END_OF_TOPIC)
+        assert {0} == await assigned(here.registering)
+        assert {1, 2} == await assigned(here.registering)
+
+
+async def test_a_consumer_that_returns_need_not_take_up_what_it_reads() -> None:
+    """C15: its controller is another one now, or the connection was lost. Its segments never noticed."""
+    async with spread(2) as story:
+        await story.register_and_read()
+        assert await story.register() == {0, 1}
+        assert await story.register("b") == {1}
+        assert await assigned(story.registering) == {0}
+        await story.close(1)
+        await story.read(1, "b")
+        await story.close(0)
+        assert await assigned(story.other) == {0, 1}
+
+
+async def test_a_consumer_that_returns_may_read_at_another_connection_of_its_controller() -> None:
+    """C15: for example if clients begin at another address than the one that brokers advertise."""
+    async with spread(2) as story, listening(story.one) as at_one, connected(at_one) as reading:
+        here = story._replace(reading=reading)
+        assert await here.register() == {0, 1}
+        await here.read(0)
+        await here.read(1)
+        assert await here.register() == {0, 1}
+        assert await here.register("b") == {1}
+        assert await assigned(here.registering) == {0}
+
+
+async def test_an_assignment_is_repeated_for_a_consumer_that_only_has_the_name_of_one_that_returns() -> None:
+    """Its process is another one, which loses what comes before it has taken up its segments."""
+    async with spread(2) as story, listening(story.two) as at_two, connected(at_two) as reading:
+        await story.register_and_read()
+        assert await story.register() == {0, 1}
+        assert await story.register("b") == {1}
+        assert await assigned(story.registering) == {0}
+        await story.reading.close()
+        await story._replace(reading=reading).read(0)
+        assert await assigned(story.registering) == {0}
+        await story.registering.receives_nothing_more()
+
+
+async def test_a_report_waits_for_a_controller_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_reports, "RETRY_SECONDS", 0.0)
+    async with spread(1) as story:
+        assert await story.register() == {0}
+        living = dict(story.two.members.live)
+        monkeypatch.setattr(story.two.members, "_live", {})
+        await story.read(0)
+        await story.one.controller.split(TOPIC, 0)
+        await story.registering.receives_nothing_more()
+        monkeypatch.setattr(story.two.members, "_live", living)
+        assert await assigned(story.registering) == {1, 2}
+
+
+def test_reports_survive_the_way() -> None:
+    reports = [
+        Report(SegmentConsumer(TOPIC, "s", "a", 3), is_open=True),
+        Report(SegmentConsumer(TopicName.parse("topic://public/default/ü"), None, "b", 0), is_open=False),
+    ]
+    assert decode(encode(reports)) == reports
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{}, {"reports": {}}, {"reports": [1]}, {"reports": [{"topic": str(TOPIC)}]}, {"reports": [{"topic": 5}]}],
+    ids=str,
+)
+def test_anything_else_is_refused(content: dict[str, object]) -> None:
+    with pytest.raises(InvalidReports):
+        decode(content)
+
+
+async def test_over_http_it_is_refused_with_a_reason() -> None:
+    async with served("one") as ((_, address),):
+        refused = await request(address, "POST", PATH, body=b'{"reports": [7]}')
+        assert (refused.status, refused.reason) == (
+            400,
+            "The body must be a JSON map with a list of maps as `reports`.",
+        )
+        unknown = encode([Report(SegmentConsumer(TOPIC, None, "c", 0), is_open=True)])
+        assert (await request(address, "POST", PATH, body=json.dumps(unknown).encode())).status == 204, (
+            "another's group"
+        )

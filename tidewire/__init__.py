@@ -20,13 +20,7 @@ if TYPE_CHECKING:
     from tidewire.client.client import Client, connect
     from tidewire.client.consumers import Consumer
     from tidewire.client.dead_letters import DeadLetterPolicy
-    from tidewire.client.errors import (
-        Closed,
-        DataDamaged,
-        MessageCorrupted,
-        SendUnanswered,
-        TransactionEnded,
-    )
+    from tidewire.client.errors import Closed, DataDamaged, MessageCorrupted, SendUnanswered, TransactionEnded
     from tidewire.client.message import Message
     from tidewire.client.producer import Producer
     from tidewire.client.queue_consumer import QueueConsumer

@@ -27,6 +27,11 @@ _NAMESPACE_PARTS: Final = 2
 class NotAnswered(CommandFailed):
     """No broker answered. A requested change may or may not have happened."""
 
+    def __init__(self, message: str, reason: object = None) -> None:
+        """`reason` is the error of the connection, if there was one."""
+        super().__init__(message)
+        self.reason = reason
+
 
 class NotAccepted(CommandFailed):
     """The broker refused the request; the text is its reason."""
@@ -37,22 +42,21 @@ class NotAccepted(CommandFailed):
 
 
 class Administration:
-    """Administers the topics of one broker. Every `topic` is a full name, `topic://TENANT/NAMESPACE/NAME`.
+    """Administers the topics of a cluster. Every `topic` is a full name, `topic://TENANT/NAMESPACE/NAME`.
 
     Every method raises `NotAnswered`, `NotAccepted`, and `UsageError` for a wrong name. When a method returns, its
     change is durable.
     """
 
-    def __init__(self, http_url: str) -> None:
-        """Take the broker's address, such as `http://127.0.0.1:8080`; nothing is sent yet.
+    def __init__(self, *addresses: str) -> None:
+        """Take the addresses of brokers, such as `127.0.0.1:8080` or `http://127.0.0.1:8080`; nothing is sent yet.
+
+        Any broker of a cluster answers for all of them. So if nobody listens at an address, the next one is asked.
 
         Raises:
-            UsageError: `http_url` is not such an address.
+            UsageError: one is not such an address.
         """
-        parts = urlsplit(http_url)
-        if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query:
-            raise UsageError(f"{http_url!r} is not a broker's HTTP address. Give it as http://HOST:PORT.")
-        self._url = f"http://{parts.netloc}"
+        self._urls = [_url(address) for address in addresses]
         self._opener = build_opener(ProxyHandler({}))
 
     def create(self, topic: str, *, segments: int | None = None, properties: Mapping[str, str] | None = None) -> None:
@@ -96,8 +100,18 @@ class Administration:
         query: Sequence[tuple[str, str]] = (),
         body: object = None,
     ) -> Any:  # noqa: ANN401 - JSON; each caller says what it expects
-        url = self._url + _PREFIX + path + (f"?{urlencode(query)}" if query else "")
-        request = Request(url, method=method)  # noqa: S310 - the scheme was checked
+        target = _PREFIX + path + (f"?{urlencode(query)}" if query else "")
+        for url in self._urls[:-1]:
+            try:
+                return self._ask_at(url, method, target, body)
+            except NotAnswered as failure:
+                # Any other failure may have come after the change, which must not be asked for twice.
+                if not isinstance(failure.reason, ConnectionRefusedError):
+                    raise
+        return self._ask_at(self._urls[-1], method, target, body)
+
+    def _ask_at(self, url: str, method: str, target: str, body: object) -> Any:  # noqa: ANN401 - as `_ask`
+        request = Request(url + target, method=method)  # noqa: S310 - the scheme was checked
         if body is not None:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/json")
@@ -110,9 +124,21 @@ class Administration:
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise NotAnswered(
-                f"No broker answered at {self._url}: {reason}. Check that it runs, and its address."
+                f"No broker answered at {url}: {reason}. Check that it runs, and its address.", reason
             ) from error
         return json.loads(answer) if answer else None
+
+
+def _url(address: str) -> str:
+    url = address if "://" in address else f"http://{address}"
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme == "http" and parts.hostname and not parts.path.strip("/") and not parts.query
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise UsageError(f"{address!r} is not a broker's HTTP address. Give it as HOST:PORT.")
+    return f"http://{parts.netloc}"
 
 
 def _path(topic: str, scheme: str = _SCALABLE) -> str:

@@ -1,6 +1,8 @@
 """`tidewire broker`: run one broker until a signal stops it.
 
-With `--processes N` it runs N brokers (`supervisor`), and says the same as one.
+With `--processes N` it runs N brokers (`supervisor`), and says the same as one. With `--again`, which `tidewire cluster
+start` gives, a broker that was replaced by the others starts again. It ends first, because its journal has another
+writer now.
 
 The broker prints `ready pulsar=HOST:PORT http=HOST:PORT data=DIR` on standard output when it accepts connections.
 Everything else goes to standard error. SIGTERM and SIGINT stop it cleanly within 5 s, whatever its load. An operator's
@@ -12,11 +14,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, cast
 
 import typer
 
@@ -47,6 +50,9 @@ def command(
         str | None, Option(help="Host names that HTTP clients may use for this broker, separated by commas.")
     ] = None,
     advertised_pulsar: Annotated[str | None, Option(help="HOST:PORT that clients are told to connect to.")] = None,
+    internal: Annotated[
+        str | None, Option(help="HOST:PORT for the other brokers on this data folder (default: none, it is alone).")
+    ] = None,
     broker_id: Annotated[
         str | None, Option(help="This broker's id, unique in its cluster (default: broker-1).")
     ] = None,
@@ -107,6 +113,7 @@ def command(
         str | None, Option(help="Brokers to run as one cluster on this machine, at one address (default: 1).")
     ] = None,
     inherited: Annotated[str | None, Option(hidden=True)] = None,
+    again: Annotated[bool, Option("--again", hidden=True)] = False,
     verbose: Annotated[bool, Option("--verbose", "-v", help="Also log what topics and connections do.")] = False,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
@@ -116,7 +123,7 @@ def command(
     flags: dict[str, Any] = {
         name: value
         for name, value in locals().items()
-        if name not in ("config", "verbose", "inherited") and value is not None
+        if name not in ("config", "verbose", "inherited", "again") and value is not None
     }
     for switch in ("allow_unauthenticated", "deduplication"):
         if not flags[switch]:
@@ -142,6 +149,7 @@ def command(
     from broker.loop_monitor import LoopMonitor
     from broker.main import serve
     from broker.startup_errors import operator_message
+    from storage.errors import Fenced
 
     limit = LogLimit(monotonic)
     # Brokers behind one command share its standard error.
@@ -153,7 +161,10 @@ def command(
         *sockets, supervisor = map(int, inherited.split(","))
         shared = Shared(*sockets)
 
+    addresses: list[str] = []
+
     def say_ready(ready: Ready) -> None:
+        addresses[:] = ["--pulsar", str(ready.pulsar), "--http", str(ready.http)]
         typer.echo(f"ready pulsar={ready.pulsar} http={ready.http} data={settings.data_dir}")
 
     async def until_told_to_end() -> None:
@@ -202,7 +213,18 @@ def command(
         message = operator_message(group, settings)
         if message is None:
             raise
+        if again and addresses and group.subgroup(Fenced) is not None:
+            _start_again(message, addresses)
         _end(EXIT_FAILED, message)
+
+
+def _start_again(message: str, addresses: Sequence[str]) -> NoReturn:
+    """Replace this process by a new one of the same command, at the same addresses. It keeps its number."""
+    typer.echo(f"tidewire broker: {message}\ntidewire broker: It is started again now.", err=True)
+    # Nobody may read standard output any more: it was for the first ready line.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    command_line = [sys.executable, "-m", "tidewire.cli", *sys.argv[1:], *addresses]
+    os.execv(sys.executable, command_line)  # noqa: S606 - our own command, without a shell
 
 
 async def _wait_orphaned(pipe: int, scope: "trio.CancelScope") -> None:

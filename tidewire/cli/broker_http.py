@@ -29,8 +29,10 @@ _RECEIVE_BYTES: Final = 64 * 1024
 class BrokerHttp:
     """One broker. Every method raises `NotAnswered` and `NotAccepted` with a message."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, answer_seconds_max: float = ANSWER_SECONDS_MAX) -> None:
         """Take the broker's address, such as `127.0.0.1:8080` or `http://127.0.0.1:8080`; nothing is sent yet.
+
+        `answer_seconds_max` is how long it may be silent during an answer.
 
         Raises:
             UsageError: `address` is not such an address.
@@ -43,6 +45,7 @@ class BrokerHttp:
             host = port = None
         if not host or port is None or parts.scheme != "http" or parts.path.strip("/") or parts.query:
             raise UsageError(f"{address!r} is not a broker's HTTP address. Give it as HOST:PORT.")
+        self._answer_seconds_max = answer_seconds_max
         self._host = host
         self._port = port
         self.url = f"http://{parts.netloc}"
@@ -71,7 +74,7 @@ class BrokerHttp:
             if response.status not in _OK:
                 raise NotAccepted(_reason(response), response.status)
             # The response still reads from this socket, even when `HTTPConnection` has already dropped it.
-            connection.settimeout(None if pushed else ANSWER_SECONDS_MAX)
+            connection.settimeout(None if pushed else self._answer_seconds_max)
             for line in _divided(response):
                 if line.startswith(_FAILED):
                     raise CommandFailed(
@@ -81,7 +84,7 @@ class BrokerHttp:
 
     @contextmanager
     def _answer(self, method: str, target: str, content: object) -> Iterator[tuple[socket.socket, HTTPResponse]]:
-        connection = HTTPConnection(self._host, self._port, timeout=ANSWER_SECONDS_MAX)
+        connection = HTTPConnection(self._host, self._port, timeout=self._answer_seconds_max)
         begun = False
         try:
             connection.connect()

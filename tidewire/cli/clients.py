@@ -27,6 +27,10 @@ def run_client(service_url: str, story: Callable[[tidewire.Client], Awaitable[No
         anyio.run(connected)
     except tidewire.InvalidName as error:
         raise UsageError(f"{error}.") from error
+    except tidewire.ConnectFailed as error:
+        raise CommandFailed(
+            f"{str(error).rstrip('.')}. Check that a broker runs there, or name others with --service-url."
+        ) from error
     except tidewire.TidewireError as error:
         raise CommandFailed(f"{str(error).rstrip('.')}.") from error
     except KeyboardInterrupt:

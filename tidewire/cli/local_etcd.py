@@ -18,10 +18,11 @@ import shutil
 import socket
 import subprocess
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from tidewire.cli.endings import CommandFailed
 
@@ -45,10 +46,26 @@ class EtcdFailed(CommandFailed):
     """etcd is not installed, did not start or did not stop. If it did not start, the text has the end of its log."""
 
 
+class Membership(NamedTuple):
+    """Which member of an etcd cluster a process is."""
+
+    name: str = "default"
+    ports: Mapping[str, int] = {"default": 0}
+    """By name, the loopback ports on which the members talk to each other. One that is alone may take any port."""
+
+
 class EtcdProcess:
     """See the module's docstring."""
 
-    def __init__(self, folder: Path, *, command: str = "etcd", port: int = 0, outlives: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        command: str = "etcd",
+        port: int = 0,
+        outlives: bool = False,
+        membership: Membership = Membership(),
+    ) -> None:
         """Set up; nothing runs yet.
 
         Args:
@@ -56,9 +73,12 @@ class EtcdProcess:
             command: the program.
             port: where it listens on loopback; 0 takes a free port.
             outlives: whether it goes on when this process ends, and gets none of its terminal's signals.
+            membership: its place among the members of its cluster; by default it is the only one. A member serves once
+                the cluster has a leader, so several of them must start at the same time.
         """
         self.folder = folder
         self._outlives = outlives
+        self._membership = membership
         self._command = command
         self._data = folder / "data"
         self._log_path = folder / "etcd.log"
@@ -90,7 +110,7 @@ class EtcdProcess:
         attempts_left = 1 if self._port else STARTS_MAX
         while self._process is None:
             attempts_left -= 1
-            self._port = self._port or _free_port()
+            self._port = self._port or free_port()
             try:
                 self._start()
             except EtcdFailed:
@@ -135,8 +155,8 @@ class EtcdProcess:
 
     def _start(self) -> None:
         client = f"http://{self.endpoint}"
-        # Members of a cluster use this port among themselves. There is only one member, so any port will do.
-        peer = "http://127.0.0.1:0"
+        members = {name: f"http://127.0.0.1:{port}" for name, port in self._membership.ports.items()}
+        peer = members[self._membership.name]
         self.folder.mkdir(parents=True, exist_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notes, self._log_path.open("ab") as log:
             # The kernel chooses a free name in the abstract namespace, which is written with an @ for its NUL byte.
@@ -145,10 +165,10 @@ class EtcdProcess:
             self._process = subprocess.Popen(  # noqa: S603 - etcd
                 [
                     self._command,
-                    *("--data-dir", str(self._data)),
+                    *("--name", self._membership.name, "--data-dir", str(self._data)),
                     *("--listen-client-urls", client, "--advertise-client-urls", client),
                     *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                    *("--initial-cluster", f"default={peer}"),
+                    *("--initial-cluster", ",".join(f"{name}={url}" for name, url in members.items())),
                     *("--logger", "zap", "--log-outputs", "stderr"),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -191,7 +211,8 @@ def _is_ready(notes: socket.socket, pid: int) -> bool:
         os.close(ended)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a loopback port that nobody used a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -153,6 +153,9 @@ class _Child:
             *("--client-memory-bytes-max", str(_share(settings))),
             *("--inherited", ",".join(map(str, inherited))),
         ]
+        if settings.metadata == "embedded":
+            internal = settings.internal or settings.pulsar._replace(host="127.0.0.1")
+            self._given += ["--internal", str(internal._replace(port=0))]
         if settings.advertised_pulsar is not None:
             # Port 0 stands for the broker's own port.
             self._given += ["--advertised-pulsar", str(settings.advertised_pulsar._replace(port=0))]

@@ -3,10 +3,12 @@
 A `persistent://` topic needs no command: its first producer or consumer creates it.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import one_sentence, pairs
 
 if TYPE_CHECKING:
@@ -15,12 +17,7 @@ if TYPE_CHECKING:
 app: Final = typer.Typer(help="Create, list, show, split, migrate and delete topics.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME", show_default=False)]
-HttpUrl = Annotated[
-    str, typer.Option("--http-url", envvar="TIDEWIRE_HTTP_URL", help="HTTP address of a broker: http://HOST:PORT.")
-]
 Properties = Annotated[list[str], typer.Option("--property", help="KEY=VALUE; may be given several times.")]
-
-HTTP_URL_DEFAULT: Final = "http://127.0.0.1:8080"
 
 
 @app.command("create")
@@ -30,11 +27,12 @@ def create(
         int | None, typer.Option(help="Number of segments to start with (default: the broker's setting).")
     ] = None,
     properties: Properties = [],  # noqa: B006 - typer copies it
-    http_url: HttpUrl = HTTP_URL_DEFAULT,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
 ) -> None:
     """Create a scalable topic."""
     with one_sentence("tidewire topics"):
-        _administration(http_url).create(topic, segments=segments, properties=pairs(properties, "--property"))
+        _administration(data_dir, http).create(topic, segments=segments, properties=pairs(properties, "--property"))
         typer.echo(f"created {topic}")
 
 
@@ -42,19 +40,20 @@ def create(
 def names(
     namespace: Annotated[str, typer.Argument(help="TENANT/NAMESPACE")] = "public/default",
     properties: Properties = [],  # noqa: B006 - typer copies it
-    http_url: HttpUrl = HTTP_URL_DEFAULT,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
 ) -> None:
     """List a namespace's scalable topics, one a line. With --property, only those that have it."""
     with one_sentence("tidewire topics"):
-        for name in _administration(http_url).names(namespace, pairs(properties, "--property")):
+        for name in _administration(data_dir, http).names(namespace, pairs(properties, "--property")):
             typer.echo(name)
 
 
 @app.command("show")
-def show(topic: Topic, http_url: HttpUrl = HTTP_URL_DEFAULT) -> None:
+def show(topic: Topic, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
     """Show a topic's segments and subscriptions."""
     with one_sentence("tidewire topics"):
-        administration = _administration(http_url)
+        administration = _administration(data_dir, http)
         _print(topic, administration.layout(topic), administration.statistics(topic))
 
 
@@ -62,11 +61,12 @@ def show(topic: Topic, http_url: HttpUrl = HTTP_URL_DEFAULT) -> None:
 def split(
     topic: Topic,
     segment: Annotated[int, typer.Argument(min=0, help="The segment's number, from `tidewire topics show`.")],
-    http_url: HttpUrl = HTTP_URL_DEFAULT,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
 ) -> None:
     """Split a segment into two. Producers and consumers continue meanwhile."""
     with one_sentence("tidewire topics"):
-        administration = _administration(http_url)
+        administration = _administration(data_dir, http)
         administration.split(topic, segment)
         children = administration.layout(topic)["segments"].get(str(segment), {}).get("childIds", [])
         typer.echo(f"split segment {segment} of {topic} into {' and '.join(map(str, children))}")
@@ -79,11 +79,12 @@ def migrate(
         bool,
         typer.Option("--force", help="Migrate while v4 clients use it. They can then read old messages, not produce."),
     ] = False,
-    http_url: HttpUrl = HTTP_URL_DEFAULT,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
 ) -> None:
     """Turn a persistent:// topic into a scalable one, with its messages and subscriptions. This cannot be undone."""
     with one_sentence("tidewire topics"):
-        _administration(http_url).migrate(topic, force=force)
+        _administration(data_dir, http).migrate(topic, force=force)
         typer.echo(f"migrated {topic} to {topic.replace('persistent', 'topic', 1)}")
 
 
@@ -93,18 +94,19 @@ def delete(
     force: Annotated[
         bool, typer.Option("--force", help="Delete it even while in use: disconnect its clients.")
     ] = False,
-    http_url: HttpUrl = HTTP_URL_DEFAULT,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
 ) -> None:
     """Delete a scalable topic with its messages and subscriptions."""
     with one_sentence("tidewire topics"):
-        _administration(http_url).delete(topic, force=force)
+        _administration(data_dir, http).delete(topic, force=force)
         typer.echo(f"deleted {topic}")
 
 
-def _administration(http_url: str) -> "Administration":
+def _administration(data_dir: Path, http: str | None) -> "Administration":
     from tidewire.cli.administration import Administration
 
-    return Administration(http_url)
+    return Administration(*addresses(data_dir, http))
 
 
 def _print(topic: str, layout: dict[str, Any], statistics: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ from tidewire.client.transactions import Transaction, TransactionState
 from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses, parse_addresses
 from tidewire.protocol.backoff import DELAY_SECONDS_MAX
 from tidewire.protocol.errors import is_retriable
+from tidewire.protocol.silence import KEEP_ALIVE_SECONDS
 
 TRANSACTION_SECONDS: Final = 60.0
 """The broker aborts a transaction after this time, unless the caller gives another."""
@@ -356,6 +357,7 @@ async def connect(
     connect_timeout_seconds: float = 10.0,
     operation_timeout_seconds: float = 30.0,
     reconnect_seconds_max: float = DELAY_SECONDS_MAX,
+    keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
 ) -> AsyncIterator[Client]:
     """A client of the broker at `url` and of its whole cluster, for the length of an `async with`.
 
@@ -369,13 +371,15 @@ async def connect(
         operation_timeout_seconds: the time limit for a request, including reconnects. Sends and `receive` have no
             limit of their own.
         reconnect_seconds_max: the longest pause between two attempts to reach an unreachable broker.
+        keep_alive_seconds: how long a connected broker may be silent before the client asks it for a sign of life. If
+            none comes for as long again, the client gives the connection up and goes on at the other brokers.
 
     Raises:
         InvalidName: `url` holds something else than brokers' addresses.
         ConnectFailed: nothing answers there.
         Refused, ProtocolViolation: the peer refuses the handshake or does not speak the protocol.
     """
-    settings = Settings(connect_timeout_seconds, operation_timeout_seconds, reconnect_seconds_max)
+    settings = Settings(connect_timeout_seconds, operation_timeout_seconds, reconnect_seconds_max, keep_alive_seconds)
     async with open_client(parse_addresses(url), settings) as client:
         yield client
 

@@ -1,11 +1,12 @@
 """One TCP connection to a broker: the anyio adapter of `tidewire.protocol.conversation`.
 
-Two tasks serve it. The reader feeds what arrives to the conversation, wakes the tasks whose answers have come, and
+Three tasks serve it. The reader feeds what arrives to the conversation, wakes the tasks whose answers have come, and
 passes every other command to its listener at once. The writer takes all that is in the buffer and sends it in one
-piece. So many small commands cost one system call, and no cancelled caller can cut a frame in two.
+piece. So many small commands cost one system call, and no cancelled caller can cut a frame in two. The third asks a
+silent broker for a sign of life (`tidewire.protocol.silence`).
 
-The only timers are the deadlines of a connect and of a request. When a connection ends, everything that waits on it
-fails with `ConnectionLost`. Whoever needs another connection asks for one (network.py).
+The only timers are that task's, and the deadlines of a connect and of a request. When a connection ends, everything
+that waits on it fails with `ConnectionLost`. Whoever needs another connection asks for one (network.py).
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,20 +15,16 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import anyio
 import anyio.abc
+from anyio.lowlevel import checkpoint
 from google.protobuf.message import Message as ProtobufMessage
 
 from tidewire.client.errors import Closed
 from tidewire.client.waking import Changes, Signal
 from tidewire.protocol.addresses import BrokerAddress
-from tidewire.protocol.conversation import PING, PONG, Conversation, Question, violation
-from tidewire.protocol.errors import (
-    ConnectFailed,
-    ConnectionLost,
-    OperationTimedOut,
-    ProtocolViolation,
-    TidewireError,
-)
+from tidewire.protocol.conversation import PING, PING_FRAME, PONG, Conversation, Question, violation
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
 from tidewire.protocol.listeners import Kind, Listeners
+from tidewire.protocol.silence import Silence, Verdict
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.frames import MAX_FRAME_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -85,6 +82,7 @@ class Connection:
         proxied_to: BrokerAddress | None = None,
         connect_timeout_seconds: float,
         operation_timeout_seconds: float,
+        keep_alive_seconds: float,
     ) -> None:
         """A connection over `stream`, which it owns and closes.
 
@@ -94,11 +92,14 @@ class Connection:
             proxied_to: the broker to which the peer, a proxy, forwards everything.
             connect_timeout_seconds: the time limit for the handshake.
             operation_timeout_seconds: the time limit for the answer to a request.
+            keep_alive_seconds: how long the broker may be silent before it is asked for a sign of life, and then how
+                long that may take.
         """
         self.address = address
         self._stream = stream
         self._connect_timeout_seconds = connect_timeout_seconds
         self._operation_timeout_seconds = operation_timeout_seconds
+        self._keep_alive_seconds = keep_alive_seconds
         self._conversation = Conversation(address, CLIENT_VERSION, proxied_to)
         self._answered: dict[Question[Any], anyio.Event] = {}
         """By question, the event that wakes the task waiting for its answer."""
@@ -108,6 +109,8 @@ class Connection:
         self._has_output = Signal()
         self._output_shrunk = Changes()
         self._scope = anyio.CancelScope()
+        self._silence: Silence
+        """Set once the broker has answered the handshake."""
 
     @property
     def features(self) -> pb.FeatureFlags:
@@ -154,9 +157,11 @@ class Connection:
                 await self._shake_hands()
                 # From now on it serves the whole client, and ends with it (background.py).
                 self._scope.shield = True
+                self._silence = Silence(self._keep_alive_seconds, anyio.current_time())
                 task_status.started()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._write)
+                    tasks.start_soon(self._require_signs_of_life)
                     await self._read()
         except TidewireError as failure:
             error = failure
@@ -191,6 +196,7 @@ class Connection:
                         except (WireError, ProtocolViolation) as error:
                             raise violation(self.address, error) from error
                 self._conversation.feed(await self._stream.receive(RECEIVE_BYTES_MAX))
+                self._silence.heard(anyio.current_time())
         except anyio.EndOfStream:
             self._lose(ConnectionLost(f"{self.address} closed the connection"))
         except (anyio.BrokenResourceError, OSError) as error:
@@ -210,6 +216,20 @@ class Connection:
                     self._output_shrunk.notify()
         except (anyio.BrokenResourceError, OSError) as error:
             self._lose(_with_cause(ConnectionLost(f"the connection to {self.address} broke"), error))
+
+    async def _require_signs_of_life(self) -> None:
+        silence = self._silence
+        while True:
+            await anyio.sleep_until(silence.due)
+            # If the program held up this task, it held up the reader, too.
+            await checkpoint()
+            verdict = silence.judge(anyio.current_time())
+            if verdict is Verdict.ASK:
+                self.write(PING_FRAME)
+            elif verdict is Verdict.GIVE_UP:
+                seconds = 2 * silence.seconds
+                self._lose(ConnectionLost(f"{self.address} has given no sign of life for {seconds:g} s"))
+                return
 
     def _lose(self, error: TidewireError) -> None:
         if not self.is_open:

@@ -15,11 +15,7 @@ from tidewire.client.connection import Connection
 from tidewire.client.network import Network
 from tidewire.client.waking import Changes, Signal
 from tidewire.protocol.coordination import Ending, leaders_of, transaction_of
-from tidewire.protocol.errors import (
-    ConnectFailed,
-    TidewireError,
-    fresh,
-)
+from tidewire.protocol.errors import ConnectFailed, TidewireError, fresh
 from tidewire.protocol.features import require_transactions
 from tidewire.protocol.listeners import Kind
 from tidewire.protocol.refusals import TRANSIENT, BrokerBusy, refusal

@@ -20,9 +20,10 @@ from tidewire.client.connection import Connection, ConnectionStatistics, Dial
 from tidewire.client.errors import Closed
 from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses
 from tidewire.protocol.backoff import DELAY_SECONDS_MAX
-from tidewire.protocol.errors import ConnectFailed, OperationTimedOut, TidewireError
+from tidewire.protocol.errors import ConnectFailed, OperationTimedOut, TidewireError, fresh
 from tidewire.protocol.lookup import Lookup, named_address
 from tidewire.protocol.refusals import TRANSIENT
+from tidewire.protocol.silence import KEEP_ALIVE_SECONDS
 from tidewire.protocol.sockets import SOCKET_OPTIONS
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -42,6 +43,8 @@ class Settings:
     """The time limit for a request, including reconnects."""
     reconnect_seconds_max: float = DELAY_SECONDS_MAX
     """The longest pause between two attempts to reach an unreachable broker."""
+    keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    """How long a broker may be silent before it is asked for a sign of life, and then how long that may take."""
 
 
 async def dial_tcp(address: BrokerAddress) -> anyio.abc.ByteStream:
@@ -56,6 +59,14 @@ async def dial_tcp(address: BrokerAddress) -> anyio.abc.ByteStream:
         if hasattr(socket, option):
             plain.setsockopt(getattr(socket, level), getattr(socket, option), value)
     return stream
+
+
+@dataclass(eq=False, slots=True)
+class _Attempt:
+    """To connect to a broker."""
+
+    ended: anyio.Event
+    error: TidewireError | None = None
 
 
 class Network:
@@ -85,7 +96,7 @@ class Network:
         self._dial = dial
         self._random = random or Random()  # noqa: S311 - spreads reconnects, guards nothing
         self._connections: dict[tuple[BrokerAddress, BrokerAddress | None], Connection] = {}
-        self._dialing: dict[tuple[BrokerAddress, BrokerAddress | None], anyio.Lock] = {}
+        self._dialing: dict[tuple[BrokerAddress, BrokerAddress | None], _Attempt] = {}
 
     def statistics(self) -> list[ConnectionStatistics]:
         """The open connections."""
@@ -131,20 +142,37 @@ class Network:
         return self._service.current
 
     async def connection(self, address: BrokerAddress, proxied_to: BrokerAddress | None = None) -> Connection:
-        """The connection to a broker, made if there is none. Only one at a time is made to each address.
+        """The connection to a broker, made if there is none.
+
+        Tasks that want the same one at the same time share the attempt, and its failure: a stopped broker costs all of
+        them one timeout together.
 
         Raises:
             As `service`.
         """
         key = (address, proxied_to)
-        if (open_one := self._open(key)) is not None:
-            return open_one
-        async with self._dialing.setdefault(key, anyio.Lock()):
+        while True:
             if (open_one := self._open(key)) is not None:
                 return open_one
-            connection = await self._connect(address, proxied_to)
-            self._connections[key] = connection
-            return connection
+            attempt = self._dialing.get(key)
+            if attempt is None:
+                return await self._dialed(key)
+            await attempt.ended.wait()
+            if attempt.error is not None:
+                raise fresh(attempt.error)
+            # It succeeded, or its task was cancelled.
+
+    async def _dialed(self, key: tuple[BrokerAddress, BrokerAddress | None]) -> Connection:
+        attempt = self._dialing[key] = _Attempt(anyio.Event())
+        try:
+            self._connections[key] = connection = await self._connect(*key)
+        except TidewireError as error:
+            attempt.error = error
+            raise
+        finally:
+            del self._dialing[key]
+            attempt.ended.set()
+        return connection
 
     def _open(self, key: tuple[BrokerAddress, BrokerAddress | None]) -> Connection | None:
         connection = self._connections.get(key)
@@ -166,6 +194,7 @@ class Network:
             proxied_to=proxied_to,
             connect_timeout_seconds=settings.connect_timeout_seconds,
             operation_timeout_seconds=settings.operation_timeout_seconds,
+            keep_alive_seconds=settings.keep_alive_seconds,
         )
         await self._background.tasks.start(connection.run, name=f"connection to {address}")
         try:

@@ -19,13 +19,7 @@ import anyio
 
 from tidewire.client.acknowledgements import together
 from tidewire.client.background import BackgroundTask
-from tidewire.client.consumers import (
-    Initial,
-    Receiving,
-    all_confirmed,
-    initial_position,
-    new_name,
-)
+from tidewire.client.consumers import Initial, Receiving, all_confirmed, initial_position, new_name
 from tidewire.client.dead_letters import SUFFIX, DeadLetterPolicy, DeadLetters
 from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.message import Message

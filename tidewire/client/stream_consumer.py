@@ -19,13 +19,7 @@ import anyio
 
 from tidewire.client.acknowledgements import upto
 from tidewire.client.background import BackgroundTask
-from tidewire.client.consumers import (
-    Initial,
-    Receiving,
-    all_confirmed,
-    initial_position,
-    new_name,
-)
+from tidewire.client.consumers import Initial, Receiving, all_confirmed, initial_position, new_name
 from tidewire.client.layout_watch import controller_of
 from tidewire.client.message import Message
 from tidewire.client.network import Network

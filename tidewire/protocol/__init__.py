@@ -14,5 +14,6 @@ Nothing here waits, opens a resource or reads a clock. Time and randomness come 
 - `unanswered`: what happens to sends without a response
 - `coordination`: requests a transaction's end until the outcome is known
 - `backoff`: the delays between attempts
+- `silence`: how long a broker may be silent
 - `errors`, `refusals`: what every client raises, and the protocol's codes as classes
 """

@@ -34,6 +34,9 @@ from tidewire.wire.pulsar.parsing import MEMBERS
 PONG: Final = encode_command(commands.pong())
 """The response to a PING."""
 
+PING_FRAME: Final = encode_command(commands.ping())
+"""A request for a sign of life."""
+
 _Type: TypeAlias = pb.BaseCommand.Type
 _Answer = TypeVar("_Answer", bound=ProtobufMessage)
 _BESIDE_MESSAGE_BYTES_MAX: Final = MAX_FRAME_SIZE - MAX_MESSAGE_SIZE

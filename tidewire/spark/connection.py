@@ -5,7 +5,8 @@ segment. So there is no task or thread here, only a socket that the caller reads
 stays in the broker, which gives a slow Spark stage its back-pressure.
 
 Every wait has a deadline. A request has `timeout_seconds` for its answer, whatever else arrives meanwhile. A caller
-that waits for messages gives `receive` its own deadline.
+that waits for messages gives `receive` its own deadline. A caller that waits for pushes calls `arrived` whenever the
+socket is readable, and after `silence_seconds_left`: `arrived` asks a silent broker for a sign of life.
 """
 
 import socket
@@ -17,9 +18,10 @@ from typing import Any, Final, Protocol, Self, TypeVar
 from google.protobuf.message import Message as ProtobufMessage
 
 from tidewire.protocol.addresses import BrokerAddress
-from tidewire.protocol.conversation import PING, PONG, Conversation, Question
+from tidewire.protocol.conversation import PING, PING_FRAME, PONG, Conversation, Question
 from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut
 from tidewire.protocol.refusals import Refused, refusal
+from tidewire.protocol.silence import KEEP_ALIVE_SECONDS, Silence, Verdict
 from tidewire.protocol.sockets import SOCKET_OPTIONS
 from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -82,6 +84,7 @@ class BlockingConnection:
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._conversation = Conversation(address, CLIENT_VERSION, proxied_to)
+        self._silence = Silence(KEEP_ALIVE_SECONDS, clock())
         self._buffer = memoryview(bytearray(RECEIVE_BYTES_MAX))
         self.unasked: Callable[[Frame], None] | None = None
         """Gets the frames that arrive during a request and are not its answer; without it they are dropped."""
@@ -216,7 +219,7 @@ class BlockingConnection:
         """The frames that have arrived and are not about the connection itself. Does not wait.
 
         Raises:
-            ConnectionLost: the connection ended.
+            ConnectionLost: the connection ended, or the broker has given no sign of life for too long.
             ProtocolViolation: the peer broke the protocol.
         """
         while True:
@@ -224,7 +227,22 @@ class BlockingConnection:
             if isinstance(event, Frame):
                 yield event
             elif event is None and not self._fill_with_what_is_there():
+                self._require_sign_of_life()
                 return
+
+    @property
+    def silence_seconds_left(self) -> float:
+        """After how many seconds without anything to read `arrived` has to be called again."""
+        return max(0.0, self._silence.due - self._clock())
+
+    def _require_sign_of_life(self) -> None:
+        verdict = self._silence.judge(self._clock())
+        if verdict is Verdict.ASK:
+            self.send_encoded(PING_FRAME)
+        elif verdict is Verdict.GIVE_UP:
+            raise ConnectionLost(
+                f"the broker at {self.address} has given no sign of life for {2 * self._silence.seconds:g} s"
+            )
 
     def _wait(self, deadline: float, awaited: str) -> Question[Any] | Frame:
         while (event := self._next_event()) is None:
@@ -266,6 +284,7 @@ class BlockingConnection:
     def _take(self, size: int) -> None:
         if size == 0:
             raise ConnectionLost(f"the broker at {self.address} closed the connection")
+        self._silence.heard(self._clock())
         self._conversation.feed(self._buffer[:size])
 
     def _broken(self, error: OSError) -> ConnectionLost:

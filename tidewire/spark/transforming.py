@@ -200,7 +200,7 @@ class ConsumeTransformProduce:
             with selectors.DefaultSelector() as selector:
                 for readable in waited_for:
                     selector.register(readable, selectors.EVENT_READ)
-                selector.select()
+                selector.select(min((made.silence_seconds_left for made in progress.connections), default=None))
 
 
 def _may_pass(error: TidewireError) -> bool:

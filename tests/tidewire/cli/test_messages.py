@@ -116,6 +116,7 @@ def test_what_the_broker_refuses_is_told_in_its_words(tidewire: CommandLine) -> 
 def test_a_broker_that_is_not_there_is_named(tidewire: CommandLine, topic: str) -> None:
     complaint = tidewire.complaint("produce", topic, "x", "--service-url", "pulsar://127.0.0.1:1")
     assert complaint.startswith("tidewire produce: cannot connect to pulsar://127.0.0.1:1: ")
+    assert complaint.rstrip().endswith("name others with --service-url.")
     assert complaint.count("\n") == 1
 
 

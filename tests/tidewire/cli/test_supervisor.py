@@ -15,7 +15,7 @@ import trio
 import tidewire
 from broker.addresses import Address
 from tests.support.http import HEALTH, request
-from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
+from tests.support.processes import BROKER_COMMAND, RunningBroker, children_of, running_broker
 from tests.tidewire.cli.cluster.conftest import states
 from tidewire.cli.broker_http import BrokerHttp
 from tidewire.cli.cluster.pids import Process, opened, wait_ended
@@ -28,24 +28,16 @@ TOPICS = [f"persistent://public/default/{number}" for number in range(8)]
 
 
 @contextmanager
-def processes(etcd: EtcdProcess, folder: Path, count: int) -> Iterator[RunningBroker]:
-    """Run so many brokers behind one command. The settings file says how many, as a user might write it."""
+def processes(etcd: EtcdProcess | None, folder: Path, count: int) -> Iterator[RunningBroker]:
+    """Run so many brokers behind one command. The settings file says how many, as a user might write it.
+
+    Without an etcd, they share the embedded store.
+    """
     config = folder / "broker.toml"
     config.write_text(f'cluster = "{folder.name}"\nprocesses = {count}\nsession_timeout_seconds = 5\n')
-    with running_broker(
-        folder / "data", "--metadata", f"etcd://{etcd.endpoint}", "--config", str(config)
-    ) as supervisor:
+    place = "embedded" if etcd is None else f"etcd://{etcd.endpoint}"
+    with running_broker(folder / "data", "--metadata", place, "--config", str(config)) as supervisor:
         yield supervisor
-
-
-def children_of(supervisor: RunningBroker) -> dict[str, int]:
-    """Return the processes that it started, by the ids of their brokers."""
-    found = {}
-    for children in Path(f"/proc/{supervisor.pid}/task").glob("*/children"):
-        for pid in children.read_text().split():
-            arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            found[arguments[len(arguments) - arguments[::-1].index("--broker-id")]] = int(pid)
-    return found
 
 
 @contextmanager
@@ -64,9 +56,13 @@ def shown(address: Address) -> dict[str, int]:
     return {broker["broker"]: broker["claims"]["topics"] for broker in view["brokers"]}
 
 
-async def test_clients_begin_at_one_address_and_use_all_processes(etcd_server: EtcdProcess, tmp_path: Path) -> None:
-    """C21, E17: each topic has one owner, and what is killed comes back while clients go on."""
-    with processes(etcd_server, tmp_path, 3) as supervisor, trio.fail_after(SECONDS_MAX):
+@pytest.mark.parametrize("metadata", ["etcd", "embedded"])
+async def test_clients_begin_at_one_address_and_use_all_processes(
+    metadata: str, etcd_server: EtcdProcess, tmp_path: Path
+) -> None:
+    """C5, C21, E17: each topic has one owner, and what is killed comes back while clients go on."""
+    etcd = etcd_server if metadata == "etcd" else None
+    with processes(etcd, tmp_path, 3) as supervisor, trio.fail_after(SECONDS_MAX):
         pids = children_of(supervisor)
         assert sorted(pids) == BROKERS
         async with (
@@ -130,7 +126,6 @@ def test_a_stop_ends_all_processes_also_stopped_ones(etcd_server: EtcdProcess, t
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
-        (("--processes", "2"), 2, "Several processes need their metadata in etcd for now."),
         (("--processes", "0", "--metadata", "etcd://127.0.0.1:1"), 2, "--processes cannot be '0'"),
         (("--processes", "2", "--metadata", "etcd://127.0.0.1:1", "--pulsar", "192.0.2.1:0",
           "--allow-unauthenticated"), 1, "Cannot listen on 192.0.2.1:0"),

@@ -1,10 +1,17 @@
 """`tidewire topics` against a broker in a separate process."""
 
+import re
+from pathlib import Path
+
 import anyio
 import anyio.to_thread
+import pytest
 
 from tests.tidewire.cli.conftest import CommandLine
 from tidewire import connect
+from tidewire.cli.administration import Administration, NotAnswered
+from tidewire.cli.cluster.addresses import addresses
+from tidewire.cli.cluster.folder import Addresses, Cluster, ClusterFolder
 
 
 def test_a_topic_is_created_listed_split_shown_and_deleted(tidewire: CommandLine) -> None:
@@ -77,8 +84,8 @@ def test_mistakes_are_told_without_a_broker(tidewire: CommandLine, topic: str) -
         ("list", "public"),
         ("list", "--property", "no-equals-sign"),
         ("create", topic, "--property", "=x"),
-        ("show", topic, "--http-url", "pulsar://127.0.0.1:6650"),
-        ("show", topic, "--http-url", "http://"),
+        ("show", topic, "--http", "pulsar://127.0.0.1:6650"),
+        ("show", topic, "--http", "http://"),
     ):
         complaint = tidewire.complaint("topics", *mistake, status=2)
         assert complaint.startswith("tidewire topics: ")
@@ -86,13 +93,33 @@ def test_mistakes_are_told_without_a_broker(tidewire: CommandLine, topic: str) -
 
 
 def test_a_broker_that_is_not_there_is_named(tidewire: CommandLine) -> None:
-    complaint = tidewire.complaint("topics", "list", "--http-url", "http://127.0.0.1:1")
+    complaint = tidewire.complaint("topics", "list", "--http", "http://127.0.0.1:1")
     assert complaint.startswith("tidewire topics: No broker answered at http://127.0.0.1:1: ")
+
+
+def test_the_brokers_of_a_folder_are_asked_in_turn(
+    tidewire: CommandLine, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C21: commands about topics find the brokers as `tidewire cluster` does, and pass over one that has ended."""
+    monkeypatch.delenv("TIDEWIRE_HTTP_URL", raising=False)
+    assert addresses(tmp_path, None) == ["127.0.0.1:8080"]
+    folder = ClusterFolder(tmp_path)
+    folder.path.mkdir()
+    running = tidewire.broker.http_url.removeprefix("http://")
+    ended, one = Addresses("127.0.0.1:2", "127.0.0.1:1"), Addresses("127.0.0.1:2", running)
+    folder.write(Cluster("embedded", "127.0.0.1:0", "127.0.0.1:0", brokers={"ended": ended, "one": one}))
+    assert addresses(tmp_path, None) == ["127.0.0.1:1", running]
+    assert addresses(tmp_path, "127.0.0.1:3") == ["127.0.0.1:3"]
+    assert topic in Administration(*addresses(tmp_path, None)).names("public/default")
+    with pytest.raises(NotAnswered, match=re.escape("127.0.0.1:2")):
+        Administration("127.0.0.1:1", "127.0.0.1:2").names("public/default")
+    with pytest.raises(NotAnswered, match=re.escape(str(tidewire.broker.pulsar))):
+        Administration(str(tidewire.broker.pulsar), running).names("public/default")
 
 
 def test_an_answer_that_is_no_tidewires_is_told(tidewire: CommandLine) -> None:
     # The Pulsar listener answers HTTP with nothing, or hangs up.
-    complaint = tidewire.complaint("topics", "list", "--http-url", f"http://{tidewire.broker.pulsar}")
+    complaint = tidewire.complaint("topics", "list", "--http", f"http://{tidewire.broker.pulsar}")
     assert "No broker answered" in complaint
 
 

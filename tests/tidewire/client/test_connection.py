@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 import trio
+import trio.lowlevel
+import trio.testing
 
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.cancellation import cancel_at_each_step
@@ -64,7 +66,12 @@ class Listener:
 
 
 def make(stream: MemoryByteStream, **seconds: float) -> Connection:
-    timeouts = {"connect_timeout_seconds": 10.0, "operation_timeout_seconds": 30.0, **seconds}
+    timeouts = {
+        "connect_timeout_seconds": 10.0,
+        "operation_timeout_seconds": 30.0,
+        "keep_alive_seconds": 30.0,
+        **seconds,
+    }
     return Connection(stream, ADDRESS, **timeouts)  # type: ignore[arg-type]
 
 
@@ -359,6 +366,72 @@ async def test_a_lost_connection_fails_everything_that_waits_on_it_once(
                 await connection.writable()
         connection.write(b"this goes nowhere")
         assert connection.statistics().write_buffer_bytes == 0
+
+
+@on_trio
+async def test_a_broker_that_gives_no_sign_of_life_is_given_up() -> None:
+    """C21, D1: a stopped process keeps its connections, and its topics are at other brokers."""
+    async with connected(keep_alive_seconds=30.0) as (connection, peer):
+        listener = Listener()
+        connection.attach(Kind.CONSUMER, listener)
+        before = trio.current_time()
+        await peer.expect(T.PING)
+        assert 30 <= trio.current_time() - before < 30.1
+        assert connection.is_open
+        with pytest.raises(anyio.EndOfStream):
+            await peer.next_frame()
+        assert 60 <= trio.current_time() - before < 60.1
+        assert "no sign of life for 60 s" in str(listener.lost[0])
+        assert isinstance(listener.lost[0], ConnectionLost)
+
+
+@on_trio
+async def test_a_broker_that_reads_nothing_either_is_given_up() -> None:
+    async with connected(keep_alive_seconds=30.0) as (connection, _peer):
+        listener = Listener()
+        connection.attach(Kind.PRODUCER, listener)
+        for _ in range(100):
+            connection.write(encode_command(commands.flow(1, 1)))
+            await trio.lowlevel.checkpoint()
+        await trio.sleep(61)
+        assert not connection.is_open
+        assert len(listener.lost) == 1
+
+
+@on_trio
+async def test_an_idle_broker_that_answers_is_kept() -> None:
+    async with connected(keep_alive_seconds=30.0) as (connection, peer):
+        before = trio.current_time()
+        for number in range(1, 6):
+            await peer.expect(T.PING)
+            assert number * 30 <= trio.current_time() - before < number * 30 + 0.1
+            await peer.send(commands.pong())
+        assert connection.is_open
+
+
+@on_trio
+async def test_a_broker_that_sends_anything_is_not_asked() -> None:
+    async with connected(keep_alive_seconds=30.0) as (connection, peer):
+        for _ in range(10):
+            await trio.sleep(29)
+            await peer.send(commands.reached_end_of_topic(9))
+        await trio.testing.wait_all_tasks_blocked()
+        await peer.send(commands.ping())
+        await peer.expect(T.PONG)
+        assert connection.is_open
+
+
+@on_trio
+async def test_a_program_that_held_up_its_loop_reads_before_it_judges() -> None:
+    """The answer had arrived in time. Only the program did not look."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    async with connected(keep_alive_seconds=30.0) as (connection, peer):
+        for _ in range(20):
+            await peer.expect(T.PING)
+            await peer.send(commands.pong())
+            clock.jump(40)
+        assert connection.is_open
 
 
 @on_both_backends

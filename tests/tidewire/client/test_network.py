@@ -6,6 +6,7 @@ import trio
 
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.scripted_broker import ADDRESS, Peer, T, scripted_broker
+from tidewire.client.connection import Connection
 from tidewire.client.errors import Closed
 from tidewire.client.network import Network, Settings, dial_tcp
 from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses
@@ -93,6 +94,62 @@ async def test_a_dial_that_hangs_fails_at_the_deadline() -> None:
         with pytest.raises(ConnectFailed, match="did not answer within 3"):
             await Network(ServiceAddresses([ADDRESS]), tasks, settings=settings, dial=hang).service()
         assert 3 <= trio.current_time() - before < 3.1
+
+
+@on_trio
+async def test_tasks_that_want_the_same_silent_broker_wait_together() -> None:
+    """C21: a stopped broker accepts connections. A client with many segments there fails once for all of them."""
+    dialed = 0
+
+    async def hang(address: BrokerAddress) -> anyio.abc.ByteStream:
+        nonlocal dialed
+        dialed += 1
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with anyio.create_task_group() as tasks:
+        before = trio.current_time()
+        network = Network(ServiceAddresses([ADDRESS]), tasks, settings=Settings(connect_timeout_seconds=3), dial=hang)
+        errors: list[ConnectFailed] = []
+
+        async def want() -> None:
+            with pytest.raises(ConnectFailed, match="did not answer within 3") as failed:
+                await network.connection(ADDRESS)
+            errors.append(failed.value)
+
+        async with anyio.create_task_group() as wanting:
+            for _ in range(10):
+                wanting.start_soon(want)
+        assert 3 <= trio.current_time() - before < 3.1
+        assert dialed == 1
+        assert len({id(error) for error in errors}) == 10
+
+
+@on_both_backends
+async def test_a_cancelled_dial_is_made_again_for_the_others() -> None:
+    async with scripted_broker() as broker, broker.network() as network:
+        broker.hold(T.CONNECT)
+        found: list[Connection] = []
+
+        async def want() -> None:
+            found.append(await network.connection(ADDRESS))
+
+        async with anyio.create_task_group() as tasks:
+            scope = anyio.CancelScope()
+
+            async def give_up() -> None:
+                with scope:
+                    await network.connection(ADDRESS)
+
+            tasks.start_soon(give_up)
+            await broker.seen(T.CONNECT)
+            tasks.start_soon(want)
+            tasks.start_soon(want)
+            await anyio.wait_all_tasks_blocked()
+            broker.forget(T.CONNECT)
+            scope.cancel()
+        assert found[0] is found[1]
+        assert len(broker.of(T.CONNECT)) == 2
 
 
 @on_both_backends

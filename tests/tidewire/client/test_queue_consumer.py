@@ -1,5 +1,7 @@
 """Queue consumers against a scripted broker: every segment, single messages, and redelivery after failures."""
 
+from math import inf
+
 import anyio
 import pytest
 import trio
@@ -260,7 +262,8 @@ async def test_a_consumer_with_nothing_to_wait_for_has_no_timer() -> None:
         topic = broker.add_topic(X)
         fill(topic, 0, b"a")
         async with (
-            broker.client() as client,
+            # The connection has a timer of its own.
+            broker.client(keep_alive_seconds=inf) as client,
             client.queue_consumer(X, "s", processing_timeout_seconds=10) as consumer,
         ):
             (got,) = await receive(consumer, 1)

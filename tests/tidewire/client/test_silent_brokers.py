@@ -43,3 +43,23 @@ async def test_a_receive_waits_for_the_broker_as_long_as_its_caller_does(kind: s
             await producer.send(b"later")
             with trio.fail_after(60):
                 assert (await consumer.receive()).value == b"later"
+
+
+@on_trio
+async def test_a_send_to_a_stopped_broker_is_repeated_on_another_connection() -> None:
+    """C21, D1: the stopped broker's kernel keeps the connection. The client gives it up."""
+    async with scripted_broker() as broker, broker.client(keep_alive_seconds=30.0) as client:
+        topic = broker.add_topic(X)
+        async with client.producer(X) as producer, client.stream_consumer(X, "s", "me") as consumer:
+            await producer.send(b"first")
+            assert (await consumer.receive()).value == b"first"
+            before = trio.current_time()
+            broker.hold(T.SEND, T.PING)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.send, b"second")
+                await broker.seen(T.PING)
+                # Another process serves from now on. What the stopped one received is lost.
+                for kind in (T.SEND, T.PING):
+                    broker.forget(kind)
+            assert topic.segments[0].values() == [b"first", b"second"]
+            assert 60 <= trio.current_time() - before < 62

@@ -11,13 +11,7 @@ from tidewire.protocol.errors import (
     ProtocolViolation,
     TidewireError,
 )
-from tidewire.protocol.refusals import (
-    BrokerBusy,
-    Refused,
-    TransactionConflict,
-    TransactionNotFound,
-    refusal,
-)
+from tidewire.protocol.refusals import BrokerBusy, Refused, TransactionConflict, TransactionNotFound, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 

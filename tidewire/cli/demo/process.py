@@ -36,8 +36,11 @@ class BrokerFailed(CommandFailed):
 class BrokerProcess:
     """A broker on `data_dir` that runs for the length of a `with` block; its log goes to `log_path`.
 
-    A normal end of the block stops the broker with SIGTERM and checks its exit status. An exception kills it.
+    A normal end of the block stops the broker with SIGTERM and checks its exit status. An exception kills it. It is
+    what `load.Serving` describes.
     """
+
+    survives: Final = False
 
     def __init__(self, data_dir: Path, log_path: Path, *, metadata: str = "embedded") -> None:
         self.data_dir = data_dir
@@ -62,6 +65,24 @@ class BrokerProcess:
     def pid(self) -> int | None:
         """The id of the running process, if one runs."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def http_addresses(self) -> tuple[str]:
+        """The address for administration, as `load.Serving` has it."""
+        return (self._http,)
+
+    def crash(self) -> str:
+        """Kill the broker, for a load."""
+        pid = self.pid
+        self.kill()
+        return f"kill -9 {pid}"
+
+    def wait_given_up(self) -> None:
+        """Do nothing: there is nobody else."""
+
+    def restart(self) -> None:
+        """Start the killed broker again. It is ready on return."""
+        self.start()
 
     def start(self) -> None:
         """Start the broker and wait until it accepts connections.

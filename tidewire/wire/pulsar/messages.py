@@ -24,11 +24,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tidewire.wire.pulsar.checksums import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC, checksum_start
 from tidewire.wire.pulsar.compression import decompress
-from tidewire.wire.pulsar.errors import (
-    EncryptedMessage,
-    MalformedMessage,
-    UnsupportedCompression,
-)
+from tidewire.wire.pulsar.errors import EncryptedMessage, MalformedMessage, UnsupportedCompression
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import bits_of_ack_set

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import pytest
 
 from tests.tidewire.cli.cluster.conftest import ANY, ClusterCommand, is_running, states
 from tidewire import connect
@@ -47,6 +48,10 @@ def test_a_cluster_starts_goes_on_and_stops(made: Callable[[str], ClusterCommand
     assert {name for name, pid in cluster.pids().items() if pid != pids[name]} == {"broker-2"}
     assert states(cluster.status()) == dict.fromkeys(BROKERS, "running")
 
+    assert cluster.well("stop", "broker-3") == "stopped broker-3\n"
+    assert sorted(cluster.pids()) == ["broker-1", "broker-2", "etcd"]
+    assert "There are: broker-1, broker-2, broker-3." in cluster.complaint("stop", "broker-9", status=2)
+    cluster.well("start")
     ended = cluster.pids()
     assert cluster.well("stop").splitlines() == [f"stopped {name}" for name in (*BROKERS, "etcd")]
     assert not any(is_running(pid) for pid in ended.values())
@@ -123,11 +128,11 @@ def test_commands_do_not_get_in_each_others_way(made: Callable[[str], ClusterCom
 def test_mistakes_are_told_in_one_line(made: Callable[[str], ClusterCommand], tmp_path: Path) -> None:
     cluster = made("data")
     assert "No cluster was started" in cluster.complaint("stop")
-    assert "--metadata etcd" in cluster.complaint("start", status=2)
-    wildcard = cluster.complaint("start", "--metadata", "etcd", "--pulsar", "0.0.0.0:6650", status=2)
-    assert "0.0.0.0:6650" in wildcard
-    assert "65535" in cluster.complaint("start", "--metadata", "etcd", "--pulsar", "127.0.0.1:65535", status=2)
-    assert "HOST:PORT" in cluster.complaint("start", "--metadata", "etcd", "--pulsar", "6650", status=2)
+    for metadata in ("embedded", "etcd"):
+        wildcard = cluster.complaint("start", "--metadata", metadata, "--pulsar", "0.0.0.0:6650", status=2)
+        assert "0.0.0.0:6650" in wildcard
+        assert "65535" in cluster.complaint("start", "--metadata", metadata, "--pulsar", "127.0.0.1:65535", status=2)
+        assert "HOST:PORT" in cluster.complaint("start", "--metadata", metadata, "--pulsar", "6650", status=2)
     assert "embedded" in cluster.complaint("start", "--metadata", "zookeeper", "--brokers", "1", status=2)
     assert cluster.pids() == {}
     (tmp_path / "file").touch()
@@ -140,13 +145,53 @@ def test_mistakes_are_told_in_one_line(made: Callable[[str], ClusterCommand], tm
 
 
 def test_one_broker_needs_no_etcd_and_its_store_is_kept(made: Callable[[str], ClusterCommand]) -> None:
-    """The metadata cannot move to another store, and no second broker joins, until several share the embedded one."""
+    """The metadata cannot move to another store. More brokers may join the first one, which led alone."""
     cluster = made("data")
     cluster.well("start", "--brokers", "1", *ANY)
     assert "cannot change" in cluster.complaint("start", "--metadata", "etcd", status=2)
-    assert "--metadata etcd" in cluster.complaint("start", "--brokers", "2", status=2)
     assert "later starts" in cluster.complaint("start", "--pulsar", "127.0.0.1:7000", status=2)
     assert states(cluster.status()) == {"broker-1": "running"}
+    cluster.well("start", "--brokers", "3")
+    assert states(cluster.status()) == {"broker-1": "running", "broker-2": "running", "broker-3": "running"}
+
+
+@pytest.mark.interop
+def test_a_broker_that_was_replaced_starts_again(made: Callable[[str], ClusterCommand], tmp_path: Path) -> None:
+    """C12, E14: it stood still, and the others took over its journal. It ends, and comes back under the same pid."""
+    cluster = made("data")
+    config = tmp_path / "tidewire.toml"
+    config.write_text("session_timeout_seconds = 2\n")
+    cluster.well("start", "--brokers", "3", "--config", str(config), *ANY)
+    urls = ",".join(addresses["pulsar"] for addresses in cluster.addresses().values())
+    log = cluster.folder / "broker-3.log"
+    topic, pid, first = "persistent://public/default/a", cluster.pids()["broker-3"], cluster.addresses()
+
+    async def story() -> None:
+        async with connect(f"pulsar://{urls}", keep_alive_seconds=1) as client, client.producer(topic) as producer:
+            await producer.send(b"0")
+            await anyio.to_thread.run_sync(cluster.well, "move", topic, "broker-3")
+            await producer.send(b"1")
+            os.kill(pid, signal.SIGSTOP)
+            # The others recover the journal before one of them takes the topic.
+            await producer.send(b"2")
+            os.kill(pid, signal.SIGCONT)
+            await anyio.to_thread.run_sync(wait_until_all_run)
+            await anyio.to_thread.run_sync(cluster.well, "move", topic, "broker-3")
+            await producer.send(b"3")
+            async with client.consumer(topic, "s") as consumer:
+                assert [(await consumer.receive()).value for _ in range(4)] == [b"0", b"1", b"2", b"3"]
+
+    def wait_until_all_run() -> None:
+        # A broker prints its ready line again only if it was started again.
+        with subprocess.Popen(["tail", "-n", "+1", "-f", log], stdout=subprocess.PIPE, text=True) as tail:
+            assert tail.stdout is not None
+            assert any(line.startswith("ready pulsar=") for line in tail.stdout)
+            tail.kill()
+
+    anyio.run(story)
+    assert "broker-3 has been replaced" in log.read_text()
+    assert (cluster.pids()["broker-3"], cluster.addresses()) == (pid, first)
+    assert states(cluster.status()) == dict.fromkeys(BROKERS, "running")
 
 
 def test_topics_are_moved_and_brokers_drained_and_killed(made: Callable[[str], ClusterCommand]) -> None:

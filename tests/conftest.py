@@ -26,13 +26,15 @@ settings.load_profile("check")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--against`."""
+    """Add the options of this project's tests."""
     parser.addoption(
         "--against",
         choices=NAMES,
         default=NAMES[0],
         help="the broker that tests/scenarios/client run against; every other test knows ours alone",
     )
+    parser.addoption("--rewrite-stories", action="store_true", help="write the stories of a cluster as they are now")
+    parser.addoption("--story-seed", type=int, help="the seed of the drawn story of a cluster to play")
 
 
 def pytest_configure() -> None:

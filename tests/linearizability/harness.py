@@ -109,28 +109,31 @@ async def run(
     seed: int,
     kills: int = 0,
     calls: int = 0,
+    until: trio.Event | None = None,
     seconds: float = math.inf,
+    pause_seconds: float = 0.0,
     catch_up_seconds_max: float = CATCH_UP_SECONDS_MAX,
     say: Callable[[str], object] = str,
 ) -> Report:
     """Let clients call and watchers read over `kills` kills and until `calls` calls, within the time limit.
 
-    The store is empty at first. Its process is started here, and still runs at the end.
+    With `until` they go on until that event. Each client pauses for `pause_seconds` behind a call. The store is empty
+    at first. Its process is started here, and still runs at the end.
     """
-    harness = _Harness(subject, seed, catch_up_seconds_max, say)
-    await harness.run(kills, calls, seconds)
-    await judge_report(harness.report, shares_revisions=subject.shares_revisions)
+    harness = _Harness(subject, seed, pause_seconds, catch_up_seconds_max, say)
+    await harness.run(kills, calls, until, seconds)
+    await judge_report(harness.report, shares_revisions=subject.shares_revisions, watches_fold=subject.watches_fold)
     return harness.report
 
 
-async def judge_report(report: Report, *, shares_revisions: bool = False) -> None:
+async def judge_report(report: Report, *, shares_revisions: bool = False, watches_fold: bool = False) -> None:
     """Add the judges' complaints to the report."""
     judged = report.with_watches()
     verdict = await judge_aside(judged.lines(), shares_revisions=shares_revisions)
     report.complaints += verdict.complaints
     writes = Writes(judged.calls, report.ranges, report.final.values())
     for reading in report.ranges:
-        report.complaints += judge_range(writes, reading, within(report.final, reading), folds=False)
+        report.complaints += judge_range(writes, reading, within(report.final, reading), folds=watches_fold)
     for key_reading in report.keys:
         report.complaints += judge_key(writes, key_reading, report.final.get(key_reading.key))
     report.verdict = verdict.verdict if verdict.verdict != "legal" or not report.complaints else "illegal"
@@ -142,10 +145,18 @@ def group_of(key: str) -> str:
 
 
 class _Harness:
-    def __init__(self, subject: Subject, seed: int, catch_up_seconds_max: float, say: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        seed: int,
+        pause_seconds: float,
+        catch_up_seconds_max: float,
+        say: Callable[[str], object],
+    ) -> None:
         self.report = Report()
         self._subject = subject
         self._seed = seed
+        self._pause_seconds = pause_seconds
         self._catch_up_seconds_max = catch_up_seconds_max
         self._say = say
         self._groups = Groups()
@@ -161,7 +172,8 @@ class _Harness:
         """Set and replaced at each call's end."""
         self._asking = True
         self._clients_left = CLIENTS
-        everything = starting_with("/")
+        # Brokers may keep their records in the same store.
+        everything = starting_with("/g")
         self._ranges = [
             RangeWatcher(*everything),
             RangeWatcher(*everything, pause=self._pause),
@@ -172,7 +184,7 @@ class _Harness:
         self.report.ranges = [watcher.reading for watcher in self._ranges]
         self.report.keys = [watcher.reading for watcher in self._keys]
 
-    async def run(self, kills: int, calls: int, seconds: float) -> None:
+    async def run(self, kills: int, calls: int, until: trio.Event | None, seconds: float) -> None:
         moments = Random(f"{self._seed}/kills")
         async with trio.open_nursery() as nursery:
             for uses in self._connections():
@@ -184,6 +196,8 @@ class _Harness:
             with trio.move_on_after(seconds if not kills else FINISH_SECONDS_MAX):
                 while self._groups.calls < calls:
                     await self._called.wait()
+                if until is not None:
+                    await until.wait()
             self._asking = False
             with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
                 while self._clients_left:
@@ -257,6 +271,8 @@ class _Harness:
                 await asker.ask(client)
             finally:
                 self._tell()
+            if self._pause_seconds:
+                await trio.sleep(self._pause_seconds)
         self._clients_left -= 1
         self._tell()
 

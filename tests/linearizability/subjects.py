@@ -11,17 +11,23 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import trio
 
+from storage.metadata.cluster.roles import Role
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore
 from tests.support.dying_process import Death
 from tests.support.etcd import etcd_store, running_etcd
 from tests.support.remote_store import RemoteStore
+from tests.support.shared_stores import Brokers, brokers
 from tests.support.store_process import STORE_PROGRAM, StoreProcess, store_process
 from tidewire.cli.local_etcd import EtcdProcess
+
+CLUSTER_TIMEOUT: Final = 2.0
+"""The session timeout of a cluster, in seconds."""
 
 SNAPSHOT_LOG_BYTES: Final = 64 * 1024
 """Small, so that kills meet snapshots and the trimming of the log too."""
@@ -36,6 +42,8 @@ class Subject(ABC):
     """How many calls a life has at least; more where a start takes long."""
     takes_deaths = False
     """Whether the process can kill itself at a write to the disk."""
+    watches_fold = False
+    """Whether a step of a watch may hold several change sets: a client that was away long gets a new image."""
     shares_revisions = False
     """Whether change sets that were made at the same time and touch different keys may have one revision."""
     change_set_operations_max = 10_000
@@ -146,6 +154,69 @@ def etcd(folder: Path) -> Iterator[Subject]:
     with running_etcd(folder) as process:
         process.stop()
         yield EtcdSubject(process)
+
+
+class ClusterSubject(Subject):
+    """Three stores on one folder, on a simulated disk. Their clients are the stores, so they outlive everything.
+
+    Instead of a kill, the controller stands still for a while, or a follower loses its link. So another store takes
+    over, and the first one goes on as a zombie, with calls and watches of its own.
+    """
+
+    outlives = True
+    watches_fold = True
+    calls_min = 40
+
+    def __init__(self, them: Brokers, nursery: trio.Nursery, random: Random) -> None:
+        self._them = them
+        self._nursery = nursery
+        self._random = random
+        self._clients = 0
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[MetadataStore]:
+        await trio.lowlevel.checkpoint()
+        names = list(self._them.stores)
+        self._clients += 1
+        yield self._them.stores[names[self._clients % len(names)]]
+
+    def start(self, death: Death | None = None) -> bool:
+        return death is None
+
+    def send_kill(self) -> None:
+        stores = self._them.stores
+        name = next((name for name, store in stores.items() if store.role is Role.LEADING), "b1")
+        disturb = self._cut if self._random.random() < 0.3 else self._hold
+        self._nursery.start_soon(disturb, name, self._random.uniform(0.2, 2 * CLUSTER_TIMEOUT))
+
+    def wait(self, seconds_max: float) -> bool:
+        return seconds_max > 0
+
+    async def _hold(self, controller: str, seconds: float) -> None:
+        """Hold the controller, as by SIGSTOP."""
+        files = self._them.files[controller]
+        files.stop()
+        await trio.sleep(seconds)
+        files.resume()
+
+    async def _cut(self, controller: str, seconds: float) -> None:
+        follower = self._random.choice([name for name in self._them.stores if name != controller])
+        await self._them.cut(follower)
+        await trio.sleep(seconds)
+        self._them.mend(follower)
+
+
+@asynccontextmanager
+async def cluster(seed: int) -> AsyncIterator[ClusterSubject]:
+    """Run three stores on one folder."""
+    async with (
+        brokers(seed=seed, timeout=CLUSTER_TIMEOUT, snapshot_log_bytes=SNAPSHOT_LOG_BYTES) as them,
+        trio.open_nursery() as nursery,
+    ):
+        for name in ("b1", "b2", "b3"):
+            await them.start(name)
+        yield ClusterSubject(them, nursery, Random(seed))
+        nursery.cancel_scope.cancel()
 
 
 SUBJECTS: Final = {"embedded": embedded, "etcd": etcd}

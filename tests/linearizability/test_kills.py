@@ -6,7 +6,7 @@ import pytest
 
 from tests.linearizability.big_sets import run_big_sets
 from tests.linearizability.harness import Report, run
-from tests.linearizability.subjects import SUBJECTS
+from tests.linearizability.subjects import SUBJECTS, cluster
 
 
 def check(report: Report, kills: int) -> None:
@@ -22,6 +22,24 @@ async def test_a_few_kills_break_no_promise(tmp_path: Path, store: str, kills: i
     """M1, M2, M3, M5, M8, M9, M13, M14, M15, M22, M23: the answers are linearizable, and watches report everything."""
     with SUBJECTS[store](tmp_path) as subject:
         check(await run(subject, seed=3, kills=kills, calls=600), kills)
+
+
+async def play_cluster(seed: int, kills: int, calls: int) -> None:
+    async with cluster(seed) as subject:
+        check(await run(subject, seed=seed, kills=kills, calls=calls), kills)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_cluster_whose_controller_stands_still_breaks_no_promise(seed: int) -> None:
+    """M1, M2, M13, M14, M17, M20, M22, C4, C5, C6: calls and watches of controllers, followers and zombies."""
+    await play_cluster(seed, kills=4, calls=600)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3, 9))
+async def test_a_cluster_whose_controller_often_stands_still_breaks_no_promise(seed: int) -> None:
+    """M1, M2, M13, M14, M17, M20, M22, C4, C5, C6: with snapshots and trims in between."""
+    await play_cluster(seed, kills=25, calls=6_000)
 
 
 @pytest.mark.thorough

@@ -194,6 +194,7 @@ class Machine:
                         version="model",
                         service_url=SERVICE_URL,
                         metadata=metadata,
+                        files=files,
                         ledgers=ledgers,
                         now_ms=now_ms,
                         budgets=Budgets.of(1 << 30, 1_000),

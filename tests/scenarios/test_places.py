@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,60 +15,14 @@ from broker.metadata_place import root_of
 from storage.journal_records import JOURNALS
 from storage.metadata.store import Record
 from tests.support.etcd import etcd_store
+from tests.support.plain_client import TOPIC, Client, stored
 from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
 from tidewire.cli.local_etcd import EtcdProcess
-from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.building import build_payload
-from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
-TOPIC = "persistent://public/default/plain"
 MESSAGES = 17
 END_SECONDS_MAX = 60
 Type = pb.BaseCommand.Type
-
-
-class Client:
-    """One connection, one answer at a time."""
-
-    def __init__(self, broker: RunningBroker) -> None:
-        self._decoder = FrameDecoder()
-        self._socket = socket.create_connection(broker.pulsar, timeout=30)
-        assert self.ask(encode_command(commands.connect("test"))).command.type == Type.CONNECTED
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *_ended: object) -> None:
-        self._socket.close()
-
-    def send(self, data: bytes) -> None:
-        """Send a command without waiting."""
-        self._socket.sendall(data)
-
-    def ask(self, data: bytes) -> Frame:
-        """Send, and return the next frame."""
-        self.send(data)
-        return self.next_frame()
-
-    def next_frame(self) -> Frame:
-        """Return the next frame from the broker."""
-        while (frame := self._decoder.next_frame()) is None:
-            received = self._socket.recv(65536)
-            assert received, "the broker closed the connection"
-            self._decoder.feed(received)
-        return frame
-
-    def produce(self) -> pb.BaseCommand:
-        """Open a producer on the topic. Return the answer."""
-        return self.ask(encode_command(commands.producer(TOPIC, 1, 1))).command
-
-    def publish(self, number: int) -> pb.BaseCommand:
-        """Publish one plain message. Return the answer."""
-        payload = build_payload(
-            pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1), b"%d" % number
-        )
-        return self.ask(encode_payload_command(commands.send(1, number), payload)).command
 
 
 def publish(broker: RunningBroker, first: int = 0) -> None:
@@ -78,24 +31,6 @@ def publish(broker: RunningBroker, first: int = 0) -> None:
         assert client.produce().type == Type.PRODUCER_SUCCESS
         for number in range(first, first + MESSAGES):
             assert client.publish(number).type == Type.SEND_RECEIPT
-
-
-def stored(broker: RunningBroker) -> int:
-    """Return how many messages a new subscription gets, up to the last one."""
-    with Client(broker) as client:
-        earliest = pb.CommandSubscribe.InitialPosition.Earliest
-        wanted = commands.subscribe(TOPIC, "all", 1, 2, durable=False, initial_position=earliest)
-        answer = client.ask(encode_command(wanted)).command
-        assert answer.type == Type.SUCCESS, answer
-        last = client.ask(encode_command(commands.get_last_message_id(1, 3))).command
-        end = last.get_last_message_id_response.last_message_id
-        frame = client.ask(encode_command(commands.flow(1, 1000)))
-        count = 1
-        while (at := frame.command.message.message_id).ledger_id != end.ledger_id or at.entry_id != end.entry_id:
-            assert frame.command.type == Type.MESSAGE
-            frame = client.next_frame()
-            count += 1
-    return count
 
 
 @pytest.fixture
@@ -202,8 +137,7 @@ def test_a_second_broker_of_the_folder_replays_the_dead_ones_journal(place: tupl
                 # A stopped broker cannot be told from one that is slow, so its journal is recovered after a grace.
                 wait_until_recovered(place, "one")
                 assert stored(two) == MESSAGES
-                payload = build_payload(pb.MessageMetadata(producer_name="p", sequence_id=99, publish_time=1), b"late")
-                late.send(encode_payload_command(commands.send(1, 99), payload))
+                late.send_publish(99)
                 one.process.send_signal(signal.SIGCONT)
                 try:
                     answer = late.next_frame().command

@@ -207,6 +207,7 @@ STORIES: dict[str, list[Callable[[MemoryStore], Story]]] = {
 
 WRITTEN_WHOLE = (
     "/assignments/",
+    "/broker-load/",
     "/brokers/",
     "/cluster",
     "/draining/",

@@ -20,8 +20,8 @@ Faults, all decided by the seed:
   `run`, as SIGSTOP would, until `resume()`. `before` is called with every operation, so that another process can act
   between two operations.
 
-A lock belongs to the file, not to its path, as with `flock`. Locks end with `kill()` and `crash()`; `forget_locks()`
-releases all of them.
+A lock belongs to the file, not to its path, as with `flock`. Locks end with `kill()` and `crash()`. `die()`
+releases those of one process, and `forget_locks()` all of them.
 
 Synced data is kept. The disk does not invent or move sectors, and reads do not fail by themselves.
 """
@@ -203,8 +203,9 @@ class SimulatedFile:
 
 
 class _SimulatedLock:
-    def __init__(self, disk: _Disk, inode: _Inode, *, shared: bool) -> None:
+    def __init__(self, owner: "SimulatedFiles", disk: _Disk, inode: _Inode, *, shared: bool) -> None:
         self._disk = disk
+        self.owner = owner
         self.inode = inode
         self.shared = shared
 
@@ -308,7 +309,7 @@ class SimulatedFiles:
             self._add_name(path, inode)
         if any(held.inode is inode and not (held.shared and shared) for held in self._disk.locks):
             raise AlreadyLocked(11, "the lock is held elsewhere", str(path))
-        lock = _SimulatedLock(self._disk, inode, shared=shared)
+        lock = _SimulatedLock(self, self._disk, inode, shared=shared)
         self._disk.locks.append(lock)
         return lock
 
@@ -346,6 +347,11 @@ class SimulatedFiles:
     def resume(self) -> None:
         """Let it continue."""
         self._gate.set()
+
+    def die(self) -> None:
+        """Stop this process and release its locks, as SIGKILL does. `resume` lets its tasks end with the test."""
+        self.stop()
+        self._disk.locks = [lock for lock in self._disk.locks if lock.owner is not self]
 
     def forget_locks(self) -> None:
         """Forget every lock, as when the locks lived on another machine."""

@@ -1,15 +1,22 @@
-"""Counts named events. A task can wait for the nth occurrence from now, so a test can act at a chosen moment."""
+"""Counts named events. A task can wait for the nth occurrence from now, so a test can act at a chosen moment.
+
+It also knows how long each kind of call took at most.
+"""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import trio
 
 
 class Happenings:
-    """Counts of events, by name."""
+    """Counts of events, and the longest calls, by name."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.longest_seconds: dict[str, float] = {}
+        """By the name of a call. Those that were given up count too."""
         self._waiting: dict[str, list[tuple[int, trio.Event]]] = {}
 
     def note(self, name: str) -> None:
@@ -30,3 +37,13 @@ class Happenings:
             await ticket[1].wait()
         finally:
             waiting.remove(ticket)
+
+    @contextmanager
+    def timed(self, call: str) -> Iterator[None]:
+        """Note how long the block takes."""
+        begun = trio.current_time()
+        try:
+            yield
+        finally:
+            took = trio.current_time() - begun
+            self.longest_seconds[call] = max(took, self.longest_seconds.get(call, 0.0))

@@ -21,6 +21,7 @@ from broker.administration_contract import (
     BrokerStatistics,
     PeerAnswer,
     SegmentSubscription,
+    SegmentUsers,
     SubscriptionStatistics,
     TopicStatistics,
 )
@@ -101,6 +102,41 @@ class HttpClientConnection:
                 raise AssertionError(f"the server closed the connection without an answer: {event}")
 
 
+class LineReader:
+    """Reads an answer of JSON lines, which may never end."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._http = h11.Connection(h11.CLIENT)
+        self._received = b""
+
+    async def ask(self, server: Address, target: str) -> None:
+        """Send the request. The answer must be 200."""
+        head = h11.Request(method="GET", target=target, headers=[("host", str(server))])
+        await self.stream.send_all((self._http.send(head) or b"") + (self._http.send(h11.EndOfMessage()) or b""))
+        response = await self._event()
+        assert isinstance(response, h11.Response)
+        assert response.status_code == 200
+        assert (b"content-type", b"application/x-ndjson") in response.headers.raw_items()
+
+    async def line(self) -> Any:
+        """Return the next line's value; None at the end of the answer."""
+        while b"\n" not in self._received:
+            event = await self._event()
+            if isinstance(event, h11.EndOfMessage):
+                assert self._received == b""
+                return None
+            assert isinstance(event, h11.Data), event
+            self._received += bytes(event.data)
+        first, _, self._received = self._received.partition(b"\n")
+        return json.loads(first)
+
+    async def _event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(bytes(await self.stream.receive_some()))
+        return event
+
+
 async def connect(address: Address) -> HttpClientConnection:
     """A connection to the server; close its `stream` when done."""
     return HttpClientConnection(await trio.open_tcp_stream(address.host, address.port), str(address))
@@ -140,6 +176,20 @@ class FakeCluster:
     failure: Exception | None = None
     peer: PeerAnswer = field(default_factory=lambda: PeerAnswer(204, b""))
     """What other brokers answer."""
+    others: dict[str, PeerAnswer | None] = field(default_factory=dict)
+    """What each other broker answers to `ask_others`."""
+    takes: str | None = None
+    """Who takes what nobody owns."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """What the doctor says."""
+
+    @property
+    def broker_id(self) -> str:
+        return "b-0"
+
+    async def ask_others(self, target: str, *, seconds_max: float) -> Mapping[str, PeerAnswer | None]:
+        await self._note("ask others", target, str(seconds_max))
+        return self.others
 
     async def move(self, name: TopicName, to: str, *, forwarded: bool = False) -> None:
         await self._note("move", str(name), to, forwarded=forwarded)
@@ -153,11 +203,24 @@ class FakeCluster:
     async def undrain(self, broker: str, *, forwarded: bool = False) -> None:
         await self._note("undrain", broker, forwarded=forwarded)
 
+    async def examine(self) -> dict[str, Any]:
+        await self._note("examine")
+        return self.report
+
+    def tell(self) -> dict[str, Any]:
+        return self.report
+
+    def taker(self, name: str) -> str | None:
+        return self.takes
+
     async def pass_on(self, owner: str, method: str, target: str, body: bytes) -> PeerAnswer:
         await self._note("pass on", owner, method, target, body.decode(), forwarded=False)
         return self.peer
 
-    async def _note(self, *asked: str, forwarded: bool) -> None:
+    def take_reports(self, content: Mapping[str, object]) -> None:
+        self.asked.append(("reports", str(content)))
+
+    async def _note(self, *asked: str, forwarded: bool = False) -> None:
         await trio.lowlevel.checkpoint()
         if self.failure is not None:
             raise self.failure
@@ -212,6 +275,9 @@ class FakeTopics:
             raise NotSupported("This broker does not merge segments.")
         self._finish(name, self._find(name).begin_merge(first_id, second_id))
 
+    async def begin_migration(self, name: TopicName, *, force: bool) -> None:
+        await self.migrate(name, force=force)
+
     async def migrate(self, name: TopicName, *, force: bool) -> None:
         await self._begin()
         if name in self.layouts:
@@ -251,10 +317,19 @@ class FakeTopics:
         self._find_subscription(name, subscription)
         return 17
 
+    async def segment_is_untouched(self, name: TopicName) -> bool:
+        await trio.lowlevel.checkpoint()
+        return name not in self.in_use
+
     async def segment_statistics(self, name: TopicName) -> Mapping[str, SegmentSubscription]:
         await self._begin()
         self._find(name.scalable_topic)
         return {"s": SegmentSubscription(17, frozenset({"b", "a"}))}
+
+    async def segment_users(self, name: TopicName) -> SegmentUsers:
+        await self._begin()
+        self._find(name.scalable_topic)
+        return SegmentUsers(0, frozenset())
 
     async def auto_scale(self, name: TopicName) -> AutoScaleOverride | None:
         await self._begin()

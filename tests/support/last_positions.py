@@ -40,6 +40,7 @@ async def last_positions(host: str, port: int, topics: Iterable[str]) -> dict[st
         address,
         connect_timeout_seconds=SECONDS_MAX,
         operation_timeout_seconds=SECONDS_MAX,
+        keep_alive_seconds=SECONDS_MAX,
     )
     found: dict[str, tuple[int, int]] = {}
     failure: TidewireError | None = None

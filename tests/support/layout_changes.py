@@ -6,7 +6,7 @@ await changes.change(topics, random)
 
 from collections.abc import Sequence
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import h11
 import orjson
@@ -57,27 +57,25 @@ class LayoutChanges:
         Raises:
             OSError, AssertionError: the broker was unreachable (`GONE`).
         """
-        answer = await request(self._http, "GET", _path(topic))
+        answer = await request(self._http, "GET", layout_path(topic))
         assert answer.status == 200, answer.body
-        return [
-            SegmentView(view["segmentId"], view["hashRange"]["start"], view["hashRange"]["end"], view["active"])
-            for view in orjson.loads(answer.body)["segments"].values()
-        ]
+        return segments_in(orjson.loads(answer.body))
 
-    async def change(self, topics: Sequence[str], random: Random) -> None:
-        """Split a segment of one of the topics, or merge two. The broker may die meanwhile."""
+    async def change(self, topics: Sequence[str], random: Random, *, splits: bool | None = None) -> None:
+        """Split a segment of one of the topics, or merge two, as `splits` says. The broker may die meanwhile."""
         topic = random.choice(topics)
         try:
             active = sorted(
                 (view for view in await self.segments(topic) if view.is_active), key=lambda view: view.start
             )
-            if len(active) > ACTIVE_SEGMENTS_MAX or (len(active) > 1 and random.random() < 0.45):
+            is_merge = len(active) > 1 and (random.random() < 0.45 if splits is None else not splits)
+            if len(active) > ACTIVE_SEGMENTS_MAX or is_merge:
                 first = random.randrange(len(active) - 1)
                 kind, change = MERGE_DONE, f"merge/{active[first].segment_id}/{active[first + 1].segment_id}"
             else:
                 kind, change = SPLIT_DONE, f"split/{random.choice(active).segment_id}"
             self.happenings.note(CHANGE_ASKED)
-            answer = await request(self._http, "POST", f"{_path(topic)}/{change}")
+            answer = await request(self._http, "POST", f"{layout_path(topic)}/{change}")
         except GONE:
             return  # The broker died. The layout shows whether the change was made.
         self._judge_answer(topic, change, kind, answer)
@@ -90,5 +88,14 @@ class LayoutChanges:
             self.complaints.append(f"{change} of {topic} was answered {answer.status}: {answer.body!r}")
 
 
-def _path(topic: str) -> str:
+def segments_in(layout: dict[str, Any]) -> list[SegmentView]:
+    """Return the segments of a layout, as a broker reports it."""
+    return [
+        SegmentView(view["segmentId"], view["hashRange"]["start"], view["hashRange"]["end"], view["active"])
+        for view in layout["segments"].values()
+    ]
+
+
+def layout_path(topic: str) -> str:
+    """Return where a broker reports the topic's layout."""
     return "/admin/v2/scalable/" + topic.removeprefix("topic://")

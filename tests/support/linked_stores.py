@@ -22,6 +22,7 @@ from storage.metadata.cluster.follower_store import FollowerStore
 from storage.metadata.cluster.following import LinkRefused
 from storage.metadata.cluster.frames import Frame, Frames
 from storage.metadata.cluster.link_streams import LinkLost
+from storage.metadata.cluster.received_log import CannotFollow
 from storage.metadata.cluster.reign import Reign
 from storage.metadata.cluster.serving import LinkServer
 
@@ -106,6 +107,33 @@ class Lines:
     """Around the present connection."""
 
 
+class LinkedStore(FollowerStore):
+    """A follower that is given its links, and never leads."""
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, broker: str, *, timeout: float, random: Random) -> AsyncIterator["LinkedStore"]:
+        """Without a link, for as long as the context is open."""
+        store = cls(broker=broker, timeout=timeout, random=random)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store._end_overdue_sessions)
+            try:
+                yield store
+            finally:
+                await store._close()
+                nursery.cancel_scope.cancel()
+
+    async def follow(
+        self, stream: trio.abc.Stream, epoch: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve one link. See `Following.follow`. After CannotFollow, this store has ended."""
+        try:
+            await self._following.follow(stream, epoch, CLUSTER, task_status=task_status)
+        except CannotFollow as error:
+            self._end(error)
+            raise
+
+
 class LinkNetwork:
     """See the module's docstring."""
 
@@ -144,20 +172,18 @@ class LinkNetwork:
         return self.lines.setdefault(broker, Lines())
 
     @asynccontextmanager
-    async def follower(self, broker: str = "b2") -> AsyncIterator[FollowerStore]:
+    async def follower(self, broker: str = "b2") -> AsyncIterator[LinkedStore]:
         """A follower's store, which connects again whenever its link has ended."""
         lines = self.lines_of(broker)
         random = Random(self._random.random())
         async with trio.open_nursery() as nursery:
-            async with FollowerStore.open(
-                cluster=CLUSTER, broker=broker, timeout=self._timeout, random=random
-            ) as store:
+            async with LinkedStore.open(broker, timeout=self._timeout, random=random) as store:
                 await nursery.start(self._keep_linked, store, lines)
                 yield store
             nursery.cancel_scope.cancel()
 
     async def _keep_linked(
-        self, store: FollowerStore, lines: Lines, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self, store: LinkedStore, lines: Lines, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         while True:
             await lines.opened.wait()

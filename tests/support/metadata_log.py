@@ -12,21 +12,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata.inspection import FoundBatch, Inspection
-from storage.metadata.records import (
-    AbortTransaction,
-    BeginTransaction,
-    EndTransaction,
-    LogRecord,
-)
-from storage.metadata.store import (
-    Delete,
-    DeleteRange,
-    IndexEntry,
-    MetadataStore,
-    Op,
-    Put,
-    PutSequential,
-)
+from storage.metadata.records import AbortTransaction, BeginTransaction, EndTransaction, LogRecord
+from storage.metadata.store import Delete, DeleteRange, IndexEntry, MetadataStore, Op, Put, PutSequential
 from tests.support.disk import SimulatedFiles
 
 DATA = Path("/data")

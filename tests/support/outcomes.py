@@ -34,6 +34,9 @@ COMMIT_ASKED: Final = "commit asked"
 COMMITTED: Final = "committed"
 ABORT_ASKED: Final = "abort asked"
 
+COMMIT: Final = "commit"
+ABORT: Final = "abort"
+
 
 class Fated(Protocol):
     """What is recorded about a transaction."""
@@ -81,7 +84,8 @@ class Outcomes:
         """Abort a transaction that nobody asked to commit."""
         self._happenings.note(ABORT_ASKED)
         try:
-            await ours.handle.abort()
+            with self._happenings.timed(ABORT):
+                await ours.handle.abort()
         except TransactionConflict as conflict:
             self.complaints.append(f"{ours.record} was never committed, but cannot be aborted: {conflict}")
         except OutcomeUnknown:
@@ -97,7 +101,7 @@ class Outcomes:
         self._happenings.note(COMMIT_ASKED)
         self._asking.add(ours)
         try:
-            with trio.CancelScope() as ours.asking:
+            with trio.CancelScope() as ours.asking, self._happenings.timed(COMMIT):
                 await ours.handle.commit()
                 ours.record.fate = Fate.COMMITTED
                 self._happenings.note(COMMITTED)
@@ -121,7 +125,8 @@ class Outcomes:
                 await ours.handle.abort()
             except TransactionConflict as conflict:
                 self.complaints.append(f"{ours.record} was never committed, but cannot be aborted: {conflict}")
-            except TransactionNotFound as unknown:
+            except (TransactionNotFound, OutcomeUnknown) as unknown:
+                # Nobody asked to commit it, so it can only be aborted.
                 self._complain_if_recent(ours, unknown)
             ours.record.fate = Fate.ABORTED
 

@@ -32,6 +32,9 @@ START_SECONDS_MAX: Final = 120.0
 STOP_SECONDS_MAX: Final = 60.0
 """From SIGTERM to the process's end."""
 
+END_SECONDS_MAX: Final = 120.0
+"""How long a process may take that should end by itself."""
+
 KILL_SECONDS_MAX: Final = 60.0
 """From SIGKILL to the process's end: the kernel's work alone."""
 
@@ -47,10 +50,12 @@ class BrokerFailure(AssertionError):
 class RunningBroker:
     """See the module's docstring; made by `running_broker`."""
 
-    def __init__(self, data_dir: Path, arguments: Sequence[str], command: Sequence[str]) -> None:
+    def __init__(
+        self, data_dir: Path, arguments: Sequence[str], command: Sequence[str], stderr_path: Path | None = None
+    ) -> None:
         self.data_dir = data_dir
         # Beside the data, not in it: what is in there is the broker's.
-        self._stderr_path = data_dir.with_name(data_dir.name + ".stderr")
+        self._stderr_path = stderr_path or data_dir.with_name(data_dir.name + ".stderr")
         self._arguments = tuple(arguments)
         self._command = tuple(command)
         self._process: subprocess.Popen[str] | None = None
@@ -95,13 +100,7 @@ class RunningBroker:
         assert self._process is None, "the broker is running already"
         with self._stderr_path.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [
-                    *self._command,
-                    *("--data-dir", str(self.data_dir)),
-                    *("--pulsar", str(self.pulsar)),
-                    *("--http", str(self.http)),
-                    *self._arguments,
-                ],
+                self._line(self.pulsar, self.http),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -127,6 +126,27 @@ class RunningBroker:
             raise self._failure(f"said {line!r} instead of its ready line")
         self.pulsar = Address.parse(ready[1])
         self.http = Address.parse(ready[2])
+
+    def refused_twin(self) -> str:
+        """Start the same broker once more beside this one. It must refuse, and not say that it is ready.
+
+        Returns:
+            the last line that it wrote to standard error.
+        """
+        ended = subprocess.run(
+            self._line(Address("127.0.0.1", 0), Address("127.0.0.1", 0)),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS_MAX,
+        )
+        assert ended.returncode == 1, ended
+        assert ended.stdout == "", ended
+        return ended.stderr.splitlines()[-1]
+
+    def _line(self, pulsar: Address, http: Address) -> list[str]:
+        addresses = ("--pulsar", str(pulsar), "--http", str(http))
+        return [*self._command, "--data-dir", str(self.data_dir), *addresses, *self._arguments]
 
     def kill(self) -> None:
         """Kill it as a crash would (kill -9), and wait until it is gone."""
@@ -161,6 +181,19 @@ class RunningBroker:
         if status != 0:
             raise self._failure(f"ended with status {status} after SIGTERM")
 
+    def wait_ended(self) -> int:
+        """Wait until it ends by itself, and return its exit status.
+
+        Raises:
+            BrokerFailure: it did not end within END_SECONDS_MAX.
+        """
+        try:
+            status = self.process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            raise self._failure(f"still runs after {END_SECONDS_MAX} s") from None
+        self._process = None
+        return status
+
     @property
     def is_running(self) -> bool:
         """False after `kill` and `stop`. A process that ended by itself counts as running until `stop` raises."""
@@ -188,6 +221,16 @@ def running_broker(data_dir: Path, *arguments: str, command: Sequence[str] = BRO
             broker.kill()
         print(f"standard error of the broker on {data_dir}:\n{broker.stderr}", file=sys.stderr)
         raise
+
+
+def children_of(supervisor: RunningBroker) -> dict[str, int]:
+    """Return the processes that it started, by the ids of their brokers."""
+    found = {}
+    for children in Path(f"/proc/{supervisor.pid}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            found[arguments[len(arguments) - arguments[::-1].index("--broker-id")]] = int(pid)
+    return found
 
 
 def _read_lines(stdout: IO[str] | None, lines: queue.SimpleQueue[str | None]) -> None:

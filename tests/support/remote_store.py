@@ -159,6 +159,9 @@ class RemoteStore(MetadataStore):
     async def open_session(self, timeout_seconds: float) -> Session:
         raise NotImplementedError(f"no session of {timeout_seconds} seconds: this leaves sessions out")
 
+    async def end_session(self, session_id: int) -> None:
+        raise NotImplementedError(f"no session {session_id}: this leaves sessions out")
+
     def statistics(self) -> StoreStatistics:
         raise NotImplementedError("nobody counts here")
 

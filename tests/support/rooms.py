@@ -18,7 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
-from broker.cluster.locator import TakesNoClients, not_known
+from broker.cluster.locator import HasEnded, not_known
 from broker.cluster.membership import Membership
 from broker.config import BrokerSettings, load_settings
 from broker.entry_codecs import EntryCodecs
@@ -32,7 +32,7 @@ from storage.entry import Entry, EntryFormat, TxnId
 from storage.metadata.store import Check, MetadataStore, Session
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import FOLDER, IsAlive, ledger_store
+from tests.support.ledgers import DATA, FOLDER, IsAlive, ledger_store
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 MESSAGE_BYTES_MAX = 100_000
@@ -93,7 +93,8 @@ class Rooms(Broker):
 
 def settings_of(**settings: object) -> BrokerSettings:
     """Return the daemon's settings. A segment's data is removed as soon as possible, unless the test says otherwise."""
-    return load_settings({"message_bytes_max": MESSAGE_BYTES_MAX, "segment_retention_seconds": 0, **settings})
+    usual = {"data_dir": DATA, "message_bytes_max": MESSAGE_BYTES_MAX, "segment_retention_seconds": 0}
+    return load_settings({**usual, **settings})
 
 
 async def subscribe(broker: Rooms, name: str, start: StartPosition = StartPosition.EARLIEST) -> None:
@@ -139,13 +140,12 @@ async def rooms(
     clock: WallClock = now_ms,
     is_alive: IsAlive | None = None,
     codecs: EntryCodecs = ENTRY_CODECS,
-    takes_no_clients: TakesNoClients = not_known,
+    has_ended: HasEnded = not_known,
     **settings: object,
 ) -> AsyncIterator[Rooms]:
     """Run one broker's rooms.
 
-    `is_alive` says whether another broker of the same folder is alive, and `takes_no_clients` whether it is known to
-    serve no clients.
+    `is_alive` says whether another broker of the same folder is alive, and `has_ended` whether it has certainly ended.
     """
     chosen = settings_of(**settings)
     async with (
@@ -158,11 +158,12 @@ async def rooms(
             version="test",
             service_url=f"pulsar://{chosen.broker_id}:6650",
             metadata=metadata,
+            files=files,
             ledgers=ledgers,
             now_ms=clock,
             budgets=Budgets.of(1 << 30, 1_000),
             codecs=codecs,
-            takes_no_clients=takes_no_clients,
+            has_ended=has_ended,
         )
         made = Rooms(foundation, session, nursery, ledgers)
         await made.follow()

@@ -441,6 +441,9 @@ class ScriptedBroker:
     def _connect(self, peer: Peer, frame: Frame) -> None:
         peer.send(commands.connected("scripted", features=self.features))
 
+    def _ping(self, peer: Peer, _frame: Frame) -> None:
+        peer.send(commands.pong())
+
     def _lookup_topic(self, peer: Peer, frame: Frame) -> None:
         request = frame.command.lookup_topic
         if request.topic in self.topics or request.topic in self.segments:

@@ -117,6 +117,10 @@ class OwnStore(MetadataStore):
         """See the contract."""
         return await self.shared.open_session(timeout_seconds)
 
+    async def end_session(self, session_id: int) -> None:
+        """See the contract."""
+        await self.shared.end_session(session_id)
+
     def statistics(self) -> StoreStatistics:
         """See the contract."""
         return self.shared.statistics()

@@ -16,14 +16,14 @@ from pathlib import Path
 
 
 @contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[Path]:
-    """Mount an empty file system of this size, in memory, in a new folder in `folder`.
+def small_disk(folder: Path, size: int, *, name: str = "disk") -> Iterator[Path]:
+    """Mount an empty file system of this size, in memory, on a new folder of this name in `folder`.
 
     Raises:
         AssertionError: it cannot be mounted.
     """
-    disk = folder / "disk"
-    disk.mkdir()
+    disk = folder / name
+    disk.mkdir(parents=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], capture_output=True, text=True, check=False
     )

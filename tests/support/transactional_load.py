@@ -36,6 +36,9 @@ BEGUN: Final = "begun"
 SENT: Final = "sent"
 RECEIVED: Final = "received"
 
+BEGIN: Final = "begin"
+RECEIPT: Final = "receipt"
+
 
 @dataclass(eq=False, slots=True)
 class _Ours:
@@ -113,7 +116,8 @@ class Load:
             await self._end(ours, random)
 
     async def _new(self, timeout_seconds: float) -> _Ours:
-        handle = await self._client.new_transaction(timeout_seconds)
+        with self._happenings.timed(BEGIN):
+            handle = await self._client.new_transaction(timeout_seconds)
         record = self._history.begin(handle.transaction_id)
         return _Ours(record, Running(record, handle, trio.current_time()))
 
@@ -152,7 +156,8 @@ class Load:
     async def _await_receipts(self, ours: _Ours) -> None:
         for sent, receipt in ours.sends:
             try:
-                message_id = await receipt
+                with self._happenings.timed(RECEIPT):
+                    message_id = await receipt
             except TidewireError:
                 ours.failed = True
             else:

@@ -112,20 +112,22 @@ async def listening(broker: Rooms, budgets: Budgets | None = None) -> AsyncItera
 
 
 @asynccontextmanager
-async def connected(listener: trio.SocketListener, *, greet: bool = True) -> AsyncIterator[WireClient]:
-    """Yield a connection that has sent CONNECT, unless told otherwise."""
+async def connected(
+    listener: trio.SocketListener, *, greet: bool = True, version: str = "test"
+) -> AsyncIterator[WireClient]:
+    """Yield a connection that has sent CONNECT, with the client's version, unless told otherwise."""
     stream = await open_stream_to_socket_listener(listener)
-    async with greeted(stream, greet=greet) as client:
+    async with greeted(stream, greet=greet, version=version) as client:
         yield client
 
 
 @asynccontextmanager
-async def greeted(stream: trio.abc.Stream, *, greet: bool = True) -> AsyncIterator[WireClient]:
+async def greeted(stream: trio.abc.Stream, *, greet: bool = True, version: str = "test") -> AsyncIterator[WireClient]:
     """Yield the same over an open stream."""
     async with stream:
         client = WireClient(stream)
         if greet:
-            answer = await client.ask(commands.connect("test"))
+            answer = await client.ask(commands.connect(version))
             assert answer.type == pb.BaseCommand.CONNECTED
             assert answer.connected.max_message_size == MESSAGE_BYTES_MAX
         yield client

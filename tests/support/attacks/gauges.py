@@ -56,6 +56,6 @@ async def settled(
 
 
 def _scrape(http_url: str) -> str:
-    with urllib.request.urlopen(f"{http_url}/metrics", timeout=_SECONDS_MAX) as answer:
+    with urllib.request.urlopen(f"{http_url}/metrics?local=true", timeout=_SECONDS_MAX) as answer:
         text: str = answer.read().decode()
     return text

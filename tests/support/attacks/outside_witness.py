@@ -19,11 +19,13 @@ import pulsar
 import trio
 
 from tests.support.attacks.witness import DEADLOCK_SECONDS, Unanswered, some, within
+from tests.support.happenings import Happenings
 
 LOOK_MS: Final = 200
 """How long one receive waits, before the witness checks whether the attack is over."""
 PAUSE_SECONDS: Final = 0.05
 END: Final = b"end"
+PUBLISHED: Final = "published"
 
 T = TypeVar("T")
 
@@ -40,6 +42,7 @@ class OutsideWitness:
         """What was acknowledged to it."""
         self._sent: set[bytes] = set()
         self._consumed: set[bytes] = set()
+        self.happenings = Happenings()
         self._is_over = False
         self._ends = 0
 
@@ -122,6 +125,7 @@ class OutsideWitness:
                 self.complaints.append(f"a send of the outside witness was refused: {error}")
                 return
             self._owed.add(value)
+            self.happenings.note(PUBLISHED)
             await trio.sleep(PAUSE_SECONDS)
 
     async def _consume(self, consumer: pulsar.Consumer) -> None:

@@ -21,7 +21,8 @@ import org.apache.pulsar.client.api.v5.PulsarClientException;
  * Plays scenarios of the Java v5 client against a broker.
  *
  * <p>Arguments: {@code SERVICE_URL HTTP_URL [--restarts] [SCENARIO...]}, or {@code --list}. With {@code --restarts} it
- * also plays those that have the broker killed, see {@link Operator}. For each scenario it prints
+ * also plays those that have the broker killed, see {@link Operator}, and with {@code --cluster} those that need
+ * several brokers. For each scenario it prints
  * {@code PASS name} or {@code FAIL name: reason}, at the end {@code N passed, N failed}; the exit status is 0 only when
  * all passed, 1 when one failed, 2 when the arguments make no sense.
  *
@@ -38,6 +39,7 @@ public final class Main {
     public static void main(String[] arguments) throws InterruptedException {
         List<String> rest = new ArrayList<>(Arrays.asList(arguments));
         boolean listing = rest.remove("--list");
+        boolean cluster = rest.remove("--cluster");
         boolean restarts = rest.remove("--restarts") || listing;
         Map<String, Scenario> scenarios = new LinkedHashMap<>();
         MessageScenarios.addTo(scenarios);
@@ -57,15 +59,19 @@ public final class Main {
         RegularSeekScenarios.addTo(scenarios);
         RefusalScenarios.addTo(scenarios);
         Set<String> together = Set.copyOf(scenarios.keySet());
+        Operator operator = new Operator();
+        if (cluster) {
+            ClusterScenarios.addTo(scenarios, operator);
+        }
         if (restarts) {
-            RestartScenarios.addTo(scenarios, new Operator());
+            RestartScenarios.addTo(scenarios, operator);
         }
         if (listing) {
             scenarios.keySet().forEach(System.out::println);
             return;
         }
         if (rest.size() < 2) {
-            System.err.println("usage: Main SERVICE_URL HTTP_URL [--restarts] [SCENARIO...] | --list");
+            System.err.println("usage: Main SERVICE_URL HTTP_URL [--cluster] [--restarts] [SCENARIO...] | --list");
             System.exit(2);
         }
         List<String> chosen = rest.subList(2, rest.size());

@@ -10,6 +10,8 @@ import java.nio.charset.StandardCharsets;
  *
  * <p>The question is the line {@code RESTART} on standard output; the answer a line {@code RESTARTED} on standard input
  * once the broker is ready again under its old addresses. How long that may take is the scenario's own bound.
+ *
+ * <p>Whoever runs a cluster is asked for {@code MOVE topic}, {@code DEPOSE topic} and {@code KILL claim}, too.
  */
 final class Operator {
     private final BufferedReader answers =
@@ -20,5 +22,13 @@ final class Operator {
         System.out.flush();
         String answer = answers.readLine();
         Failure.unless("RESTARTED".equals(answer), "asked for a restart of the broker, the answer was " + answer);
+    }
+
+    /** Asks for something else to be done to a cluster; the answer is {@code DONE}. */
+    void ask(String request) throws IOException, Failure {
+        System.out.println(request);
+        System.out.flush();
+        String answer = answers.readLine();
+        Failure.unless("DONE".equals(answer), "asked for " + request + ", the answer was " + answer);
     }
 }

@@ -53,6 +53,11 @@ final class SharingScenarios {
         return received;
     }
 
+    /** What several stream consumers got together, acknowledged as it came. */
+    static List<Message<String>> receiveFrom(List<StreamConsumer<String>> consumers, int count) throws Exception {
+        return all(receive(consumers, count));
+    }
+
     private static int take(StreamConsumer<String> consumer, List<Message<String>> received, java.time.Duration wait)
             throws Exception {
         Message<String> message = consumer.receive(wait);

@@ -1,8 +1,8 @@
 # Everything a checkout can do. Each target first makes the environment if it is missing or older than the lock.
 #
-#   make demo     the main job, end to end; ends in `demo: OK`     (DAYS=365 for the whole year, METADATA=etcd)
+#   make demo     the main job, end to end; ends in `demo: OK`     (DAYS=365 for the whole year, METADATA=etcd, CLUSTER=3)
 #   make pipeline Spark's streams over the same flights; ends in `pipeline: OK`   (DAYS=14)
-#   make cluster METADATA=etcd   three brokers as one cluster in ./data, until make cluster-down
+#   make cluster        three brokers as one cluster in ./data, until make cluster-down
 #   make check    format, lint, generated code, types, layers, docs, tests
 #   make help     the rest
 
@@ -19,6 +19,8 @@ STAMP := .venv/.complete
 SOURCES := broker dispatch storage txn tidewire pyspark_tidewire examples tests scripts
 # Days of flights that the demo streams.
 DAYS ?= 31
+# Brokers that serve the demo. If there are several, they are one cluster.
+CLUSTER ?= 1
 # Where the demo's broker, or a cluster, keeps its metadata: embedded, or etcd to install and start one for it.
 METADATA ?= embedded
 # Further arguments for pytest (check, interop, thorough-..., coverage) and for the broker (run).
@@ -37,7 +39,7 @@ BY_FILE := --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env java demo pipeline run cluster cluster-down check format-check lint generated types layers tests interop \
-	thorough thorough-examples thorough-kills coverage format against-pulsar wheel generate bench attack docs lock clean
+	thorough thorough-examples thorough-kills coverage format against-pulsar wheel generate bench attack chaos docs lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -52,9 +54,9 @@ $(STAMP): requirements.lock pyproject.toml scripts/environment.sh
 java:
 	@scripts/java.sh
 
-demo: java $(STAMP) ## stream flights in transactions, split, kill, restart, read with Spark (DAYS=31)
+demo: java $(STAMP) ## stream flights in transactions, split, kill, restart, read with Spark (DAYS=31 CLUSTER=3)
 	@if [[ $(METADATA) == etcd ]]; then $(BIN)/python scripts/need.py etcd; fi
-	@$(BIN)/tidewire demo --days $(DAYS) --metadata $(METADATA) $(ARGS)
+	@$(BIN)/tidewire demo --days $(DAYS) --metadata $(METADATA) --brokers $(CLUSTER) $(ARGS)
 
 # The demo streams a month by default. Several streams take longer, so this streams two weeks.
 pipeline: java $(STAMP) ## stream flights through Spark and back, kill, compare, make a page of the results (DAYS=14)
@@ -100,7 +102,7 @@ tests: $(STAMP)
 # than two quiet cores WORKERS=2 saves time.
 interop: WORKERS = 0
 interop: java $(STAMP) ## test with other systems' clients (Java, Spark), and run the examples of README and docs
-	$(BIN)/python scripts/need.py pulsar-java-client
+	$(BIN)/python scripts/need.py pulsar-java-client etcd debian:libfaketime
 	$(PYTEST) $(BY_FILE) -m interop --timeout=600 $(ARGS)
 
 thorough: thorough-examples thorough-kills ## run the next two, one after the other
@@ -145,6 +147,11 @@ bench: java $(STAMP) ## run every scripts/bench_*.py, one after another
 MINUTES ?= 2
 attack: $(STAMP) ## attack a broker and check its promises (MINUTES=30, ARGS="--seed 7 --only wire")
 	$(BIN)/python scripts/attack.py --minutes $(MINUTES) $(ARGS)
+
+# Seed of the acts. MINUTES and METADATA are those above.
+SEED ?= 1
+chaos: java $(STAMP) ## give three brokers bad days (MINUTES=30, SEED=7, METADATA=etcd, ARGS="--only kill")
+	$(BIN)/python scripts/chaos.py --seed $(SEED) --minutes $(MINUTES) --metadata $(METADATA) $(ARGS)
 
 # Any warning fails it: a broken link, a missing page, an unknown anchor. It needs no network.
 docs: $(STAMP) ## build the documentation into dist/site

@@ -37,6 +37,7 @@ FOLDERS: Final = (
     "broker.cluster",
     "broker.schemas",
     "broker.deduplication",
+    "broker.doctor",
     "dispatch",
     "txn",
     "storage",
@@ -45,7 +46,14 @@ FOLDERS: Final = (
 
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "broker: start": ("main", "front_ends", "metadata_sessions", "registration", "startup_errors"),
-    "broker: one broker": ("broker", "administration", "cluster_administration", "handover", "leftovers"),
+    "broker: one broker": (
+        "broker",
+        "administration",
+        "cluster_administration",
+        "consumer_reports",
+        "handover",
+        "leftovers",
+    ),
     "broker: topics": (
         "topics",
         "topic",
@@ -58,6 +66,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "retention_policies",
         "trimming",
         "administration_contract",
+        "own_load",
         "peers",
         "segment_requests",
     ),

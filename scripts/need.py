@@ -91,12 +91,16 @@ class DebianPackage:
         if shutil.which("dpkg-query") is None:
             return None
         asked = subprocess.run(
-            ["dpkg-query", "--show", "--showformat=${db:Status-Status}", self.package],
+            ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Architecture}", self.package],
             capture_output=True,
             text=True,
             check=False,
         )
-        return Path("/var/lib/dpkg/info", f"{self.package}.list") if asked.stdout == "installed" else None
+        status, _, architecture = asked.stdout.partition(" ")
+        # A package that can be there for several architectures has its list under its full name.
+        names = (self.package, f"{self.package}:{architecture}") if status == "installed" else ()
+        lists = (Path("/var/lib/dpkg/info", f"{name}.list") for name in names)
+        return next((path for path in lists if path.exists()), None)
 
     def install(self) -> None:
         """Install it, as root."""

@@ -234,7 +234,7 @@ def _line(now: Sample, work: Work) -> str:
 
 def _sample(broker: RunningBroker, seconds: float) -> Sample:
     gauges = {}
-    for line in _call("GET", broker.http_url + "/metrics").decode().splitlines():
+    for line in _call("GET", broker.http_url + "/metrics?local=true").decode().splitlines():
         name, _, value = line.rpartition(" ")
         if not line.startswith("#"):
             gauges[name] = float(value)

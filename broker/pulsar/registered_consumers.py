@@ -17,13 +17,13 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 class RegisteredConsumer:
     """One SCALABLE_TOPIC_SUBSCRIBE: pushes the consumer's assignment until it leaves or the connection ends.
 
-    The Java client loses an assignment that arrives before it has subscribed to all segments of its first one. So the
-    newest assignment is held until the segments of the previous one are taken up. The client has no command to leave. A
-    consumer has left when it has closed its last segment while that segment was assigned to it.
+    The Java client hears no assignment before it has subscribed to all segments of its first one. So the newest
+    assignment is repeated at that moment. To repeat one is harmless. No assignment waits for that moment: it may never
+    come. A consumer that registers again may still read its segments at other connections and at other brokers, and
+    what was reported about them (`broker.consumer_reports`) is forgotten.
 
-    Segments may be read at other connections, and at other brokers, which report it (`broker.consumer_reports`). A
-    consumer that returns may still read its segments there, and nobody reports that again. So they count as taken up.
-    If that is wrong, it takes them up later, and then the newest assignment is repeated. To repeat one is harmless.
+    The client has no command to leave. A consumer has left when it has closed its last segment while that segment was
+    assigned to it. Segments that a consumer may have kept since an earlier registration count as subscribed to.
     """
 
     def __init__(
@@ -55,17 +55,14 @@ class RegisteredConsumer:
         self._connection = connection
         self._groups = groups
         self._forget = forget
-        self._answered = False
         self._is_returning = False
-        self._supposed: set[int] = set()
-        """Segments that count as taken up, although nobody has reported it."""
         self._newest: tuple[Layout, frozenset[int]] | None = None
         """The last assignment that was sent."""
-        self._updates = 0
-        """How many assignments were sent after the first one."""
-        self._segments: frozenset[int] = frozenset()
+        self._untaken: set[int] = set()
+        """Segments of the first assignment that the client has not been seen to subscribe to."""
+        self._is_repeated = False
+        """Whether the newest assignment is sent again when none of those is left."""
         self._subscribed: set[int] = set()
-        self._kept_back: tuple[Layout, frozenset[int]] | None = None
 
     async def join(self, regular: TopicName | None) -> None:
         """See `ConsumerGroups.join`. The client has its first assignment when this returns."""
@@ -81,22 +78,18 @@ class RegisteredConsumer:
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         """See `Member`. The first assignment answers the request."""
-        # The client cannot subscribe to segments that were pruned meanwhile.
-        if self._answered and not self._segments & layout.segments.keys() <= self._subscribed:
-            self._kept_back = (layout, segments)
-            return
-        self._kept_back = None
-        self._segments = segments
+        if self._newest is None:
+            self._untaken = set(segments - self._subscribed)
+            self._subscribed |= segments if self._is_returning else set()
+        else:
+            # The client cannot subscribe to segments that were pruned meanwhile.
+            self._untaken &= layout.segments.keys()
+            self._is_repeated = bool(self._untaken)
         self._subscribed &= segments
-        if self._answered:
-            self._updates += 1
-        elif self._is_returning:
-            self._supposed = set(segments - self._subscribed)
-            self._subscribed |= self._supposed
         self._send(layout, segments)
 
     def _send(self, layout: Layout, segments: frozenset[int]) -> None:
-        self._newest = (layout, segments)
+        is_first, self._newest = self._newest is None, (layout, segments)
         assigned = [
             pb.ScalableAssignedSegment(
                 segment_id=segment.id,
@@ -107,16 +100,15 @@ class RegisteredConsumer:
             for segment_id in sorted(segments)
             for segment in (layout.segments[segment_id],)
         ]
-        if self._answered:
-            command = commands.scalable_topic_assignment_update(self.consumer_id, layout.epoch, assigned)
-        else:
-            self._answered = True
+        if is_first:
             command = commands.scalable_topic_subscribe_response(self._request_id, layout.epoch, assigned)
+        else:
+            command = commands.scalable_topic_assignment_update(self.consumer_id, layout.epoch, assigned)
         self._outbox.put(encode_command(command))
 
     def sent_away(self) -> None:
         """See `Member`. A request that was not answered yet is refused by `join`."""
-        if self._answered:
+        if self._newest is not None:
             self._forget(self)
             if self._connection.peer.heeds_closed_registrations:
                 self._outbox.put(encode_command(commands.close_consumer(self.consumer_id)))
@@ -153,25 +145,25 @@ class RegisteredConsumer:
     def segment_subscribed(self, segment_id: int) -> None:
         """Note that the client has subscribed to a segment. The response is already queued."""
         self._subscribed.add(segment_id)
-        if self._kept_back is not None:
-            self.assigned(*self._kept_back)
-        if segment_id in self._supposed:
-            self._supposed.discard(segment_id)
-            if self._updates and self._newest is not None:
-                self._send(*self._newest)
+        self._untaken.discard(segment_id)
+        if self._is_repeated and not self._untaken:
+            self._is_repeated = False
+            self._repeat()
 
     def segment_refused(self, segment_id: int) -> None:
         """Note that the client could not subscribe to a segment, because another consumer has it.
 
-        If the segment is already reassigned, the client is told now. Otherwise it would retry indefinitely.
+        If the segment is already reassigned, the client is told again. Otherwise it might retry indefinitely.
         """
-        if self._kept_back is not None and segment_id not in self._kept_back[1]:
-            layout, segments = self._kept_back
-            self._segments &= self._subscribed
-            self.assigned(layout, segments)
+        if self._newest is not None and segment_id in self._untaken - self._newest[1]:
+            self._repeat()
+
+    def _repeat(self) -> None:
+        assert self._newest is not None, "only then an update was sent"
+        self._send(*self._newest)
 
     def segment_closed(self, segment_id: int) -> bool:
         """Note that the client has closed its consumer of a segment. Return whether it has left the group by that."""
-        was_assigned = segment_id in self._segments and segment_id in self._subscribed
+        was_assigned = self._newest is not None and segment_id in self._newest[1] & self._subscribed
         self._subscribed.discard(segment_id)
         return was_assigned and not self._subscribed

@@ -10,6 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker import consumer_reports
 from broker.consumer_reports import InvalidReports, Report, SegmentConsumer, decode, encode
+from broker.layouts.registrations import GroupId
 from broker.names import TopicName
 from tests.broker.test_administration_anywhere import served
 from tests.support.http import request
@@ -90,25 +91,41 @@ async def spread(segments: int) -> AsyncIterator[Spread]:
             yield Spread(one, two, first, second, third)
 
 
-async def test_an_assignment_comes_once_segments_elsewhere_are_taken_up() -> None:
-    """C15, D10: it was held back for ever, because the controller saw no consumer of a segment."""
+async def test_an_assignment_is_sent_once_behind_segments_elsewhere() -> None:
+    """C15, D10: the client hears it already."""
     async with spread(2) as story:
         await story.register_and_read()
         assert await story.register("b") == {1}
         assert await assigned(story.registering) == {0}
+        await wait_all_tasks_blocked()
+        await story.registering.receives_nothing_more()
 
 
-async def test_an_assignment_is_held_back_until_the_client_can_take_it() -> None:
+async def test_an_assignment_is_repeated_when_the_client_can_hear_it() -> None:
     """The Java client loses it before that, and it asks for messages only behind that."""
     async with spread(2) as story:
         assert await story.register() == {0, 1}
         await story.read(0)
         await story.read(1, flow=False)
         assert await story.register("b") == {1}
+        assert await assigned(story.registering) == {0}
         await wait_all_tasks_blocked()
         await story.registering.receives_nothing_more()
         await story.flow(1)
         assert await assigned(story.registering) == {0}
+
+
+async def test_a_consumer_that_returns_too_late_gets_assignments_all_the_same() -> None:
+    """C15: it still reads at other brokers, and nobody reports that again. It waited for ever for the next segments."""
+    async with spread(1) as story:
+        assert await story.register() == {0}
+        await story.read(0)
+        (consumer,) = story.one.groups.members_named(TOPIC, "s", "a")
+        story.one.groups.leave(GroupId(TOPIC, "s"), consumer)
+        assert await story.register() == {0}
+        await story.one.controller.split(TOPIC, 0)
+        assert await assigned(story.registering) == {0}
+        assert await assigned(story.registering) == {1, 2}
 
 
 async def test_closing_every_segment_elsewhere_is_leaving() -> None:
@@ -169,7 +186,11 @@ async def test_an_assignment_is_repeated_for_a_consumer_that_only_has_the_name_o
         assert await story.register("b") == {1}
         assert await assigned(story.registering) == {0}
         await story.reading.close()
-        await story._replace(reading=reading).read(0)
+        here = story._replace(reading=reading)
+        await here.read(0)
+        await story.registering.receives_nothing_more()
+        # It has not heard that this one is another's.
+        await here.read(1)
         assert await assigned(story.registering) == {0}
         await story.registering.receives_nothing_more()
 
@@ -182,6 +203,8 @@ async def test_a_report_waits_for_a_controller_that_does_not_answer(monkeypatch:
         monkeypatch.setattr(story.two.members, "_live", {})
         await story.read(0)
         await story.one.controller.split(TOPIC, 0)
+        assert await assigned(story.registering) == {0}
+        assert await assigned(story.registering) == {1, 2}
         await story.registering.receives_nothing_more()
         monkeypatch.setattr(story.two.members, "_live", living)
         assert await assigned(story.registering) == {1, 2}

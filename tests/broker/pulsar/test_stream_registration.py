@@ -46,13 +46,20 @@ async def test_segments_subscribed_to_before_registering_count(broker: Rooms, cl
     assert await updated(client) == [1, 2]
 
 
-async def test_an_assignment_waits_for_the_segments_of_the_one_before(broker: Rooms, client: WireClient) -> None:
+async def test_an_assignment_is_repeated_behind_the_segments_of_the_first(broker: Rooms, client: WireClient) -> None:
+    client.ignored.add(Type.REACHED_END_OF_TOPIC)
     await broker.controller.create_topic(TOPIC, 1, {})
     assert await register(client) == [0]
     await broker.controller.split(TOPIC, 0)
+    assert await updated(client) == [0]
     await client.receives_nothing_more()
-    await subscribe(broker, client, 0)
+    earliest = pb.CommandSubscribe.InitialPosition.Earliest
+    await client.send(commands.subscribe(str(await broker.segment(TOPIC, 0)), "s", 10, 100, initial_position=earliest))
+    # Empty, so drained as soon as there is a subscription.
     assert await updated(client) == [1, 2]
+    assert (await client.receive()).type == Type.SUCCESS
+    assert await updated(client) == [1, 2]
+    await client.receives_nothing_more()
 
 
 async def test_two_ordered_consumers_share_a_connection(broker: Rooms, client: WireClient) -> None:
@@ -95,10 +102,10 @@ async def test_two_ordered_consumers_share_a_connection(broker: Rooms, client: W
     await client.receives_nothing_more()
 
 
-async def test_a_segment_that_is_anothers_by_now_is_not_waited_for(
+async def test_a_consumer_is_told_again_that_a_segment_is_anothers(
     broker: Rooms, client: WireClient, other: WireClient
 ) -> None:
-    """The segment moved before its consumer subscribed, so the next assignment must not wait for that."""
+    """The segment moved before its consumer subscribed. A client that did not hear of it would retry for ever."""
     await broker.controller.create_topic(TOPIC, 2, {})
     names = [str(await broker.segment(TOPIC, number)) for number in range(2)]
     assert await register(client) == [0, 1]
@@ -106,6 +113,7 @@ async def test_a_segment_that_is_anothers_by_now_is_not_waited_for(
     answer = await other.ask(commands.scalable_topic_subscribe(5, str(TOPIC), "s", "d", 2))
     (moved,) = [one.segment_id for one in answer.scalable_topic_subscribe_response.assignment.segments]
     assert moved == 1
+    assert await updated(client) == [0]
     answer = await other.ask(commands.subscribe(names[1], "s", 3, 3, name="d-seg-1"))
     assert answer.type == Type.SUCCESS
     await client.receives_nothing_more()
@@ -132,7 +140,7 @@ async def test_a_consumer_takes_the_place_of_one_that_its_client_forgot(broker: 
 
 
 async def test_what_was_subscribed_to_once_does_not_count_for_a_registration(broker: Rooms, client: WireClient) -> None:
-    """E9: a consumer that has unsubscribed is forgotten; the next assignment waits until the client subscribes."""
+    """E9: a consumer that has unsubscribed is forgotten; the next assignment is repeated when the client subscribes."""
     regular = str(TOPIC.as_regular)
     earliest = pb.CommandSubscribe.InitialPosition.Earliest
     subscription = commands.subscribe(regular, "s", 10, 100, name="c-seg-0", initial_position=earliest)
@@ -141,8 +149,10 @@ async def test_what_was_subscribed_to_once_does_not_count_for_a_registration(bro
     answer = await client.ask(commands.scalable_topic_subscribe(5, regular, "s", "c", 1))
     assert answer.type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
     await broker.controller.migrate(TOPIC, force=False)
+    assert await updated(client) == [0]
     await client.receives_nothing_more()
     await client.send(subscription)
+    # The old segment is empty.
+    assert await updated(client) == [1]
     assert (await client.receive()).type == Type.SUCCESS
-    # The old segment is empty, so its child has come meanwhile.
     assert await updated(client) == [1]

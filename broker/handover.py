@@ -205,11 +205,8 @@ class HandOver:
                 if name.domain is Domain.TOPIC:
                     # A topic's controller is elected when it is needed.
                     return
-                with trio.move_on_after(TAKE_SECONDS_MAX) as waiting:
-                    await self._topics.wait_not_elsewhere(name)
-                    await self._topics.get(name, creates=False)
-                if waiting.cancelled_caught:
-                    log.warning("the owner did not release a topic that is assigned to this broker", topic=text)
+                # Clients that the owner sends here meanwhile wait for the same.
+                await self._topics.take(name, TAKE_SECONDS_MAX)
             except ExpectedError as refused:
                 log.warning("a topic that is assigned to this broker cannot be taken", topic=text, reason=str(refused))
 

@@ -66,6 +66,8 @@ class _Slot:
     error: ExpectedError | None = None
     is_idle: bool = False
     """Whether it is unloaded because it is idle, or is not loaded at all. Callers then wait until the slot is gone."""
+    wait_seconds: float = 0.0
+    """How long to wait first until no other broker owns the topic."""
     work: Work | None = None
     """The work to do instead of loading the topic."""
     removes: bool = False
@@ -154,13 +156,22 @@ class Topics:
             await self._existence.require_made(name)
         return await self._load(name)
 
-    async def _load(self, name: TopicName) -> Topic:
+    async def take(self, name: TopicName, wait_seconds: float) -> Topic:
+        """As `get`, for a topic that its owner is about to release. Whoever requests it meanwhile waits, too.
+
+        Raises:
+            As `get`. `OwnedElsewhere` comes only if the owner has not released it after `wait_seconds`.
+        """
+        await self._existence.require_made(name)
+        return await self._load(name, wait_seconds)
+
+    async def _load(self, name: TopicName, wait_seconds: float = 0.0) -> Topic:
         slot = self._slots.get(name)
         while slot is not None and slot.is_idle:
             await slot.gone.wait()
             slot = self._slots.get(name)
         if slot is None:
-            slot = self._slots[name] = _Slot()
+            slot = self._slots[name] = _Slot(wait_seconds=wait_seconds)
             self._nursery.start_soon(self._own, name, slot)
         await slot.ready.wait()
         if slot.error is not None:
@@ -187,10 +198,6 @@ class Topics:
         except ExpectedError as error:
             log.warning("a segment of an ended transaction cannot be loaded", segment=str(name), reason=str(error))
         return True
-
-    async def wait_not_elsewhere(self, name: TopicName) -> None:
-        """Wait until no other broker owns the topic."""
-        await self._claims.wait_not_elsewhere(str(name))
 
     async def unload(self, name: TopicName, assigned_url: str | None = None) -> None:
         """Close the topic here and release its claim. On return this process has fully released it.
@@ -300,6 +307,9 @@ class Topics:
                     await self._existence.require_remains(name)
                 else:
                     await self._existence.require(name)
+                if slot.wait_seconds:
+                    with trio.move_on_after(slot.wait_seconds):
+                        await self._claims.wait_not_elsewhere(str(name))
                 claim = await self._claims.claim(str(name))
                 try:
                     if slot.work is None:

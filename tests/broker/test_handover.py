@@ -11,9 +11,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.assignments import ASSIGNMENTS, Why
 from broker.cluster.locating import At, Here
 from broker.cluster.members import DRAINING
-from broker.cluster.ownership import BrokerDrains
+from broker.cluster.ownership import BrokerDrains, OwnedElsewhere
 from broker.handover import TAKE_SECONDS_MAX, NoSuchBroker, NotOwned
 from broker.names import TopicName
+from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Delete, MetadataStore, Op, Put, StoreFull, starting_with
@@ -126,6 +127,27 @@ async def test_a_moved_topic_is_taken_with_everything_in_it() -> None:
         await two.handover.move(name, "one")
         await wait_all_tasks_blocked()
         assert (await payloads(await one.topics.get(name)))[-2:] == [b"committed", b"after"]
+
+
+async def test_clients_that_come_before_the_topic_wait_for_it(autojump_clock: MockClock) -> None:
+    """E13: the owner sends its clients away before it has released the topic. Nobody tells them to try again."""
+    store = MemoryStore()
+    async with brokers(store, "one", "two") as (one, two):
+        topic = await one.topics.get(PLAIN)
+        came: list[Topic] = []
+
+        async def come() -> None:
+            came.append(await two.topics.get(PLAIN))
+
+        await one.assignments.assign(str(PLAIN), "two", Why.MOVE, condition=topic.claim)
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as clients:
+            clients.start_soon(come)
+            clients.start_soon(come)
+            await trio.sleep(TAKE_SECONDS_MAX / 2)
+            assert came == []
+            await one.topics.unload(PLAIN)
+        assert came == [await two.topics.get(PLAIN)] * 2
 
 
 async def test_what_cannot_be_moved_stays() -> None:
@@ -245,4 +267,6 @@ async def test_a_topic_that_is_never_released_is_given_up(autojump_clock: MockCl
         await trio.sleep(2 * TAKE_SECONDS_MAX)
         assert two.opened == []
         assert two.topics.owned == ()
+        with pytest.raises(OwnedElsewhere, match="Broker one"):
+            await two.topics.get(PLAIN)
         assert await payloads(topic) == []

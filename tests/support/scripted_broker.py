@@ -73,11 +73,11 @@ class Segment:
         """Return what was sent to it, message by message."""
         return [single.value for entry in self.entries for single in split_messages(entry)]
 
-    def close_consumers(self) -> None:
-        """Close all its consumers."""
+    def close_consumers(self, assigned_url: str | None = None) -> None:
+        """Close all its consumers. `assigned_url` is the next owner."""
         for consumer in self.consumers:
             del consumer.peer.consumers[consumer.consumer_id]
-            consumer.peer.send(commands.close_consumer(consumer.consumer_id))
+            consumer.peer.send(commands.close_consumer(consumer.consumer_id, assigned_url=assigned_url))
         self.consumers.clear()
 
     def deliver(self) -> None:
@@ -276,6 +276,7 @@ class ScriptedBroker:
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         self.refuses = False
+        self.dialed: list[BrokerAddress] = []
         self.peers: list[Peer] = []
         self.topics: dict[str, Topic] = {}
         self.segments: dict[str, Segment] = {}
@@ -381,8 +382,8 @@ class ScriptedBroker:
         if segment.sealed:
             self.close_producers(segment)
 
-    def close_producers(self, segment: Segment) -> None:
-        """Answer the sends that arrived after the seal, then close the producers."""
+    def close_producers(self, segment: Segment, assigned_url: str | None = None) -> None:
+        """Answer the sends that arrived after the seal, then close the producers. `assigned_url` is the next owner."""
         held = self._held.get(T.SEND, [])
         for peer, frame in [
             (peer, frame) for peer, frame in held if peer.producers.get(frame.command.send.producer_id) is segment
@@ -392,13 +393,14 @@ class ScriptedBroker:
         for peer in self.peers:
             for producer_id in [known for known, at in peer.producers.items() if at is segment]:
                 del peer.producers[producer_id]
-                peer.send(commands.close_producer(producer_id))
+                peer.send(commands.close_producer(producer_id, assigned_url=assigned_url))
 
     # ----------------------------------------------------------------------------------------------------- the broker
 
     async def dial(self, address: BrokerAddress) -> anyio.abc.ByteStream:
         """Return a client's end of a new connection."""
         await anyio.lowlevel.checkpoint()
+        self.dialed.append(address)
         if self.refuses:
             raise ConnectionRefusedError("the script refuses")
         near, far = memory_stream_pair()

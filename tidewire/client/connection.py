@@ -100,6 +100,8 @@ class Connection:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._operation_timeout_seconds = operation_timeout_seconds
         self._keep_alive_seconds = keep_alive_seconds
+        self.proxied_to: Final = proxied_to
+        """See the arguments."""
         self._conversation = Conversation(address, CLIENT_VERSION, proxied_to)
         self._answered: dict[Question[Any], anyio.Event] = {}
         """By question, the event that wakes the task waiting for its answer."""

@@ -30,6 +30,7 @@ from tidewire.client.network import Network
 from tidewire.client.outbox import Outbox
 from tidewire.client.producer_session import Event, Phase, ProducerSession
 from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
+from tidewire.client.topic_owner import TopicOwner
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import MessageTooLarge, TidewireError, fresh
@@ -82,7 +83,7 @@ class SegmentProducer:
         if not forerunners:
             self._may_begin.set()
         self._wake = Signal()
-        self._backoff = owner.network.backoff()
+        self._topic_owner = TopicOwner(owner.network, segment.wire_name)
         self._session: ProducerSession | None = None
         """The session that is attached to a connection. None between two sessions."""
         self._name = owner.name
@@ -157,7 +158,7 @@ class SegmentProducer:
                 except (TopicTerminated, TopicNotFound) as error:
                     await self._until_replaced(error)
                 if self._goes_on():
-                    await self._backoff.wait()
+                    await self._topic_owner.pause()
             if not self._is_stopping:
                 self._owner.hand_over(self, self.take_all())
         except TidewireError as error:
@@ -188,11 +189,11 @@ class SegmentProducer:
             frame.fail(SendUnanswered(f"{name}: {reason} before the send was answered; run the transaction again"))
 
     async def _hold_session(self) -> None:
-        connection = await self._network.owner_of(self.segment.wire_name)
+        connection = await self._topic_owner.connection()
         session = self._session = ProducerSession(connection, self)
         try:
             remembered_upto = await self._open(session)
-            self._backoff.reset()
+            self._topic_owner.opened()
             # The broker closed the last session and has opened this one: the segment moved, or its disk was full.
             self._doubt("the broker closed the producer", remembered_upto=remembered_upto)
             session.happened(Event.OPENED)
@@ -321,6 +322,7 @@ class SegmentProducer:
             self._refused(session, command.send_error)
         else:
             session.happened(Event.CLOSED)
+            self._topic_owner.closed(session.connection, command.close_producer.assigned_broker_service_url)
         self._wake.set()
 
     def _refused(self, session: ProducerSession, refused: pb.CommandSendError) -> None:

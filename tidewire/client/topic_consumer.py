@@ -25,6 +25,7 @@ from tidewire.client.inbox import Delivery, Inbox, Trouble
 from tidewire.client.network import Network
 from tidewire.client.reading_place import ReadingPlace
 from tidewire.client.subscribing import SubscriptionPlan, last_position, seek_command, subscribe_command
+from tidewire.client.topic_owner import TopicOwner
 from tidewire.client.topic_session import DELIVERS, OVER, USABLE, Event, Moves, Phase, TopicSession
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import ConnectionLost, TidewireError, fresh
@@ -84,7 +85,7 @@ class TopicConsumer:
         self._on_loss = on_loss
         self._acknowledgements = Acknowledgements()
         self._wake = Signal()
-        self._backoff = network.backoff()
+        self._topic_owner = TopicOwner(network, topic)
         self._session: TopicSession | None = None
         """The session that is attached to a connection. None between two sessions."""
         self._moves = Moves()
@@ -147,20 +148,20 @@ class TopicConsumer:
                     if self._attempts == 1:
                         raise
                 if not self._is_stopping:
-                    await self._backoff.wait()
+                    await self._topic_owner.pause()
         except TidewireError as error:
             if not self._is_stopping:
                 self._inbox.fail(error)
             self.opened.set()
 
     async def _hold_session(self) -> None:
-        connection = await self._network.owner_of(self.topic)
+        connection = await self._topic_owner.connection()
         session = self._session = TopicSession(connection, self)
         self._moves.opening(session)
         try:
             await self._subscribe(session)
             session.happened(Event.OPENED)
-            self._backoff.reset()
+            self._topic_owner.opened()
             # Before the permits, so that the broker does not redeliver what these acknowledgements cover.
             await self._tell(session)
             session.write(commands.flow(session.consumer_id, self._plan.queue_messages_max))
@@ -336,6 +337,7 @@ class TopicConsumer:
             self._inbox.put(Trouble(self, DataDamaged(f"{self.topic}: {command.error.message}")))
         elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
             session.happened(Event.CLOSED)
+            self._topic_owner.closed(session.connection, command.close_consumer.assigned_broker_service_url)
             self._acknowledgements.rewind()
             self._wake.set()
 

@@ -68,6 +68,18 @@ class Lookup:
             self._is_authoritative = answer.authoritative
 
 
+def named_route(url: str, by: Route, what: str) -> Route:
+    """Return the route to the broker of `what` that another broker has named, which was reached by `by`.
+
+    If that one was reached through a proxy, so is the next one.
+
+    Raises:
+        ProtocolViolation: the URL is invalid. The mistake is the broker's, not the caller's.
+    """
+    named = named_address(url, by.address, what)
+    return Route(named) if by.proxied_to is None else Route(by.address, named)
+
+
 def named_address(url: str, by: BrokerAddress, what: str) -> BrokerAddress:
     """Parse the address that the broker at `by` named as the broker of `what`.
 

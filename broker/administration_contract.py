@@ -288,6 +288,9 @@ class ClusterService(Protocol):
     async def undrain(self, broker: str, *, forwarded: bool = False) -> None:
         """Let a broker take topics again."""
 
+    async def balance(self, broker: str, *, forwarded: bool = False) -> int:
+        """Let a broker hand over the topics that belong to others by now (`HandOver.balance`). Return how many."""
+
     async def examine(self) -> dict[str, Any]:
         """Look for what is wrong with the cluster. Return `broker.doctor.report.Report` as JSON.
 

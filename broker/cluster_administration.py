@@ -100,6 +100,13 @@ class ClusterAdministration:
         else:
             await self._forward(broker, "DELETE", f"/brokers/{broker}/drain", None, forwarded=forwarded)
 
+    async def balance(self, broker: str, *, forwarded: bool = False) -> int:
+        """See `ClusterService`."""
+        if broker == self._me:
+            return await self._handover.balance()
+        answer = await self._forward(broker, "POST", f"/brokers/{broker}/balance", None, forwarded=forwarded)
+        return int(answer["moved"])
+
     async def examine(self) -> dict[str, Any]:
         """See `ClusterService`."""
         return await self._examination.examine()
@@ -144,7 +151,7 @@ class ClusterAdministration:
         except Conflict as claimed:
             raise OwnedElsewhere(f"A broker has just taken {name}. Move it again.") from claimed
 
-    async def _forward(self, broker: str, method: str, path: str, content: object, *, forwarded: bool) -> None:
+    async def _forward(self, broker: str, method: str, path: str, content: object, *, forwarded: bool) -> Any:  # noqa: ANN401 - as `Peers.request`
         if forwarded:
             raise OwnedElsewhere(f"This is for broker {broker}, and {self._me} does not ask a third one. Try again.")
-        await self._peers.request(broker, method, PATH + path, content)
+        return await self._peers.request(broker, method, PATH + path, content)

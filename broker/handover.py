@@ -4,6 +4,7 @@
     nursery.start_soon(handover.run)              # takes what others assign to this broker
     await handover.move(name, "broker-2")         # this broker owns the topic
     await handover.drain()                        # everything, and nothing new from here on
+    await handover.balance()                      # what belongs to others by now
 
 A hand-over has five steps. A crash behind any of them leaves what a crash of the owner leaves.
 
@@ -151,6 +152,34 @@ class HandOver:
             # First, because the end of the record makes this broker claim its coordinators.
             self._claims.refuses_new = False
             await self._metadata.delete(DRAINING + self._claims.broker_id)
+
+    async def balance(self) -> int:
+        """Hand over the topics that placement would give to another broker if nobody owned them. Return how many.
+
+        So a broker that came later, or came back, gets its share of what is loaded. The brokers' loads do not count:
+        they lag behind, and what one call moves for a load the next one would move back. A second call moves nothing.
+        On return those topics are released, apart from some that could not be. These are in the log.
+        """
+        members = dict(self._members.live)
+        moved = 0
+
+        async def give(name: TopicName, to: Member) -> None:
+            nonlocal moved
+            async with limiter:
+                try:
+                    await self._hand_over(name, to, Why.BALANCE)
+                    moved += 1
+                except ExpectedError as refused:
+                    log.warning("a topic stays where it is", topic=str(name), reason=str(refused))
+
+        limiter = trio.CapacityLimiter(AT_ONCE_MAX)
+        async with trio.open_nursery() as nursery:
+            for name in self._topics.owned:
+                to = choose(name, members, {})
+                if to is not None and to != self._claims.broker_id:
+                    nursery.start_soon(give, name, members[to])
+        log.info("this broker has handed over what belongs to others", topics=moved)
+        return moved
 
     async def _drain_one(self, name: TopicName, limiter: trio.CapacityLimiter) -> None:
         async with limiter:

@@ -35,6 +35,8 @@ class Why(StrEnum):
     """Somebody asked for it."""
     DRAIN = "drain"
     """The owner drains."""
+    BALANCE = "balance"
+    """Another broker came after the owner had taken the topic."""
     SEAL = "seal"
     """The topic's controller needs an owner that seals the segment."""
     LEFTOVER = "leftover"

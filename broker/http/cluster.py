@@ -9,6 +9,7 @@
     POST /admin/v2/cluster/consumers   what other brokers report about consumers of segments (`broker.consumer_reports`)
     POST /admin/v2/cluster/brokers/{broker}/drain    let it hand over everything, and take nothing new
     DELETE /admin/v2/cluster/brokers/{broker}/drain  let it take topics again
+    POST /admin/v2/cluster/brokers/{broker}/balance  let it hand over what belongs to others; answers {"moved": N}
     PUT /admin/v2/persistent/{tenant}/{namespace}/{topic}/unload    as Pulsar's tools ask for it
     PUT /admin/v2/scalable/{tenant}/{namespace}/{topic}/unload      the same for all segments of a scalable topic
 
@@ -61,6 +62,7 @@ def routes(store: MetadataStore, service: ClusterService) -> list[BaseRoute]:
             ("POST", PATH + "/consumers", cluster.consumers),
             ("POST", drain, cluster.drain),
             ("DELETE", drain, cluster.undrain),
+            ("POST", PATH + "/brokers/{broker}/balance", cluster.balance),
             *(
                 ("PUT", f"/admin/v2/{kind}/{{tenant}}/{{namespace}}/{{topic}}/unload", endpoint)
                 for kind, endpoint in (("persistent", cluster.unload_regular), ("scalable", cluster.unload_scalable))
@@ -120,6 +122,10 @@ class _ClusterRoutes:
     async def undrain(self, request: Request) -> Response:
         await self._service.undrain(request.path_params["broker"], forwarded=_is_forwarded(request))
         return done()
+
+    async def balance(self, request: Request) -> Response:
+        broker = request.path_params["broker"]
+        return json_response({"moved": await self._service.balance(broker, forwarded=_is_forwarded(request))})
 
 
 def _is_forwarded(request: Request) -> bool:

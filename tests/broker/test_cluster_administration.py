@@ -75,6 +75,7 @@ async def test_a_forwarded_request_goes_no_further() -> None:
             asked.unload(PLAIN, forwarded=True),
             asked.drain("two", forwarded=True),
             asked.undrain("two", forwarded=True),
+            asked.balance("two", forwarded=True),
         ):
             with pytest.raises(OwnedElsewhere, match="Try again"):
                 await request

@@ -9,9 +9,11 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.assignments import ASSIGNMENTS, Why
+from broker.cluster.broker_load import BROKER_LOADS, BrokerLoad
 from broker.cluster.locating import At, Here
 from broker.cluster.members import DRAINING
 from broker.cluster.ownership import BrokerDrains, OwnedElsewhere
+from broker.cluster.placement import choose
 from broker.handover import TAKE_SECONDS_MAX, NoSuchBroker, NotOwned
 from broker.names import TopicName
 from broker.topic import Topic
@@ -218,6 +220,53 @@ async def test_a_drained_broker_owns_nothing_and_takes_nothing() -> None:
         await one.handover.undrain()
         await wait_all_tasks_blocked()
         await publish(await one.topics.get(PLAIN), b"again")
+
+
+async def test_a_broker_that_came_later_gets_its_share() -> None:
+    """C7: after a restart of each broker, the last one has nothing. Then everything is spread as placement would."""
+    store = MemoryStore()
+    async with brokers(store, "one", "two", "three") as started:
+        one, *_others = started
+        await one.controller.create_topic(TOPIC, 4, {})
+        names = [PLAIN, *[await one.segment(TOPIC, number) for number in range(4)]]
+        for name in names:
+            await one.topics.get(name)
+            await publish(await one.topics.get(name), b"a")
+        places = {name: choose(name, one.members.live, {}) for name in names}
+        assert len(set(places.values())) == 3
+        # Whatever the loads are: they lag behind.
+        await store.put(BROKER_LOADS + "two", BrokerLoad(0.9, 1.0, 1.0, 1).encode())
+        await wait_all_tasks_blocked()
+        assert await one.handover.balance() == sum(place != "one" for place in places.values())
+        await wait_all_tasks_blocked()
+        assert {name: broker.claims.broker_id for broker in started for name in broker.topics.owned} == places
+        for broker in started:
+            assert await broker.handover.balance() == 0
+            for name in broker.topics.owned:
+                assert await payloads(await broker.topics.get(name)) == [b"a"]
+
+
+async def test_what_cannot_be_handed_over_stays() -> None:
+    """C21: on a store without space for the assignment, for example."""
+    store = SteeredStore()
+    async with brokers(store, "one", "two") as (one, two):
+        name = next(
+            name
+            for number in range(9)
+            if choose(name := TopicName.parse(f"persistent://public/default/{number}"), one.members.live, {}) == "two"
+        )
+        await one.topics.get(name)
+
+        async def full(_ops: Sequence[Op]) -> None:
+            raise StoreFull("no space")
+
+        store.before = full
+        assert await one.handover.balance() == 0
+        store.before = None
+        assert one.topics.owned == (name,)
+        assert await one.handover.balance() == 1
+        await wait_all_tasks_blocked()
+        assert two.topics.owned == (name,)
 
 
 async def test_coordinators_leave_a_drained_broker_and_return(autojump_clock: MockClock) -> None:

@@ -203,6 +203,10 @@ class FakeCluster:
     async def undrain(self, broker: str, *, forwarded: bool = False) -> None:
         await self._note("undrain", broker, forwarded=forwarded)
 
+    async def balance(self, broker: str, *, forwarded: bool = False) -> int:
+        await self._note("balance", broker, forwarded=forwarded)
+        return 3
+
     async def examine(self) -> dict[str, Any]:
         await self._note("examine")
         return self.report

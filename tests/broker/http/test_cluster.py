@@ -109,6 +109,13 @@ async def test_changes_are_asked_of_the_cluster(server: Address, ownership: Fake
     assert ownership.forwarded == [False, True, True, False, True, False, False]
 
 
+async def test_a_broker_says_how_much_it_has_handed_over(server: Address, ownership: FakeCluster) -> None:
+    """C7: `tidewire cluster balance` asks each broker."""
+    answer = await request(server, "POST", f"{module.PATH}/brokers/b-2/balance", headers={FORWARDED: "b-1"})
+    assert (answer.status, answer.json) == (200, {"moved": 3})
+    assert (ownership.asked, ownership.forwarded) == ([("balance", "b-2")], [True])
+
+
 async def test_a_coordinator_is_refused_by_name(server: Address, ownership: FakeCluster) -> None:
     """C21: nobody can move one, so the administrator is told what moves them."""
     for path, content in (

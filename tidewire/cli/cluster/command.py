@@ -194,6 +194,19 @@ def undrain(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = N
     typer.echo(f"{broker} takes topics again")
 
 
+@app.command("balance")
+def balance(data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
+    """Spread the topics over all brokers again, for example after a restart of each. Their clients follow."""
+    with one_sentence(COMMAND):
+        from tidewire.cli.cluster.status import views
+
+        (view,) = views(addresses(data_dir, http), watch=False)
+    for broker in [one["broker"] for one in view["brokers"] if one["state"] == "running"]:
+        (answer,) = _ask(data_dir, http, "POST", f"/brokers/{quote(broker, safe='')}/balance")
+        moved = json.loads(answer)["moved"]
+        typer.echo(f"{broker} handed over {moved} topic{'' if moved == 1 else 's'}")
+
+
 @app.command("kill")
 def kill(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT) -> None:
     """Kill a broker of this machine as a crash would (kill -9), to see what the others do."""
@@ -203,8 +216,8 @@ def kill(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT) -> None:
         typer.echo(f"killed {broker}, which had the pid {kill_broker(data_dir.absolute(), broker)}")
 
 
-def _ask(data_dir: Path, http: str | None, method: str, path: str, content: object = None) -> None:
-    """Ask the first broker that answers."""
+def _ask(data_dir: Path, http: str | None, method: str, path: str, content: object = None) -> list[bytes]:
+    """Ask the first broker that answers. Return the lines of its answer."""
     with one_sentence(COMMAND):
         from tidewire.cli.administration import NotAnswered
         from tidewire.cli.broker_http import BrokerHttp
@@ -212,13 +225,11 @@ def _ask(data_dir: Path, http: str | None, method: str, path: str, content: obje
         asked = addresses(data_dir, http)
         for number, address in enumerate(asked, 1):
             try:
-                for _line in BrokerHttp(address).lines("/admin/v2/cluster" + path, {}, method=method, content=content):
-                    pass
+                return list(BrokerHttp(address).lines("/admin/v2/cluster" + path, {}, method=method, content=content))
             except NotAnswered:
                 if number == len(asked):
                     raise
-            else:
-                return
+    raise AssertionError("a cluster has an address")
 
 
 def _planned(

@@ -225,14 +225,20 @@ def test_topics_are_moved_and_brokers_drained_and_killed(made: Callable[[str], C
             assert (owned()["broker-3"], states(cluster.status())["broker-3"]) == (0, "draining")
             assert "is draining" in cluster.complaint("move", topics[0], "broker-3")
             cluster.well("undrain", "broker-3")
+            # Its share comes back, and everything else stays.
+            assert "handed over" in await anyio.to_thread.run_sync(cluster.well, "balance")
+            await send(b"5")
+            assert max(owned().values()) < len(topics)
+            again = await anyio.to_thread.run_sync(cluster.well, "balance")
+            assert again == "".join(f"{broker} handed over 0 topics\n" for broker in BROKERS)
             cluster.well("unload", topics[0])
             killed = f"killed broker-1, which had the pid {cluster.pids()['broker-1']}\n"
             assert cluster.well("kill", "broker-1") == killed
             assert "runs on this machine" in cluster.complaint("kill", "broker-1")
-            await send(b"5")
+            await send(b"6")
             for topic in topics:
                 consumer = await stack.enter_async_context(client.consumer(topic, "s"))
-                assert [(await consumer.receive()).value for _ in range(6)] == [b"%d" % number for number in range(6)]
+                assert [(await consumer.receive()).value for _ in range(7)] == [b"%d" % number for number in range(7)]
 
     anyio.run(story)
     assert "These brokers take topics: broker-2, broker-3." in cluster.complaint("move", topics[0], "broker-9")

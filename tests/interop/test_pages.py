@@ -16,6 +16,7 @@ import pytest
 
 from tests.scenarios.client.test_readme import CHECKOUT, Piece, run
 from tests.support.subjects import Subject, running_subject
+from tidewire.cli.local_etcd import free_port
 
 PAGES: Final = ("docs/tutorial/first-steps.md", "docs/how-to/share-work.md")
 RUN_SECONDS_MAX: Final = 60.0
@@ -93,6 +94,35 @@ def test_the_readmes_first_example_prints_what_it_says(tmp_path: Path) -> None:
         assert first.kind == "shell"
         assert first.printed is not None
         run_page(text.partition("### From Python")[0], broker, tmp_path)
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(300)
+def test_the_readmes_cluster_loses_a_broker_and_goes_on(tmp_path: Path) -> None:
+    """C21: the readme's commands on three free ports. They print what it says."""
+    text = (CHECKOUT / "README.md").read_text(encoding="utf-8").partition("### Three brokers")[2]
+    block = blocks(text)[0]
+    assert block.printed is not None
+    pulsar = free_port()
+    code = block.code.replace("cluster start", f"cluster start --pulsar 127.0.0.1:{pulsar} --http 127.0.0.1:0")
+    for number in range(3):
+        code = code.replace(str(6650 + number), str(pulsar + number))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    try:
+        ended = subprocess.run(
+            ["bash", "-euc", code],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=2 * RUN_SECONDS_MAX,
+            check=False,
+        )
+    finally:
+        subprocess.run(["tidewire", "cluster", "stop"], cwd=tmp_path, env=environment, check=False)
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+    said = re.sub(r"the pid \d+", "the pid N", ended.stdout)
+    assert said.endswith(re.sub(r"the pid \d+", "the pid N", block.printed))
 
 
 def test_blocks_are_found_with_what_they_print() -> None:

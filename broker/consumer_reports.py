@@ -115,11 +115,13 @@ class ConsumerReports:
 
     def _apply(self, report: Report) -> None:
         consumer = report.consumer
-        for member in self._groups.members_named(consumer.topic, consumer.subscription, consumer.consumer):
+        members = self._groups.members_named(consumer.topic, consumer.subscription, consumer.consumer)
+        for member in members:
             if report.is_open:
                 member.taken_up(consumer.segment_id)
-            else:
+            elif len(members) == 1:
                 member.closed(consumer.segment_id)
+            # Otherwise nobody can tell which one of several groups it is. The end of its connection will tell.
 
     async def _send_all(self, controller: str, waiting: dict[Report, None]) -> None:
         """Send what waits for one controller, also what comes meanwhile."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import structlog
+
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
 from broker.layouts.registrations import GroupId, GroupKind
@@ -9,9 +11,12 @@ from broker.names import TopicName
 from broker.pulsar.connection import Connection
 from broker.pulsar.consumer_sessions import ConsumerSession
 from broker.scalable.consumer_groups import ConsumerGroups
+from storage.errors import ExpectedError
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+log = structlog.get_logger(__name__)
 
 
 class RegisteredConsumer:
@@ -23,7 +28,12 @@ class RegisteredConsumer:
     what was reported about them (`broker.consumer_reports`) is forgotten.
 
     The client has no command to leave. A consumer has left when it has closed its last segment while that segment was
-    assigned to it. Segments that a consumer may have kept since an earlier registration count as subscribed to.
+    assigned to it. It may have kept the segments of its first assignment since an earlier registration. So these count
+    as subscribed to.
+
+    That may be wrong. Another consumer of the same name may have closed them: an earlier process, whose reports come
+    late. So if the last segment is one that this consumer was not seen to subscribe to, the registration is kept. When
+    the consumer subscribes to a segment after all, it joins the group again.
     """
 
     def __init__(
@@ -42,7 +52,7 @@ class RegisteredConsumer:
             request: the client's request.
             group: the group to join.
             groups: all groups.
-            forget: called when the broker closes the registration, or hears that it has left.
+            forget: called when the broker closes the registration, or when it has left; perhaps more than once.
             connection: the client's connection, which may be ended.
         """
         self.name = request.consumer_name
@@ -55,7 +65,7 @@ class RegisteredConsumer:
         self._connection = connection
         self._groups = groups
         self._forget = forget
-        self._is_returning = False
+        self._regular: TopicName | None = None
         self._newest: tuple[Layout, frozenset[int]] | None = None
         """The last assignment that was sent."""
         self._untaken: set[int] = set()
@@ -63,9 +73,14 @@ class RegisteredConsumer:
         self._is_repeated = False
         """Whether the newest assignment is sent again when none of those is left."""
         self._subscribed: set[int] = set()
+        self._supposed: set[int] = set()
+        """Those of them that the client has not been seen to subscribe to since it joined."""
+        self._has_left = False
+        self._is_rejoining = False
 
     async def join(self, regular: TopicName | None) -> None:
         """See `ConsumerGroups.join`. The client has its first assignment when this returns."""
+        self._regular = regular
         await self._groups.join(self.group, self, regular=regular)
 
     def leave(self) -> None:
@@ -80,7 +95,8 @@ class RegisteredConsumer:
         """See `Member`. The first assignment answers the request."""
         if self._newest is None:
             self._untaken = set(segments - self._subscribed)
-            self._subscribed |= segments if self._is_returning else set()
+            self._supposed = set(segments)
+            self._subscribed |= segments
         else:
             # The client cannot subscribe to segments that were pruned meanwhile.
             self._untaken &= layout.segments.keys()
@@ -115,19 +131,13 @@ class RegisteredConsumer:
             else:
                 self._connection.nursery.cancel_scope.cancel()
 
-    def returned(self) -> None:
-        """See `Member`."""
-        self._is_returning = True
-
     def taken_up(self, segment_id: int) -> None:
         """See `Member`."""
         self.segment_subscribed(segment_id)
 
     def closed(self, segment_id: int) -> None:
         """See `Member`."""
-        if self.segment_closed(segment_id):
-            self._forget(self)
-            self.leave()
+        self.segment_closed(segment_id)
 
     def has(self, session: ConsumerSession) -> bool:
         """Return whether a consumer of a segment belongs to this ordered consumer.
@@ -145,7 +155,12 @@ class RegisteredConsumer:
     def segment_subscribed(self, segment_id: int) -> None:
         """Note that the client has subscribed to a segment. The response is already queued."""
         self._subscribed.add(segment_id)
+        self._supposed.discard(segment_id)
         self._untaken.discard(segment_id)
+        if self._has_left and not self._is_rejoining:
+            self._is_rejoining = True
+            self._connection.nursery.start_soon(self._rejoin)
+        self._has_left = False
         if self._is_repeated and not self._untaken:
             self._is_repeated = False
             self._repeat()
@@ -162,8 +177,32 @@ class RegisteredConsumer:
         assert self._newest is not None, "only then an update was sent"
         self._send(*self._newest)
 
-    def segment_closed(self, segment_id: int) -> bool:
-        """Note that the client has closed its consumer of a segment. Return whether it has left the group by that."""
+    def segment_closed(self, segment_id: int) -> None:
+        """Note that the client has closed its consumer of a segment. It may have left the group by that."""
         was_assigned = self._newest is not None and segment_id in self._newest[1] & self._subscribed
         self._subscribed.discard(segment_id)
-        return was_assigned and not self._subscribed
+        if was_assigned and not self._subscribed:
+            self._has_left = True
+            if not self._is_rejoining:
+                self._end(is_certain=segment_id not in self._supposed)
+
+    def _end(self, *, is_certain: bool) -> None:
+        """Leave the group. Keep the registration unless it is certain that the client has closed the consumer."""
+        if is_certain:
+            self._forget(self)
+            self.leave()
+        else:
+            self._groups.leave(self.group, self, may_return=True)
+
+    async def _rejoin(self) -> None:
+        """Join the group again, because the client still uses the consumer."""
+        try:
+            await self.join(self._regular)
+        except ExpectedError as refused:
+            log.info("an ordered consumer has to register again", consumer=self.name, reason=str(refused))
+            self.sent_away()
+            return
+        self._is_rejoining = False
+        if self._has_left:
+            # Meanwhile the client has closed the segment.
+            self._end(is_certain=True)

@@ -101,9 +101,8 @@ class Registry:
         """The client has closed a consumer, which is removed already. A registration leaves with its last one."""
         registrations = self._registrations_of(session)
         for registration in registrations:
-            if registration.segment_closed(session.segment_id):
-                self.leave(registration)
-        if not registrations:
+            registration.segment_closed(session.segment_id)
+        if not registrations and session.has_flowed:
             self._report(session, is_open=False)
 
     def registration(self, consumer_id: int) -> RegisteredConsumer | None:
@@ -130,8 +129,13 @@ class Registry:
 
     def leave(self, registration: RegisteredConsumer) -> None:
         """Remove a registration, whose segments go to the others of its group."""
-        self.registrations.remove(registration)
+        self.forget(registration)
         registration.leave()
+
+    def forget(self, registration: RegisteredConsumer) -> None:
+        """Remove a registration, if it is kept here."""
+        if registration in self.registrations:
+            self.registrations.remove(registration)
 
     def _report(self, session: ConsumerSession, *, is_open: bool) -> None:
         """Report a consumer whose registration is at another connection, if it has one."""

@@ -156,13 +156,12 @@ class ScalableHandler:
             request,
             group,
             self._groups,
-            self._registry.registrations.remove,
+            self._registry.forget,
             self._connection,
         )
         self._registry.register(registration)
         try:
             await registration.join(asked.regular)
         except Exception:
-            if registration in self._registry.registrations:
-                self._registry.registrations.remove(registration)
+            self._registry.forget(registration)
             raise

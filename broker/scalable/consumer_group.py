@@ -36,9 +36,6 @@ class Member(Protocol):
     def sent_away(self) -> None:
         """Close the consumer, because another broker coordinates the group now. This must not block."""
 
-    def returned(self) -> None:
-        """Note that the group knew a consumer of this name before it joins now. Its client may have segments."""
-
     def taken_up(self, segment_id: int) -> None:
         """Note that the client reads the segment, at another connection. This must not block."""
 
@@ -70,6 +67,8 @@ class ConsumerGroup:
         self.id = id_
         self.members: dict[str, Member | None] = {}
         """Members by name; None for one that is away."""
+        self.departed: dict[str, Member] = {}
+        """Consumers that have left and may join again, while their connections last."""
         self.joining = 0
         """Consumers whose registration is being written."""
         self.layout: Layout | None = None
@@ -99,8 +98,8 @@ class ConsumerGroup:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether it has members, or consumers that are joining, or its subscription is being moved."""
-        return bool(self.members or self.joining or self._moving)
+        """Whether consumers are or may come here, or its subscription is being moved."""
+        return bool(self.members or self.departed or self.joining or self._moving)
 
     def follow(self) -> None:
         """Follow the topic from now on. Does nothing if it is followed already."""
@@ -123,6 +122,7 @@ class ConsumerGroup:
     def forget_members(self) -> None:
         """Forget everything but moves in progress, because another broker coordinates the group now."""
         self.members.clear()
+        self.departed.clear()
         self.pushed.clear()
         self.recorded.clear()
         if self._is_following:

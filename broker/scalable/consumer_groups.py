@@ -100,13 +100,16 @@ class ConsumerGroups:
         return 0 if group is None else sum(member is not None for member in group.members.values())
 
     def members_named(self, topic: TopicName, subscription: str | None, name: str) -> list[Member]:
-        """Return the connected consumers of this name: of a subscription, or of all checkpoint consumers."""
+        """Return the connected consumers of this name: of a subscription, or of all checkpoint consumers.
+
+        Those that have left and may join again are among them.
+        """
         if subscription is None:
             ids = [id_ for id_ in self._groups if id_.topic == topic and id_.kind is GroupKind.CHECKPOINT]
         else:
             ids = [GroupId(topic, subscription)]
         groups = [group for id_ in ids if (group := self._groups.get(id_)) is not None]
-        return [member for group in groups if (member := group.members.get(name)) is not None]
+        return [member for group in groups if (member := group.members.get(name) or group.departed.get(name))]
 
     def _group(self, id_: GroupId) -> ConsumerGroup:
         group = self._groups.get(id_)
@@ -193,11 +196,10 @@ class ConsumerGroups:
         name = member.name
         group.joining += 1
         try:
-            if name in group.members:
-                member.returned()
-            else:
+            if name not in group.members:
                 await self._register(group, name, claim)
             group.members[name] = member
+            group.departed.pop(name, None)
         finally:
             group.joining -= 1
             self._note_unwritten(group)
@@ -238,7 +240,10 @@ class ConsumerGroups:
     def lose(self, id_: GroupId, member: Member) -> None:
         """Start the grace period of a consumer that lost its connection. Does nothing if another has replaced it."""
         group = self._groups.get(id_)
-        if group is None or group.members.get(member.name) is not member:
+        if group is None:
+            return
+        self._forget_departed(group, member)
+        if group.members.get(member.name) is not member:
             return
         if not self._graces.seconds:
             self._remove(group, member.name)
@@ -247,11 +252,25 @@ class ConsumerGroups:
         group.pushed.pop(member.name, None)
         self._graces.begin((id_, member.name))
 
-    def leave(self, id_: GroupId, member: Member) -> None:
-        """Remove a consumer. The others get its segments at once. Does nothing if another has replaced it."""
+    def leave(self, id_: GroupId, member: Member, *, may_return: bool = False) -> None:
+        """Remove a consumer. The others get its segments at once. Does nothing if another has replaced it.
+
+        With `may_return`, the group goes on telling it what is reported about it, until `leave` or `lose`.
+        """
         group = self._groups.get(id_)
-        if group is not None and group.members.get(member.name) is member:
+        if group is None:
+            return
+        self._forget_departed(group, member)
+        if group.members.get(member.name) is member:
+            if may_return:
+                group.departed[member.name] = member
             self._remove(group, member.name)
+
+    def _forget_departed(self, group: ConsumerGroup, member: Member) -> None:
+        if group.departed.get(member.name) is member:
+            del group.departed[member.name]
+            # The group may not be in use any more.
+            self._note_unwritten(group)
 
     def _expired(self, key: tuple[GroupId, str]) -> None:
         id_, name = key

@@ -239,3 +239,118 @@ async def test_over_http_it_is_refused_with_a_reason() -> None:
         assert (await request(address, "POST", PATH, body=json.dumps(unknown).encode())).status == 204, (
             "another's group"
         )
+
+
+async def test_a_consumer_that_returned_too_late_can_leave() -> None:
+    """D10: nobody reported its segments again. They waited for the end of its connection, although it had closed."""
+    async with spread(2) as story:
+        await story.register_and_read()
+        (consumer,) = story.one.groups.members_named(TOPIC, "s", "a")
+        story.one.groups.leave(GroupId(TOPIC, "s"), consumer)
+        assert await story.register() == {0, 1}
+        assert await story.register("b") == {1}
+        assert await assigned(story.registering) == {0}
+        await story.close(1)
+        await story.close(0)
+        assert await assigned(story.other) == {0, 1}
+
+
+@asynccontextmanager
+async def succeeded() -> AsyncIterator[tuple[Spread, Spread]]:
+    """Let another process register a consumer of the same name, before the earlier process closes its own one.
+
+    Yield what the two processes see. The group does not have the consumer any more.
+    """
+    async with (
+        spread(2) as story,
+        listening(story.one) as at_one,
+        listening(story.two) as at_two,
+        connected(at_one) as registering,
+        connected(at_two) as reading,
+    ):
+        reading.ignored.add(Type.REACHED_END_OF_TOPIC)
+        assert await story.register() == {0, 1}
+        assert await story.register("b") == {1}
+        assert await assigned(story.registering) == {0}
+        await story.read(0)
+        await story.read(1)
+        assert await assigned(story.registering) == {0}, "both are taken up"
+        await story.close(1)
+        successor = story._replace(registering=registering, reading=reading)
+        assert await successor.register() == {0}
+        await story.close(0)
+        assert await assigned(story.other) == {0, 1}
+        yield story, successor
+
+
+async def test_a_live_consumer_has_not_left_because_an_earlier_one_of_its_name_closed() -> None:
+    """A process is replaced while the old one still runs. The new one waited for ever for its next segments."""
+    async with succeeded() as (story, successor):
+        await successor.read(0)
+        assert await assigned(story.other) == {0}
+        assert await assigned(successor.registering) == {1}
+        await successor.close(0)
+        await successor.read(1)
+        await story.one.controller.split(TOPIC, 1)
+        while not await assigned(successor.registering) & {2, 3}:
+            pass
+
+
+async def test_a_consumer_that_joined_again_can_leave() -> None:
+    async with succeeded() as (story, successor):
+        await successor.read(0)
+        assert await assigned(story.other) == {0}
+        assert await assigned(successor.registering) == {1}
+        await successor.close(0)
+        await successor.read(1)
+        await successor.close(1)
+        assert await assigned(story.other) == {0, 1}
+
+
+async def test_a_consumer_that_closes_while_it_joins_again_leaves() -> None:
+    async with succeeded() as (story, _successor):
+        (consumer,) = story.one.groups.members_named(TOPIC, "s", "a")
+        consumer.taken_up(0)
+        consumer.closed(0)
+        await wait_all_tasks_blocked()
+        assert list(story.one.groups.consumers_of(TOPIC).values()) == [1]
+
+
+async def test_a_consumer_that_cannot_join_again_registers_again() -> None:
+    """Its controller is another broker now."""
+    async with succeeded() as (story, successor):
+        (consumer,) = story.one.groups.members_named(TOPIC, "s", "a")
+        await story.one.elections.resign(TOPIC)
+        await story.two.control()
+        consumer.taken_up(0)
+        assert await successor.registering.receive_frame() is None
+
+
+async def test_nothing_is_kept_of_a_consumer_that_left_and_lost_its_connection() -> None:
+    async with succeeded() as (story, successor):
+        assert story.one.groups.members_named(TOPIC, "s", "a")
+        await successor.registering.close()
+        await story.other.receives_nothing_more()
+        await wait_all_tasks_blocked()
+        assert not story.one.groups.members_named(TOPIC, "s", "a")
+
+
+async def test_a_checkpoint_consumer_stays_when_one_of_its_name_in_another_group_closes() -> None:
+    """A reader's name does not say which group it belongs to. The other group's segments waited for nobody."""
+    async with spread(1) as story:
+        for number, group in enumerate(("g", "h")):
+            client = (story.registering, story.other)[number]
+            register = commands.scalable_topic_subscribe(
+                70, str(TOPIC), group, "a", 30, consumer_type=pb.ScalableConsumerType.CHECKPOINT
+            )
+            answer = await client.ask(register)
+            assert not answer.scalable_topic_subscribe_response.HasField("error")
+        topic = str(await story.one.segment(TOPIC, 0))
+        subscribe = commands.subscribe(topic, "reader", 1, 1, name="a-seg-0", durable=False)
+        assert (await story.reading.ask(subscribe)).type == Type.SUCCESS
+        await story.reading.send(commands.flow(1, 10))
+        await story.reading.receives_nothing_more()
+        assert (await story.reading.ask(commands.close_consumer(1, 5))).type == Type.SUCCESS
+        await story.one.controller.split(TOPIC, 0)
+        for client in (story.registering, story.other):
+            assert await assigned(client) == {0, 1, 2}

@@ -15,9 +15,6 @@ class QuietMember:
     def sent_away(self) -> None:
         """Do nothing."""
 
-    def returned(self) -> None:
-        """Do nothing."""
-
     def taken_up(self, segment_id: int) -> None:
         """Do nothing."""
 

@@ -142,7 +142,7 @@ class HandOver:
                 limiter = trio.CapacityLimiter(AT_ONCE_MAX)
                 for name in self._topics.owned:
                     nursery.start_soon(self._drain_one, name, limiter)
-            for topic in self._elections.held:
+            for topic in self._elections.claimed:
                 await self._elections.resign(topic)
             log.info("this broker has handed over what it owned", kept=len(self._topics.owned))
 

@@ -104,6 +104,8 @@ class Topics:
         self._slots: dict[TopicName, _Slot] = {}
         self.reader_positions = ReaderPositions()
         """The positions of all topics' readers; they outlive the unloading of a topic."""
+        self._perhaps_claimed: set[TopicName] = set()
+        """Topics with a claim whose answer was lost, until a task has looked after it."""
         self._listeners: list[Listener] = []
         self._is_closing = False
         self._producer_names = (f"tidewire-{instance}-{number}" for number in count())
@@ -310,7 +312,7 @@ class Topics:
                 if slot.wait_seconds:
                     with trio.move_on_after(slot.wait_seconds):
                         await self._claims.wait_not_elsewhere(str(name))
-                claim = await self._claims.claim(str(name))
+                claim = await self._claim(name)
                 try:
                     if slot.work is None:
                         await self._run(name, slot, claim)
@@ -341,6 +343,22 @@ class Topics:
             if slot.topic is not None:
                 self._tell(slot.topic)
 
+    async def _claim(self, name: TopicName) -> Check:
+        try:
+            return await self._claims.claim(str(name))
+        except ExpectedError as error:
+            if not error.definite and name not in self._perhaps_claimed:
+                # This broker may have the claim. Others would wait for what the owner does.
+                self._perhaps_claimed.add(name)
+                self._nursery.start_soon(self._leave_perhaps, name)
+            raise
+
+    async def _leave_perhaps(self, name: TopicName) -> None:
+        try:
+            await self._leave_later(name, None)
+        finally:
+            self._perhaps_claimed.discard(name)
+
     async def _leave(self, name: TopicName, claim: Check, *, is_ending: bool) -> None:
         is_released = False
         try:
@@ -350,8 +368,11 @@ class Topics:
             if not is_released and not is_ending:
                 self._nursery.start_soon(self._leave_later, name, claim)
 
-    async def _leave_later(self, name: TopicName, claim: Check) -> None:
-        """Release a claim that this broker could not release at once. Changes of the topic's layout wait for it."""
+    async def _leave_later(self, name: TopicName, claim: Check | None) -> None:
+        """Release a claim that this broker could not release at once. Changes of the topic's layout wait for it.
+
+        Without a `claim` it is any claim of this broker, because the answer was lost when it was made.
+        """
         is_released = False
         while not is_released and not self._is_closing and not self._claims.has_ended:
             await trio.sleep(RETRY_SECONDS)
@@ -360,10 +381,11 @@ class Topics:
             slot = self._slots[name] = _Slot(is_idle=True)
             try:
                 with trio.move_on_after(RELEASE_SECONDS_MAX):
-                    # Otherwise a later request has renewed the claim, and its end releases it.
-                    held = await self._services.metadata.get(claim.key)
-                    is_renewed = held is None or held.version != claim.expected
-                    is_released = is_renewed or await self._give_up(name, claim, lets_go=True)
+                    held = await self._claims.held(str(name))
+                    # If a later request has renewed the claim, its end releases it.
+                    if held is None or claim not in (None, held):
+                        return
+                    is_released = await self._give_up(name, held, lets_go=True)
             except ExpectedError as error:
                 log.warning("a topic's claim cannot be released yet", topic=str(name), reason=str(error))
             finally:

@@ -91,6 +91,18 @@ class Elections:
         """The topics that this broker controls."""
         return tuple(self._held)
 
+    @property
+    def claimed(self) -> tuple[TopicName, ...]:
+        """The topics that this broker controls, or controls by their claims, although it does not know of those."""
+        return tuple(dict.fromkeys([*self._held, *filter(self._own, self._known)]))
+
+    def _own(self, topic: TopicName) -> Check | None:
+        """Return this broker's claim, as far as it has heard of it."""
+        known = self._known.get(topic)
+        if known is None or known[0].broker_id != self._claims.broker_id:
+            return None
+        return Check(claim_key(str(topic)), known[1])
+
     def holds(self, topic: TopicName) -> Check | None:
         """Return the condition for the controller's writes if this broker is the controller, as far as it knows."""
         return self._held.get(topic)
@@ -112,9 +124,12 @@ class Elections:
             return held
 
     async def resign(self, topic: TopicName) -> None:
-        """Stop being the topic's controller. Does nothing if this broker is not the controller."""
+        """Stop being the topic's controller. Does nothing if this broker is not the controller.
+
+        If the store did not answer when this broker resigned or was elected, the claim may be there. It is released.
+        """
         async with self._locks.hold(topic):
-            held = self._held.pop(topic, None)
+            held = self._held.pop(topic, None) or self._own(topic)
             if held is not None:
                 await self._claims.release(held)
 

@@ -12,14 +12,14 @@ from broker.cluster.assignments import ASSIGNMENTS, Why
 from broker.cluster.broker_load import BROKER_LOADS, BrokerLoad
 from broker.cluster.locating import At, Here
 from broker.cluster.members import DRAINING
-from broker.cluster.ownership import BrokerDrains, OwnedElsewhere
+from broker.cluster.ownership import BrokerDrains, OwnedElsewhere, claim_key
 from broker.cluster.placement import choose
 from broker.handover import TAKE_SECONDS_MAX, NoSuchBroker, NotOwned
 from broker.names import TopicName
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Delete, MetadataStore, Op, Put, StoreFull, starting_with
+from storage.metadata.store import Delete, MetadataStore, Op, Put, StoreFull, StoreUnavailable, starting_with
 from storage.ranges import EntryAck
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
@@ -267,6 +267,24 @@ async def test_what_cannot_be_handed_over_stays() -> None:
         assert await one.handover.balance() == 1
         await wait_all_tasks_blocked()
         assert two.topics.owned == (name,)
+
+
+async def test_a_repeated_drain_resigns_what_the_first_one_could_not() -> None:
+    """C21: the claim stayed until the broker's end. Nobody could register or split, because it takes nothing new."""
+    store = SteeredStore()
+    async with brokers(store, "one", "two") as (one, two):
+        await one.control()
+
+        async def unanswered(ops: Sequence[Op]) -> None:
+            if any(isinstance(op, Delete) and op.key == claim_key(str(TOPIC)) for op in ops):
+                store.before = None
+                raise StoreUnavailable("no answer")
+
+        store.before = unanswered
+        with pytest.raises(StoreUnavailable):
+            await one.handover.drain()
+        await one.handover.drain()
+        await two.elections.elect(TOPIC)
 
 
 async def test_coordinators_leave_a_drained_broker_and_return(autojump_clock: MockClock) -> None:

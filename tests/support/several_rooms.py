@@ -48,6 +48,11 @@ class OwnStore(MetadataStore):
         self._answers = trio.Event()
         self._answers.set()
         self._silent_at = ""
+        self._loses_answer_at: str | None = None
+
+    def lose_answer(self, at: str) -> None:
+        """Make the next change set that changes or checks the key `at`, and let its caller get no answer in time."""
+        self._loses_answer_at = at
 
     def fall_silent(self, at: str = "") -> None:
         """Let change sets wait until `answer`: all, or those that change or check the key `at`."""
@@ -70,8 +75,13 @@ class OwnStore(MetadataStore):
         if self.died.is_set():
             raise StoreUnavailable("this broker is dead")
         self.commits += 1
-        if not self._silent_at or any(getattr(op, "key", "") == self._silent_at for op in ops):
+        keys = {getattr(op, "key", "") for op in ops}
+        if not self._silent_at or self._silent_at in keys:
             await self._answers.wait()
+        if self._loses_answer_at in keys:
+            self._loses_answer_at = None
+            await self.shared.commit(ops)
+            raise StoreUnavailable("no answer")
         last, is_made = self._dies_at or (0, False)
         if self.commits != last:
             return await self.shared.commit(ops)

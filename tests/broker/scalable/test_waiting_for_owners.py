@@ -2,11 +2,13 @@
 
 from contextlib import suppress
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError
+from storage.metadata.store import StoreUnavailable
 from tests.broker.scalable.test_changes_across_brokers import check_whole, settled, spread
 from tests.support.rooms import TOPIC, Rooms
 from tests.support.several_rooms import several
@@ -33,6 +35,38 @@ async def test_a_claim_that_could_not_be_released_is_released_later(autojump_clo
         with trio.fail_after(60):
             await brokers["one"].controller.split(TOPIC, 0)
         await check_whole(brokers, {"s"}, [b"0"])
+
+
+async def test_a_claim_whose_answer_was_lost_is_released(autojump_clock: MockClock) -> None:
+    """C14, D10: the claim is there, but its owner does not know it. The split waited for that owner for ever."""
+    async with several("one", "two") as brokers:
+        topics = await spread(brokers, "two")
+        name = topics[0].name
+        await brokers["two"].topics.unload(name)
+        brokers.store("two").lose_answer(claim_key(str(name)))
+        with pytest.raises(StoreUnavailable):
+            await brokers["two"].topics.get(name)
+        assert await brokers.shared.get(claim_key(str(name))) is not None
+        with trio.fail_after(60):
+            await brokers["one"].controller.split(TOPIC, 0)
+        await check_whole(brokers, {"s"}, [b"0"])
+
+
+async def test_a_claim_whose_answer_was_lost_is_taken_by_the_next_request(autojump_clock: MockClock) -> None:
+    """It is not released under the owner that took it over."""
+    async with several("one", "two") as brokers:
+        topics = await spread(brokers, "two")
+        name = topics[0].name
+        await brokers["two"].topics.unload(name)
+        brokers.store("two").lose_answer(claim_key(str(name)))
+        with pytest.raises(StoreUnavailable):
+            await brokers["two"].topics.get(name)
+        topic = await brokers["two"].topics.get(name)
+        await trio.sleep(10)
+        assert brokers["two"].topics.running(name) is topic
+        claim = await brokers.shared.get(claim_key(str(name)))
+        assert claim is not None
+        assert claim.version == topic.claim.expected
 
 
 async def test_a_start_waits_for_no_other_broker(autojump_clock: MockClock) -> None:

@@ -112,7 +112,9 @@ class Controller:
         # This process runs one split, merge, deletion or pruning of a topic at a time. A change may wait for others: an
         # owner whose disk is full seals nothing. A forced deletion does not wait for the change.
         self.locks: InterruptibleLocks[TopicName] = InterruptibleLocks(_interrupted)
-        self.subscriptions = ScalableSubscriptions(layouts, topics, segments, groups, self.locks, now_ms=now_ms)
+        self.subscriptions = ScalableSubscriptions(
+            layouts, topics, segments, groups, self.locks, now_ms=now_ms, nursery=nursery
+        )
         self._migrations = Migrations(layouts, topics, metadata, now_ms=now_ms)
         self._unfinished = UnfinishedChanges(layouts, elections, turns, self.locks, self._finish_all, nursery)
 

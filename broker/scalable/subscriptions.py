@@ -9,13 +9,19 @@ A deletion marks the registration, removes the cursors, then removes the registr
 mark continues. So no new subscription of the same name starts on old cursors (D16). Every cursor is created under the
 condition that the layout has not changed since it was read. So no cursor is created during a deletion.
 
+If a step fails with a retriable error, the caller gets the error and this broker goes on. The topic's controller may be
+another broker, which looks for marks only when the members change. Consumers would be refused until then.
+
 The segments may belong to other brokers (`broker.scalable.segment_work`).
 """
 
 import uuid
-from collections.abc import Awaitable, Callable, Set
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Set
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
+
+import structlog
+import trio
 
 from broker.errors import SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
 from broker.keyed_locks import KeyedLocks
@@ -28,11 +34,15 @@ from broker.names import TopicName
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.segment_owner import STARTS
 from broker.scalable.segment_work import SegmentWork, on_each
+from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.topics import Topics
 from dispatch.subscription import Subscription as SegmentSubscription
 from storage.clock import WallClock
+from storage.errors import ExpectedError
 from storage.metadata.store import Check, Conflict
+
+log = structlog.get_logger(__name__)
 
 
 class ScalableSubscriptions:
@@ -47,8 +57,9 @@ class ScalableSubscriptions:
         locks: KeyedLocks[TopicName],
         *,
         now_ms: WallClock,
+        nursery: trio.Nursery,
     ) -> None:
-        """Set up. Changes of a topic's segments hold `locks`."""
+        """Set up. Changes of a topic's segments hold `locks`. The `nursery` runs what is tried again."""
         self._groups = groups
         self._layouts = layouts
         self._topics = topics
@@ -56,6 +67,9 @@ class ScalableSubscriptions:
         self._topic_locks = locks
         self._locks: KeyedLocks[tuple[TopicName, str]] = KeyedLocks()
         self._now_ms = now_ms
+        self._nursery = nursery
+        self._later: set[tuple[TopicName, str]] = set()
+        """Subscriptions that a task finishes."""
 
     async def add(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
         """Create the subscription if it does not exist, with a cursor on every segment.
@@ -103,8 +117,49 @@ class ScalableSubscriptions:
                 raise SubscriptionNotFound(f"{topic} has no subscription {name}.")
             if not force:
                 await self._require_unused(topic, layout, name)
-            layout = await self._layouts.change(topic, lambda layout: layout.begin_removing_subscription(name))
-            await self.finish_deletion(topic, layout, name)
+            with self._finished(topic, name):
+                layout = await self._layouts.change(topic, lambda layout: layout.begin_removing_subscription(name))
+                await self.finish_deletion(topic, layout, name)
+
+    @contextmanager
+    def _finished(self, topic: TopicName, name: str) -> Iterator[None]:
+        """Go on later if the block, which marks the subscription, fails with a retriable error."""
+        try:
+            yield
+        except ExpectedError as error:
+            if error.retriable and (topic, name) not in self._later:
+                self._later.add((topic, name))
+                self._nursery.start_soon(self._finish_later, topic, name)
+            raise
+
+    async def _finish_later(self, topic: TopicName, name: str) -> None:
+        """Finish what a mark says, if there is one. Try again for as long as the errors are retriable."""
+        is_done = False
+        try:
+            while not is_done:
+                await trio.sleep(RETRY_SECONDS)
+                try:
+                    async with self._topic_locks.hold(topic), self._locks.hold((topic, name)):
+                        layout = await self._layouts.get(topic)
+                        registered = layout.subscriptions.get(name)
+                        if registered is not None and registered.is_deleting:
+                            await self.finish_deletion(topic, layout, name)
+                        elif registered is not None and registered.is_creating:
+                            await self.finish_creation(topic, layout, name)
+                    is_done = True
+                except TopicNotFound:
+                    # Its deletion removes the rest.
+                    is_done = True
+                except ExpectedError as error:
+                    log.warning(
+                        "a subscription is half created or deleted",
+                        topic=str(topic),
+                        subscription=name,
+                        reason=str(error),
+                    )
+                    is_done = not error.retriable
+        finally:
+            self._later.discard((topic, name))
 
     async def finish_creation(self, topic: TopicName, layout: Layout, name: str) -> None:
         """Create the missing cursors of a subscription that is marked as being created, and remove the mark."""
@@ -163,11 +218,13 @@ class ScalableSubscriptions:
             registered = layout.subscriptions.get(name)
             if registered is None:
                 made = LayoutSubscription(kind, uuid.uuid4().hex, start, self._now_ms(), is_creating=True)
-                await self._layouts.change(topic, partial(_with, name=name, subscription=made))
+                with self._finished(topic, name):
+                    await self._layouts.change(topic, partial(_with, name=name, subscription=made))
             elif registered.is_deleting:
                 raise SubscriptionEnding(f"Subscription {name} of {topic} is being deleted. Try again after that.")
             elif registered.is_creating:
-                await self.finish_creation(topic, layout, name)
+                with self._finished(topic, name):
+                    await self.finish_creation(topic, layout, name)
             else:
                 return unchanged
 

@@ -8,6 +8,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError
+from broker.layouts.store import layout_key
+from storage.cursor import cursor_key
+from storage.errors import ExpectedError
 from storage.metadata.store import StoreUnavailable
 from tests.broker.scalable.test_changes_across_brokers import check_whole, settled, spread
 from tests.support.rooms import TOPIC, Rooms
@@ -86,3 +89,18 @@ async def test_a_start_waits_for_no_other_broker(autojump_clock: MockClock) -> N
         await settled(brokers)
         await check_whole(brokers, {"s"}, [b"0"])
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("at_cursor", [False, True])
+async def test_a_deletion_of_a_subscription_goes_on_at_a_broker_without_control(
+    autojump_clock: MockClock, *, at_cursor: bool
+) -> None:
+    """D16: the store did not answer. The controller did not know, and consumers were refused until members changed."""
+    async with several("one", "two") as brokers:
+        topics = await spread(brokers, "two")
+        brokers.store("two").lose_answer(cursor_key(str(topics[0].name), "s") if at_cursor else layout_key(TOPIC))
+        with pytest.raises(ExpectedError):
+            await brokers["two"].controller.subscriptions.delete(TOPIC, "s", force=True)
+        assert (await brokers["one"].layouts.get(TOPIC)).subscriptions["s"].is_deleting
+        await trio.sleep(10)
+        assert (await brokers["one"].layouts.get(TOPIC)).subscriptions == {}

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from storage.metadata.cluster.deadlines import beat_seconds
+from storage.metadata.cluster.playing import SECOND_LOOK_SECONDS
 from storage.metadata.cluster.roles import Role
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.store import MetadataStore, Put, PutSequential, Record, starting_with
@@ -159,6 +160,39 @@ async def test_a_stopped_standby_has_the_lock_of_the_next_epoch(autojump_clock: 
         await them.until("b2", Role.FOLLOWING)
         assert await second.get("/a") == await fourth.get("/a")
         assert third.role is Role.LEADING
+
+
+async def test_a_batch_that_is_being_written_is_no_damage(autojump_clock: MockClock) -> None:
+    """E3, C5: a standby reads half of what the controller is writing. It looks again, and then it is whole."""
+    async with brokers(stepped=True) as them, trio.open_nursery() as nursery:
+        first, second = await them.start("b1"), await them.start("b2")
+        files = them.files["b1"]
+        assert isinstance(files, SteppedFiles)
+        written: list[Path] = []
+
+        def hold(operation: str, path: Path) -> None:
+            if (operation, path.suffix) == ("sync", ".log"):
+                written.append(path)
+                files.at = None
+                files.stop()
+
+        files.at = hold
+        nursery.start_soon(first.put, "/a", b"value")
+        await them.until("b2", Role.SEEKING)
+        # Its operating system has not copied the end of the batch yet.
+        log = them.disk.open(written[0])
+        whole = log.read_at(0, log.size())
+        half = len(whole.rstrip(b"\0")) - 10
+        log.write_at(half, bytes(10))
+        await them.until("b2", Role.TAKING_OVER)
+        await trio.sleep(SECOND_LOOK_SECONDS / 2)
+        log.write_at(half, whole[half : half + 10])
+        files.resume()
+        await them.until("b2", Role.LEADING)
+        found = await second.get("/a")
+        assert found is not None
+        assert found.value == b"value"
+        await require_a_restart_reads(them, await everything(second))
 
 
 async def test_a_process_leads_again(autojump_clock: MockClock) -> None:

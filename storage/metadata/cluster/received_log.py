@@ -85,7 +85,6 @@ class ReceivedLog:
                 await self._store.show(change_set, _note_nothing)
                 self.place = part.place
             self.last = part.place.point
-            self._change_sets = PushedChangeSets()
             self._arriving = None
             self._is_image_due = False
             self.images += 1

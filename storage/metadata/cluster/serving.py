@@ -204,8 +204,8 @@ class LinkServer:
             except OffChain:
                 behind, is_off_chain = None, True
             if is_off_chain:
-                # Only who is the controller may say that a store must end.
-                reign.require_reigning()
+                # Only who is the controller may say so, because that store must end. `attach` has looked at the fence
+                # since the HELLO came, so no later controller has written what the store holds.
                 return LinkRefusal.OFF_CHAIN
             if session not in reign.image.sessions:
                 raise LinkLost("its session has ended")

@@ -164,10 +164,12 @@ class WriterAlive(StorageError):
 
     retriable = True
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, *, gone_at: float | None = None) -> None:
+        """`gone_at` is when the broker counts as ended if nothing is heard of it until then, on Trio's clock."""
         super().__init__(
             f"broker {writer.broker} has the ledger open and is not known to have ended. Try again in a few seconds"
         )
+        self.gone_at = gone_at
 
 
 class JournalMissing(StorageError):

@@ -158,6 +158,12 @@ class JournalRecords:
             with trio.move_on_after(FAREWELL_SECONDS_MAX, shield=True), suppress(Conflict, StoreUnavailable):
                 await self._metadata.delete(key, expected=version)
 
+    async def wait_unannounced(self, broker_id: str) -> None:
+        """Wait until no broker recovers the journal of `broker_id`. The end of the recoverer's session counts, too."""
+        async with self._metadata.watch_key(RECOVERING + broker_id) as watch:
+            while await watch.next() is not None:
+                pass
+
     async def _put(self, broker_id: str, recorded: Recorded, condition: Check | None) -> Recorded:
         """Write this record in place of the version that it has. Returns it with its new version."""
         fields: dict[str, object] = {

@@ -98,8 +98,9 @@ class Absences:
             if missing is None or now - missing.asked > self._grace_seconds + UNASKED_SECONDS_MAX:
                 missing = _Missing(now, now)
             self._missing[writer.broker] = missing = missing._replace(asked=now)
-            if now - missing.since < self._grace_seconds:
-                raise WriterAlive(writer)
+            gone_at = missing.since + self._grace_seconds
+            if now < gone_at:
+                raise WriterAlive(writer, gone_at=gone_at)
         return Absent(Check(key, ABSENT if record is None else record.version), session)
 
     async def has_ended(self, broker_id: str) -> bool:

@@ -4,6 +4,13 @@ A new owner of a topic would do the same for that topic. This work does it for a
 those that nobody asks for, and begins as soon as the broker is known to be gone. An index finds the ledgers, so the
 cost is what that broker had open (C11). Several brokers may begin at once. One of them announces itself, and the others
 wait for it.
+
+    refused because                                | tried again
+    another broker has announced itself            | when its announcement ends, or its session
+    another process was first to take the journal  | at once: that process has moved on meanwhile
+    the broker is in its grace (`absences`)        | at the end of the grace
+    of disk, store, or anything else retriable     | after a pause, because no event says that it is over
+    it is not retriable                            | by whoever opens one of the topics
 """
 
 from collections.abc import Iterator
@@ -16,7 +23,15 @@ import trio
 from broker.cluster.membership import BROKERS
 from broker.cluster.ownership import claim_key
 from broker.store_retry import RETRY_SECONDS
-from storage.errors import Fenced, LedgerCorrupt, LedgerOutOfReach, StorageError
+from storage.errors import (
+    Fenced,
+    JournalContended,
+    LedgerCorrupt,
+    LedgerOutOfReach,
+    RecoveryElsewhere,
+    StorageError,
+    WriterAlive,
+)
 from storage.journal_records import JournalRecords
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger_opening import record_ends
@@ -75,7 +90,7 @@ class DeadBrokers:
                         log.error("a dead broker cannot be recovered", broker=broker_id, reason=str(refused))
                         return
                     log.info("the recovery of a broker waits", broker=broker_id, reason=str(refused))
-                    await trio.sleep(RETRY_SECONDS)
+                    await self._wait_behind(refused, broker_id)
                 except OSError as failed:
                     log.error("the files of a dead broker cannot be read", broker=broker_id, reason=str(failed))
                     return
@@ -83,6 +98,19 @@ class DeadBrokers:
                     return
         finally:
             self._recovering.discard(broker_id)
+
+    async def _wait_behind(self, refused: StorageError, broker_id: str) -> None:
+        """Wait for what refused the recovery. See the module's table."""
+        match refused:
+            case RecoveryElsewhere():
+                await self._journals.wait_unannounced(broker_id)
+            case JournalContended():
+                return
+            case WriterAlive(gone_at=float(gone_at)):
+                # Its lock may be free earlier. No event says that.
+                await trio.sleep_until(min(gone_at, trio.current_time() + RETRY_SECONDS))
+            case _:
+                await trio.sleep(RETRY_SECONDS)
 
     async def _record_ends(self, broker_id: str) -> None:
         """Record the ends of everything that this broker left open.

@@ -106,6 +106,20 @@ async def test_a_broker_is_gone_after_a_grace(looking: Looking, one: BrokerHome,
     one.close()
 
 
+async def test_the_end_of_the_grace_is_known(looking: Looking, one: BrokerHome, autojump_clock: MockClock) -> None:
+    """C12: so nobody asks in between. Nobody knows when a registration ends."""
+    with pytest.raises(WriterAlive) as refused:
+        await looking.absences.require_gone(WRITER, looking.lock)
+    assert refused.value.gone_at is not None
+    await trio.sleep_until(refused.value.gone_at)
+    assert await looking.is_gone()
+    await registered_as(looking, FOLDER)
+    with pytest.raises(WriterAlive) as refused:
+        await looking.absences.require_gone(WRITER, looking.lock)
+    assert refused.value.gone_at is None
+    one.close()
+
+
 async def test_a_free_lock_proves_the_death(looking: Looking, one: BrokerHome) -> None:
     """D1: nobody waits. Only the lock of that name counts, not that of a copied folder or of another boot."""
     one.close()

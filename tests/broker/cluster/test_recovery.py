@@ -10,18 +10,21 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.membership import BROKERS
 from broker.cluster.ownership import claim_key
 from broker.cluster.recovery import DeadBrokers
+from broker.store_retry import RETRY_SECONDS
 from storage.directory_ledger_store import DirectoryLedgerStore
-from storage.journal_records import JournalRecords
+from storage.errors import WriterAlive
+from storage.journal_records import JOURNALS, JournalRecords
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import ManagedLedgerRecord
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import left_open_by, record_key, writers_of_open_ledgers
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import ABSENT, Committed, Op, Record
+from storage.metadata.store import ABSENT, Committed, Op, Put, Record
 from storage.position import EARLIEST, LATEST
+from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import DATA, journal_dir, ledger_store
+from tests.support.ledgers import DATA, IsAlive, journal_dir, ledger_store
 
 
 async def opened(name: str, metadata: MemoryStore, store: DirectoryLedgerStore) -> ManagedLedger:
@@ -58,8 +61,10 @@ class Counting(MemoryStore):
 
 
 @asynccontextmanager
-async def survivor(metadata: MemoryStore, files: SimulatedFiles, name: str = "two") -> AsyncIterator[DeadBrokers]:
-    async with ledger_store(files, broker_id=name, metadata=metadata) as store:
+async def survivor(
+    metadata: MemoryStore, files: SimulatedFiles, name: str = "two", *, is_alive: IsAlive | None = None
+) -> AsyncIterator[DeadBrokers]:
+    async with ledger_store(files, broker_id=name, metadata=metadata, is_alive=is_alive) as store:
         session = await metadata.open_session(10)
         yield DeadBrokers(metadata, store, JournalRecords(metadata, DATA), session, broker_id=name)
 
@@ -148,6 +153,82 @@ async def test_two_survivors_recover_a_broker_once(autojump_clock: MockClock) ->
         known = await JournalRecords(metadata, DATA).read("one")
         assert known is not None
         assert (known.life.number, known.pending) == (epoch + 1, None)
+        nursery.cancel_scope.cancel()
+
+
+async def left_by_one(metadata: MemoryStore, files: SimulatedFiles) -> None:
+    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+        await publish(await opened("a", metadata, one), b"a")
+
+
+@pytest.mark.parametrize("session_ends", [False, True])
+async def test_a_survivor_waits_for_the_end_of_anothers_recovery(mock_clock: MockClock, session_ends: bool) -> None:
+    """C11: whether that one stopped trying or was killed, the next one goes on in that moment. The clock stands."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    await left_by_one(metadata, files)
+    session = await metadata.open_session(10)
+    records = JournalRecords(metadata, DATA)
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        async with records.announced("one", "three", session):
+            nursery.start_soon(two.run)
+            await wait_all_tasks_blocked()
+            assert await left_open_by("one", metadata) == ["a"], "three recovers it"
+            if session_ends:
+                await session.close()
+                await wait_all_tasks_blocked()
+                assert await left_open_by("one", metadata) == []
+        await wait_all_tasks_blocked()
+        assert await left_open_by("one", metadata) == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_recovery_waits_for_the_end_of_the_grace(autojump_clock: MockClock) -> None:
+    """C12: to the moment, and not for a pause of another length."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    await left_by_one(metadata, files)
+    asked: list[float] = []
+
+    async def in_its_grace(writer: Writer) -> bool:
+        asked.append(trio.current_time())
+        if asked[-1] < asked[0] + 7:
+            raise WriterAlive(writer, gone_at=asked[0] + 7)
+        return False
+
+    async with survivor(metadata, files.process(), is_alive=in_its_grace) as two, trio.open_nursery() as nursery:
+        began = trio.current_time()
+        nursery.start_soon(two.run)
+        await trio.sleep(60)
+        assert await left_open_by("one", metadata) == []
+        assert asked == [began, began + RETRY_SECONDS, began + 7]
+        nursery.cancel_scope.cancel()
+
+
+class Overtaken(MemoryStore):
+    """Another process writes the record of the journal just before this one does, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overtakes = False
+
+    async def commit(self, ops: Sequence[Op]) -> Committed:
+        if self.overtakes and any(isinstance(op, Put) and op.key == JOURNALS + "one" for op in ops):
+            self.overtakes = False
+            held = await super().get(JOURNALS + "one")
+            assert held is not None
+            await super().put(held.key, held.value, expected=held.version)
+        return await super().commit(ops)
+
+
+async def test_a_recovery_that_was_overtaken_is_tried_at_once(mock_clock: MockClock) -> None:
+    """C8: the other process may be killed in the next moment. The clock stands."""
+    files, metadata = SimulatedFiles(), Overtaken()
+    await left_by_one(metadata, files)
+    metadata.overtakes = True
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(two.run)
+        await wait_all_tasks_blocked()
+        assert not metadata.overtakes
+        assert await left_open_by("one", metadata) == []
         nursery.cancel_scope.cancel()
 
 

@@ -20,9 +20,9 @@ from broker.budgets import Budgets
 from broker.cluster.assignments import Assignments
 from broker.cluster.duties import Duties
 from broker.cluster.elections import Elections
-from broker.cluster.locator import HasEnded, Locator, not_known
+from broker.cluster.locator import Locator
 from broker.cluster.members import Members
-from broker.cluster.ownership import Claims
+from broker.cluster.ownership import Claims, HasEnded, not_known
 from broker.cluster.placement import Member
 from broker.cluster.recovery import DeadBrokers
 from broker.cluster.segment_owners import SegmentOwners
@@ -108,7 +108,13 @@ class Broker:
         self.foundation = base
         self.metadata = metadata
         self._nursery = nursery
-        self.claims = Claims(metadata, session, broker_id=settings.broker_id, service_url=base.service_url)
+        self.claims = Claims(
+            metadata,
+            session,
+            broker_id=settings.broker_id,
+            service_url=base.service_url,
+            has_ended=base.has_ended,
+        )
         self.elections = Elections(self.claims, metadata)
         self.members = Members(metadata, Member(settings.broker_id, base.service_url, base.http_url))
         self.shards = Shards(self.claims, metadata, self.members, count=settings.transaction_coordinators)

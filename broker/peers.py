@@ -23,14 +23,25 @@ ANSWER_SECONDS_MAX: Final = 60.0
 """How long another broker may take. To drain one takes as long as its topics take."""
 ANSWER_BYTES_MAX: Final = 1024 * 1024
 
+_LATER: Final = (
+    "If its process has ended, another broker takes over when you ask again. If it hangs, another one takes over when "
+    "its session ends."
+)
+_WAS_NOT_ASKED: Final = f"It was not asked, so nothing has changed. Try again in a moment. {_LATER}"
+_WAS_ASKED: Final = f"It may have done what it was asked. See whether that is done. Otherwise try again. {_LATER}"
 _RECEIVE_BYTES: Final = 64 * 1024
 _REFUSED: Final = 400
 
 
 class PeerSilent(BrokerError):
-    """Another broker did not answer. It may have done what it was asked."""
+    """Another broker did not answer. Unless `definite`, it may have done what it was asked."""
 
     retriable = True
+
+    def __init__(self, what: str, *, was_asked: bool) -> None:
+        """`what` is a sentence about that broker; `was_asked` says whether the request may have reached it."""
+        super().__init__(f"{what} {_WAS_ASKED if was_asked else _WAS_NOT_ASKED}")
+        self.definite = not was_asked
 
 
 class PeerRefused(BrokerError):
@@ -85,25 +96,31 @@ class Peers:
         """
         member = self._members.live.get(broker)
         if member is None or member.http_url is None:
-            raise PeerSilent(f"Broker {broker} does not run, or its address is unknown. Try again in a moment.")
+            raise PeerSilent(f"Broker {broker} does not run, or its address is unknown.", was_asked=False)
+        parts = urlsplit(member.http_url)
+        assert parts.hostname is not None, "a registration has a whole URL"
+        try:
+            with trio.fail_after(CONNECT_SECONDS_MAX):
+                stream = await trio.open_tcp_stream(parts.hostname, parts.port or 80)
+        except (OSError, trio.TooSlowError) as failure:
+            raise PeerSilent(
+                f"Broker {broker} at {member.http_url} cannot be reached: {_reason_of(failure)}.", was_asked=False
+            ) from failure
         try:
             with trio.fail_after(ANSWER_SECONDS_MAX):
-                return await self._exchange(member.http_url, method, target, body)
+                return await self._exchange(stream, parts.netloc, method, target, body)
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, h11.RemoteProtocolError) as failure:
-            reason = str(failure) or "it took too long"
             raise PeerSilent(
-                f"Broker {broker} at {member.http_url} did not answer: {reason}. Try again in a moment."
+                f"Broker {broker} at {member.http_url} did not answer: {_reason_of(failure)}.", was_asked=True
             ) from failure
 
-    async def _exchange(self, url: str, method: str, target: str, body: bytes) -> PeerAnswer:
-        parts = urlsplit(url)
-        assert parts.hostname is not None, "a registration has a whole URL"
-        with trio.fail_after(CONNECT_SECONDS_MAX):
-            stream = await trio.open_tcp_stream(parts.hostname, parts.port or 80)
+    async def _exchange(
+        self, stream: trio.SocketStream, host: str, method: str, target: str, body: bytes
+    ) -> PeerAnswer:
         async with stream:
             connection = h11.Connection(h11.CLIENT)
             headers = [
-                ("host", parts.netloc),
+                ("host", host),
                 ("content-type", "application/json"),
                 ("content-length", str(len(body))),
                 (FORWARDED, self._me),
@@ -132,6 +149,10 @@ async def _read(connection: h11.Connection, stream: trio.SocketStream) -> PeerAn
             return PeerAnswer(status_code, body)
         elif isinstance(event, h11.ConnectionClosed):
             raise h11.RemoteProtocolError("it closed the connection")
+
+
+def _reason_of(failure: Exception) -> str:
+    return str(failure) or "it took too long"
 
 
 def _reason(broker: str, answer: PeerAnswer) -> str:

@@ -5,23 +5,15 @@ broker sends a client elsewhere, it asks whether that broker has ended (`HasEnde
 this broker looks again.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 from broker.cluster.assignments import Assignments
 from broker.cluster.locating import Answer, Redirect, decide
 from broker.cluster.members import Members
-from broker.cluster.ownership import ClaimUnreadable, claim_key, owner_in
+from broker.cluster.ownership import ClaimUnreadable, HasEnded, claim_key, owner_in
 from broker.cluster.placement import Member, choose
 from broker.names import TopicName
 from storage.metadata.store import MetadataStore, Record
-
-HasEnded = Callable[[str], Awaitable[bool]]
-"""Returns whether the broker with this id has certainly ended. Then it has no registration and no claims on return."""
-
-
-async def not_known(_broker_id: str) -> bool:
-    """Answer for a process that cannot try the locks of others."""
-    return False
 
 
 class Locator:

@@ -3,10 +3,13 @@
 A claim is an ephemeral record, so the end of the session releases it. Its version identifies the owner: every change of
 an owner to a lasting record is conditioned on it. So a stale owner, which has not noticed that it was replaced, changes
 none (D4). A claim also deletes the topic's assignment (`broker.cluster.assignments`), which has then done its work.
+
+A broker that was killed a moment ago still has its claims, until its session ends. So before this broker refuses what
+another one owns, it asks whether that one has ended (`HasEnded`). If it has, its claims are free.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -25,6 +28,14 @@ KINDS: Final[Mapping[str, str]] = {
     "coordinator": "coordinators",
 }
 """What a claim is about, by the part of its name before `://`."""
+
+HasEnded = Callable[[str], Awaitable[bool]]
+"""Returns whether the broker with this id has certainly ended. Then it has no registration and no claims on return."""
+
+
+async def not_known(_broker_id: str) -> bool:
+    """Answer for a process that cannot try the locks of others."""
+    return False
 
 
 class OwnedElsewhere(BrokerError):
@@ -91,9 +102,19 @@ class Claims:
     the metadata store did not answer is taken over in the same way.
     """
 
-    def __init__(self, metadata: MetadataStore, session: Session, *, broker_id: str, service_url: str) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        session: Session,
+        *,
+        broker_id: str,
+        service_url: str,
+        has_ended: HasEnded = not_known,
+    ) -> None:
+        """Set up for the broker with this id and URL. `has_ended` is asked about an owner before a claim is refused."""
         self._metadata = metadata
         self._session = session
+        self._broker_has_ended = has_ended
         self.broker_id = broker_id
         self.refuses_new = False
         """Whether this broker takes nothing new, because it drains."""
@@ -131,6 +152,8 @@ class Claims:
                 return Check(key, committed.revision)
             except Conflict as conflict:
                 held = await self._metadata.get(key)
+                if held is not None and not self._is_own(held) and await self._owner_has_ended(held):
+                    held = await self._metadata.get(key)
                 if held is None:
                     expected = ABSENT
                     continue
@@ -155,8 +178,12 @@ class Claims:
     async def wait_not_elsewhere(self, topic: str) -> None:
         """Wait until no other broker holds the claim of `topic`."""
         async with self._metadata.watch_key(claim_key(topic)) as watch:
-            while self.is_elsewhere(await watch.next()):
-                pass
+            while True:
+                held = await watch.next()
+                if held is None or self._is_own(held):
+                    return
+                # If that broker has ended, its claim goes now, and the watch says so.
+                await self._owner_has_ended(held)
 
     @property
     def has_ended(self) -> bool:
@@ -178,6 +205,14 @@ class Claims:
         except Conflict:
             # Another owner holds the claim now, and keeps it.
             return
+
+    async def _owner_has_ended(self, claim: Record) -> bool:
+        """Return whether the broker that a claim names has certainly ended. Then the claim is gone, too."""
+        try:
+            owner = owner_in(claim)
+        except ClaimUnreadable:
+            return False
+        return await self._broker_has_ended(owner.broker_id)
 
     def _is_own(self, claim: Record) -> bool:
         """Return whether the claim names this broker. A damaged claim may be any broker's, so it is not."""

@@ -18,8 +18,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
-from broker.cluster.locator import HasEnded, not_known
 from broker.cluster.membership import Membership
+from broker.cluster.ownership import HasEnded, not_known
 from broker.config import BrokerSettings, load_settings
 from broker.entry_codecs import EntryCodecs
 from broker.front_ends import ENTRY_CODECS

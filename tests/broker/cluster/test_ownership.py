@@ -4,17 +4,17 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.cluster.ownership import KEY_PREFIX, Claims, OwnedElsewhere, claim_key
+from broker.cluster.ownership import KEY_PREFIX, Claims, HasEnded, OwnedElsewhere, claim_key, not_known
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Check, Conflict, Put
+from storage.metadata.store import Check, Conflict, Put, Session
 from tests.support.schedules import every_schedule
 
 NAME = "segment://public/default/x/0000-ffff-0"
 
 
-async def claims_of(store: MemoryStore, broker_id: str) -> Claims:
+async def claims_of(store: MemoryStore, broker_id: str, has_ended: HasEnded = not_known) -> Claims:
     session = await store.open_session(10)
-    return Claims(store, session, broker_id=broker_id, service_url="pulsar://127.0.0.1:1")
+    return Claims(store, session, broker_id=broker_id, service_url="pulsar://127.0.0.1:1", has_ended=has_ended)
 
 
 async def test_one_owner_at_a_time() -> None:
@@ -66,6 +66,60 @@ async def test_a_broker_started_again_takes_over_what_its_earlier_run_held() -> 
         await other.claim(NAME)
     with pytest.raises(OwnedElsewhere, match="broker-1"):
         await again.claim(NAME)
+
+
+class Killed:
+    """A broker with a claim, whose process was killed. Whoever asks ends its session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.asked: list[str] = []
+
+    async def has_ended(self, broker_id: str) -> bool:
+        self.asked.append(broker_id)
+        await self.session.close()
+        return True
+
+
+async def killed(store: MemoryStore) -> Killed:
+    session = await store.open_session(10)
+    await Claims(store, session, broker_id="broker-1", service_url="pulsar://127.0.0.1:1").claim(NAME)
+    return Killed(session)
+
+
+async def test_a_claim_of_a_killed_broker_is_free() -> None:
+    """C21: nobody waits for its session, whatever the topic was claimed for."""
+    store = MemoryStore()
+    dead = await killed(store)
+    second = await claims_of(store, "broker-2", dead.has_ended)
+    claim = await second.claim(NAME)
+    await store.commit([Put("/x", b""), claim])
+    assert dead.asked == ["broker-1"]
+
+
+async def test_whoever_waits_for_a_killed_broker_goes_on() -> None:
+    """C21: also a change that waits for the owner of a segment."""
+    store = MemoryStore()
+    dead = await killed(store)
+    second = await claims_of(store, "broker-2", dead.has_ended)
+    await second.wait_not_elsewhere(NAME)
+    assert dead.asked == ["broker-1"]
+
+
+async def test_a_broker_that_took_the_killed_ones_place_keeps_the_claim() -> None:
+    """C21, D4: the claim that counts is the one of now."""
+    store = MemoryStore()
+    dead, third = await killed(store), await claims_of(store, "broker-3")
+
+    async def third_is_faster(broker_id: str) -> bool:
+        await dead.has_ended(broker_id)
+        await third.claim(NAME)
+        return True
+
+    second = await claims_of(store, "broker-2", third_is_faster)
+    with pytest.raises(OwnedElsewhere, match="broker-3"):
+        await second.claim(NAME)
+    assert dead.asked == ["broker-1"]
 
 
 async def test_names_do_not_meet() -> None:

@@ -146,7 +146,7 @@ async def test_a_wrong_body_is_refused(server: Address, ownership: FakeCluster, 
     [
         (NotOwned("Not mine."), 409),
         (NoSuchBroker("Broker x does not run."), 412),
-        (PeerSilent("Broker x did not answer."), 503),
+        (PeerSilent("Broker x did not answer.", was_asked=True), 503),
         (PeerRefused("The other one's words.", 409), 409),
         (BrokerDrains("It drains."), 503),
     ],

@@ -56,6 +56,7 @@ async def test_nobody_is_asked_who_is_not_known(
 
 async def test_the_owners_silence_is_told(server: Address, topics: FakeTopics, ownership: FakeCluster) -> None:
     """E7: the owner may have done it, so the client hears who did not answer."""
-    topics.failure, ownership.failure = ELSEWHERE, PeerSilent("Broker b-2 did not answer.")
+    topics.failure, ownership.failure = ELSEWHERE, PeerSilent("Broker b-2 did not answer.", was_asked=True)
     answer = await request(server, "POST", f"{TOPIC}/split/0")
-    assert (answer.status, answer.reason) == (503, "Broker b-2 did not answer.")
+    assert (answer.status, answer.reason) == (503, str(ownership.failure))
+    assert "Broker b-2 did not answer. It may have done what it was asked." in answer.reason

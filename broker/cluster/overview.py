@@ -1,8 +1,9 @@
 """What the whole cluster looks like: its brokers, what each of them owns, and how many transactions are open.
 
-It is put together from registrations, claims and transactions, by watches. So every broker can show it, and each change
-is pushed. It is for people: it may be some moments old, and nothing is decided by it. It takes memory for each claim
-and each open transaction, so it runs only while somebody looks.
+It is put together from registrations, claims and transactions, by watches, and from what the store says of its
+controller. So every broker can show it, and each change is pushed. It is for people: it may be some moments old, and
+nothing is decided by it. It takes memory for each claim and each open transaction, so it runs only while somebody
+looks.
 """
 
 from collections import Counter
@@ -52,6 +53,8 @@ class ClusterView(NamedTuple):
     brokers: tuple[BrokerView, ...]
     """In the order of their ids."""
     open_transactions: int
+    metadata_controller: str | None
+    """The broker that decides for the metadata store. Empty while none is known; None if no broker decides."""
 
 
 class Overview:
@@ -78,6 +81,7 @@ class Overview:
             (HEADERS, self._hear_headers),
         ]
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._metadata.telling_controller(self.changed.set))
             watches = [
                 (await stack.enter_async_context(self._metadata.watch_range(*starting_with(prefix))), hear)
                 for prefix, hear in heard
@@ -97,7 +101,9 @@ class Overview:
     def view(self) -> ClusterView:
         """Return what is known now."""
         brokers = sorted(self._members.keys() | {broker for broker, _kind in self._counts})
-        return ClusterView(tuple(self._broker(broker) for broker in brokers), len(self._open))
+        return ClusterView(
+            tuple(self._broker(broker) for broker in brokers), len(self._open), self._metadata.controller
+        )
 
     def _broker(self, broker: str) -> BrokerView:
         member = self._members.get(broker)

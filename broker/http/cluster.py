@@ -1,6 +1,7 @@
 """The cluster over HTTP, for `tidewire cluster` and other tools: /admin/v2/cluster. Any broker answers for all of them.
 
-    GET /admin/v2/cluster              the brokers, what each owns, and how many transactions are open, as one object
+    GET /admin/v2/cluster              the brokers, what each owns, how many transactions are open, and the metadata
+                                       controller (null on etcd, empty while none is known), as one object
     GET /admin/v2/cluster?watch=true   the same, then again after every change, as JSON lines
     GET /admin/v2/cluster/doctor       who owns what, what nobody owns and why, and what is wrong (`broker.doctor`)
     GET /admin/v2/cluster/doctor/self  what this broker says of itself, for the doctor of another one
@@ -196,4 +197,5 @@ def _as_json(view: ClusterView) -> dict[str, object]:
             for broker in view.brokers
         ],
         "openTransactions": view.open_transactions,
+        "metadataController": view.metadata_controller,
     }

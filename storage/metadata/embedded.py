@@ -48,6 +48,7 @@ class EmbeddedStore(ImageStore):
             recent_bytes_max=recent_bytes_max,
         )
         """The role of this process: it decides."""
+        self._broker = started.epoch.found.broker
 
     @classmethod
     @asynccontextmanager
@@ -91,6 +92,11 @@ class EmbeddedStore(ImageStore):
     async def take_snapshot(self) -> SnapshotTaken:
         """See `TakesSnapshots.take_snapshot`. If a snapshot is being written, another one follows it."""
         return await self.reign.take_snapshot()
+
+    @property
+    def controller(self) -> str | None:
+        """See `MetadataStore.controller`. It is this broker, or no broker has opened the store."""
+        return self._broker or None
 
     def statistics(self) -> StoreStatistics:
         """See `MetadataStore.statistics`; `extra` says what the log and snapshots did."""

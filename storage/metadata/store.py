@@ -28,8 +28,8 @@ A store may weaken these points, and says so in its own module:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -382,6 +382,19 @@ class MetadataStore(ABC):
     @abstractmethod
     def statistics(self) -> StoreStatistics:
         """Counters at this moment."""
+
+    @property
+    def controller(self) -> str | None:
+        """The id of the broker that decides for this store, as far as this process knows. It may be some moments old.
+
+        Empty while none is known. None if no broker decides, for example in etcd.
+        """
+        return None
+
+    def telling_controller(self, listener: Callable[[], None]) -> AbstractContextManager[None]:
+        """While the context is open, call `listener` when `controller` may have changed. It must not block."""
+        del listener  # Here it never changes.
+        return nullcontext()
 
     async def put(
         self,

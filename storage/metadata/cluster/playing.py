@@ -108,6 +108,8 @@ class RolePlayer:
         """What this process does for the store now."""
         self.moved = trio.lowlevel.ParkingLot()
         """Whoever waits for another role."""
+        self.listeners: list[Callable[[], None]] = []
+        """Called after each change of the role."""
         self.leading: Leading | None = None
         """The reign of this process, if it is the controller."""
         self.controller: FoundEpoch | None = None
@@ -162,6 +164,8 @@ class RolePlayer:
     def _move(self, event: RoleEvent) -> None:
         role, self.role = self.role, step(self.role, event)
         self.moved.unpark_all()
+        for listener in tuple(self.listeners):
+            listener()
         if self.role is not role and self.role in {Role.FOLLOWING, Role.LEADING}:
             self._joined.append(trio.current_time())
         if self.role is not role:

@@ -18,8 +18,8 @@ A write that has no answer when a role ends is sent again in the next role, unde
 The store is a context manager. It plays its role while the tasks in its body are cancelled and clean up.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -44,6 +44,7 @@ class SharedStore(FollowerStore):
 
     def __init__(self, participant: Participant) -> None:
         super().__init__(broker=participant.broker, timeout=participant.timeout, random=participant.random)
+        self._broker = participant.broker
         self.player = RolePlayer(participant, self._following, self._image, show=self.show, end=self._end)
 
     @classmethod
@@ -105,6 +106,23 @@ class SharedStore(FollowerStore):
         return self.player.role
 
     # ----------------------------------------------------------------------------------------------------- the contract
+
+    @property
+    def controller(self) -> str | None:
+        """See `MetadataStore.controller`."""
+        found = self.player.controller
+        if self.role is Role.LEADING:
+            return self._broker
+        return found.broker if self.role is Role.FOLLOWING and found is not None else ""
+
+    @contextmanager
+    def telling_controller(self, listener: Callable[[], None]) -> Iterator[None]:
+        """See `MetadataStore.telling_controller`."""
+        self.player.listeners.append(listener)
+        try:
+            yield
+        finally:
+            self.player.listeners.remove(listener)
 
     async def barrier(self) -> int:
         """See `MetadataStore.barrier`. The controller looks at the fence, and answers from its own image."""

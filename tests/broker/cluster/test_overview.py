@@ -6,15 +6,19 @@ from urllib.parse import quote
 
 import orjson
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.members import DRAINING
 from broker.cluster.membership import BROKERS
 from broker.cluster.overview import ClusterView, Overview, State
 from broker.cluster.ownership import claim_key
+from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore, Session
+from tests.support.disk import SimulatedFiles
+from tests.support.metadata_log import DATA
 from tests.support.rooms import now_ms
+from tests.support.shared_stores import brokers
 from txn.states import EndAction
 from txn.transactions import Transactions, TransactionSettings
 
@@ -46,6 +50,28 @@ def states(view: ClusterView) -> dict[str, State]:
 
 def claims(view: ClusterView) -> dict[str, dict[str, int]]:
     return {broker.broker: {kind: n for kind, n in broker.claims.items() if n} for broker in view.brokers}
+
+
+async def test_the_metadata_controller_is_shown(autojump_clock: MockClock) -> None:
+    """C5, C21: on an embedded store. A new one is a change, which sets the signal."""
+    async with brokers() as them:
+        await them.start("b-1")
+        second = await them.start("b-2")
+        async with overview(second) as shown:
+            assert shown.view().metadata_controller == "b-1"
+            await them.kill("b-1")
+            seen = []
+            while shown.view().metadata_controller != "b-2":
+                await shown.changed.wait()
+                seen.append(shown.view().metadata_controller)
+            assert set(seen) <= {"", "b-2"}
+    async with overview(MemoryStore()) as shown:
+        assert shown.view().metadata_controller is None
+
+
+async def test_a_broker_that_is_alone_is_its_own_controller() -> None:
+    async with EmbeddedStore.open(SimulatedFiles(), DATA, broker="b-1") as store, overview(store) as shown:
+        assert shown.view().metadata_controller == "b-1"
 
 
 async def test_brokers_come_drain_and_go() -> None:

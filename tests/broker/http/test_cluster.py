@@ -35,6 +35,7 @@ async def test_one_answer_has_brokers_claims_and_transactions(server: Address, s
             }
         ],
         "openTransactions": 0,
+        "metadataController": None,
     }
     assert (await request(server, "POST", module.PATH)).status == 405
 

@@ -77,11 +77,19 @@ def print_tables(views: Iterable[View], *, live: bool) -> None:
             console.print(_table(view))
 
 
+def _notes(view: View) -> Iterator[str]:
+    """Yield what a view says besides its brokers."""
+    yield f"{view['openTransactions']} open transactions"
+    # On etcd there is none, and a broker of an earlier release does not say.
+    controller = view.get("metadataController")
+    if controller is not None:
+        yield f"metadata controller: {controller or 'none is known at this moment'}"
+
+
 def _table(view: View) -> "RenderableType":
     from rich.table import Table
 
-    count = view["openTransactions"]
-    table = Table(box=None, pad_edge=False, caption=f"{count} open transactions", caption_justify="left")
+    table = Table(box=None, pad_edge=False, caption="\n".join(_notes(view)), caption_justify="left")
     for name in ("broker", "state", "pulsar"):
         table.add_column(name, no_wrap=True)
     for kind in KINDS:

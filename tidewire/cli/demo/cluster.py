@@ -20,9 +20,6 @@ COMMAND: Final = (sys.executable, "-m", "tidewire.cli", "cluster")
 COMMAND_SECONDS_MAX: Final = 300.0
 """How long one command may take. Each has a shorter bound of its own, and says so."""
 
-OF_THE_CONTROLLER: Final = "log_tail_bytes"
-"""In `tidewire cluster doctor --json`, only the store of the metadata controller has this: it writes the log."""
-
 _ANY_PORT: Final = "127.0.0.1:0"
 _READY: Final = re.compile(r"ready service-url=(\S+) http=\S+ data=.+")
 _BROKER: Final = re.compile(r"\S+ pulsar=\S+ http=(\S+) pid=\d+")
@@ -115,9 +112,7 @@ class Cluster:
                 self._service_url = ready[1]
             elif broker := _BROKER.fullmatch(line):
                 self._http.append(broker[1])
-        examined = json.loads(self._ask("doctor", "--json"))["brokers"]
-        leading = [broker["broker"] for broker in examined if OF_THE_CONTROLLER in broker.get("store", {})]
-        self._controller = leading[0] if leading else None
+        self._controller = json.loads(self._ask("status", "--json"))["metadataController"]
         return self
 
     def __exit__(

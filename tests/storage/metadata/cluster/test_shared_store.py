@@ -92,6 +92,25 @@ async def test_a_killed_controllers_session_ends_and_the_others_live(autojump_cl
         assert await third.get("/kept") is not None
 
 
+async def test_everybody_knows_who_the_controller_is(autojump_clock: MockClock) -> None:
+    """C5: also that nobody is, between two of them. Whoever listens is told of each change."""
+    async with brokers() as them:
+        first, second, third = [await them.start(name) for name in ("b1", "b2", "b3")]
+        assert (first.controller, second.controller, third.controller) == ("b1", "b1", "b1")
+        seen: list[str | None] = []
+        with second.telling_controller(lambda: seen.append(second.controller)):
+            await them.kill("b1")
+            await third.put("/after", b"")
+            await second.get("/after")
+        assert seen[0] == ""
+        assert seen[-1] == second.controller == third.controller
+        assert second.controller in {"b2", "b3"}
+        told = len(seen)
+        await them.kill(seen[-1] or "")
+        await (third if seen[-1] == "b2" else second).put("/behind", b"")
+        assert len(seen) == told, "nobody listens any more"
+
+
 async def test_a_stopped_controller_is_deposed_and_follows(autojump_clock: MockClock) -> None:
     """C5, C12, M22: what it was writing is made once. It follows when it goes on."""
     async with brokers() as them:

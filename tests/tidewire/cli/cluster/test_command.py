@@ -40,6 +40,8 @@ def test_a_cluster_starts_goes_on_and_stops(made: Callable[[str], ClusterCommand
     assert states(shown) == dict.fromkeys(BROKERS, "running")
     assert sum(broker["claims"]["topics"] for broker in shown["brokers"]) == 1
     assert "broker-2  running  " in cluster.well("status")
+    assert shown["metadataController"] is None
+    assert "metadata controller" not in cluster.well("status")
 
     os.kill(pids["broker-2"], signal.SIGKILL)
     again = cluster.well("start").splitlines()
@@ -87,6 +89,22 @@ def test_a_watch_goes_on_at_another_broker(made: Callable[[str], ClusterCommand]
         cluster.well("stop")
         assert watch.wait() == 1
         assert "None of the brokers" in watch.stderr.read()
+
+
+def test_the_metadata_controller_is_shown(made: Callable[[str], ClusterCommand]) -> None:
+    """C5, C21: on the embedded store, also when another broker becomes it."""
+    cluster = made("data")
+    cluster.well("start", "--brokers", "2", "--metadata", "embedded", *ANY)
+    controller = cluster.status()["metadataController"]
+    assert f"metadata controller: {controller}" in [line.strip() for line in cluster.well("status").splitlines()]
+    with subprocess.Popen(cluster.command("status", "--watch", "--json"), stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        assert json.loads(watch.stdout.readline())["metadataController"] == controller
+        os.kill(cluster.pids()[controller], signal.SIGKILL)
+        while (shown := json.loads(watch.stdout.readline())["metadataController"]) in {controller, ""}:
+            pass
+        assert {controller, shown} == set(BROKERS[:2])
+        watch.terminate()
 
 
 def test_a_broker_that_cannot_start_is_explained_and_nothing_is_left(made: Callable[[str], ClusterCommand]) -> None:

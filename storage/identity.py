@@ -29,6 +29,7 @@ from storage.broker_home import LOCK_RETRY_SECONDS, epochs_of
 from storage.errors import IdentityMismatch
 from storage.files import AlreadyLocked, Files
 from storage.journal_records import JournalRecords, require_fit
+from storage.metadata.older_releases import NOTICE
 from storage.metadata.store import ABSENT, Conflict, MetadataStore
 
 CLUSTER_KEY: Final = "/cluster"
@@ -87,7 +88,7 @@ def require_embedded_metadata(files: Files, data_dir: Path, identity: FolderIden
     if identity is None:
         return
     if not files.exists(folder) or not any(
-        name.endswith((".log", ".closed-log", ".snapshot")) for name in files.names(folder)
+        name.endswith((".log", ".closed-log", ".snapshot")) and name != NOTICE for name in files.names(folder)
     ):
         raise IdentityMismatch(
             f"The data folder {data_dir} belongs to the cluster {identity.cluster} with its metadata in "

@@ -5,13 +5,14 @@ know a level refuses the store. So the way back is a snapshot for that release: 
 and epochs, in files that have that release's names. The log begins anew behind it (R25, R26).
 
 Such a snapshot is written in steps. Each leaves a folder that this release opens, with the same state. The older
-release opens it behind step 4 only, when no file is left that this one would go on with:
+release opens it behind step 6 only, when no file is left that this one would go on with:
 
 1. Write the snapshot under its older name.
 2. Make the older release's next log file, but closed. That release then misses the file behind it, and refuses.
 3. Note in the fence that no file of its epoch is needed, and remove the files of all epochs, the newest one last.
 4. Open the closed file: give it the name of an open one.
 5. Remove the fences.
+6. Remove the notice to older releases.
 """
 
 from pathlib import Path
@@ -23,6 +24,7 @@ from storage.metadata.batches import Point
 from storage.metadata.chain import LogName
 from storage.metadata.epochs import remove_epochs
 from storage.metadata.log import log_names, prepare_file
+from storage.metadata.older_releases import remove_notice
 from storage.metadata.opening import Opened, metadata_directory, open_folder, take_snapshot
 from storage.metadata.records import EPOCHS_LEVEL, FEATURE_LEVEL
 from storage.metadata.snapshots import SnapshotName, View
@@ -98,6 +100,7 @@ def _leave_to_older(files: Files, directory: Path, opened: Opened, point: Point)
     files.rename(directory / str(closed), directory / str(closed._replace(is_closed=False)))
     files.sync_dir(directory)
     remove_epochs(files, directory)
+    remove_notice(files, directory)
 
 
 def _info(directory: Path, name: SnapshotName, opened: Opened, size: int, level: int) -> SnapshotInfo:

@@ -28,6 +28,7 @@ from storage.files import DiskFull, File, Files
 from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batches, read_batches
 from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.image import Image, Written
+from storage.metadata.older_releases import NOTICE
 from storage.metadata.record_codec import CorruptRecord, decode, encode
 from storage.metadata.records import (
     EPOCHS_LEVEL,
@@ -136,6 +137,8 @@ class SnapshotName(NamedTuple):
     @classmethod
     def parse(cls, name: str) -> "SnapshotName | None":
         """The name of a snapshot; None for the name of anything else."""
+        if name == NOTICE:
+            return None
         found = _NAME.fullmatch(name)
         return None if found is None else cls(int(found[1]), int(found[2] or 0))
 

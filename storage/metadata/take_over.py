@@ -15,7 +15,8 @@
 |    feature level of an older store, `TakeOver`. Sync, give | next controller goes on behind it or before it. Nothing |
 |    the file its name, check the fence, note in the fence   | rests on it until it was checked                        |
 |    which file begins the epoch                             |                                                         |
-| T7 remove what earlier controllers left                    | a later controller does it                              |
+| T7 leave the notice to releases before epochs              | a later controller does it                              |
+| T8 remove what earlier controllers left                    | a later controller does it                              |
 
 The batches are written again (T5) because after a failed sync they may be only in memory, and marked as written.
 Another sync would then do nothing for them. They are not copied to the new file, because a batch depends on its place
@@ -23,7 +24,8 @@ in the file (`batches`). A torn rest behind them stays as it is: it is behind th
 its writer may still be inside that write. A controller writes no batch twice, so a whole batch never changes.
 
 The log of a single broker of an earlier release has no epochs. Its newest file is closed before T6. So that release
-refuses the folder, instead of going on where the first epoch did (C22).
+refuses the folder, instead of going on where the first epoch did (C22). The notice tells that release why, also once
+its own files are gone (`older_releases`).
 
 Everything here blocks.
 """
@@ -43,6 +45,7 @@ from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.epochs import Deposed, MetadataEpoch, MetadataEpochs
 from storage.metadata.image import Image
 from storage.metadata.log import Appended, MetadataLog, close_file, prepare_file, remove_covered
+from storage.metadata.older_releases import leave_notice
 from storage.metadata.record_codec import encode
 from storage.metadata.records import EPOCHS_LEVEL, AbortTransaction, DataRecord, FeatureLevel, LogRecord, TakeOver
 from storage.metadata.recovery import Recovery
@@ -116,6 +119,7 @@ def take_over(
             first = _begin(files, directory, epoch, prepared, recovery)
         file = files.open(_path(directory, epoch, first))
         undone.callback(file.close)
+        leave_notice(files, directory, epoch.epoch)
         _remove_leftovers(files, directory, epochs, epoch)
         undone.pop_all()
     log = MetadataLog(files, directory, epoch, file, first, recovery.older)
@@ -262,7 +266,7 @@ def _remove_unfinished(files: Files, directory: Path, epoch: int | None = None) 
 
 
 def _remove_leftovers(files: Files, directory: Path, epochs: MetadataEpochs, epoch: MetadataEpoch) -> None:
-    """T7. What a controller that is stopped would still need is of no use: it is deposed."""
+    """T8. What a controller that is stopped would still need is of no use: it is deposed."""
     newest = snapshots.newest(files, directory)
     if newest is not None:
         # It has its name, so the log behind it is all that is needed.

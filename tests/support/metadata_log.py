@@ -5,7 +5,7 @@ await Stepping(disk, look).run(lambda: store.commit(ops))      # `look` is calle
 assert markers(disk) == [BeginTransaction(...), EndTransaction()]
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import trio
@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata.inspection import FoundBatch, Inspection
 from storage.metadata.records import AbortTransaction, BeginTransaction, EndTransaction, LogRecord
+from storage.metadata.snapshots import SnapshotName
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, MetadataStore, Op, Put, PutSequential
 from tests.support.disk import SimulatedFiles
 
@@ -47,6 +48,11 @@ async def seen(store: MetadataStore) -> object:
         await store.get("/old"),
         store.peek("/changed"),
     )
+
+
+def snapshots_in(names: Iterable[str]) -> list[str]:
+    """Return the names of snapshots among these. The notice to older releases only has the name of one."""
+    return [name for name in names if SnapshotName.parse(name) is not None]
 
 
 def markers(disk: SimulatedFiles) -> list[LogRecord]:

@@ -16,7 +16,7 @@ from storage.metadata.image import Image
 from storage.metadata.opening import open_folder
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, Op, Put, PutSequential
 from tests.support.disk import SECTOR, SimulatedFiles
-from tests.support.metadata_log import DATA, DIRECTORY
+from tests.support.metadata_log import DATA, DIRECTORY, snapshots_in
 
 State = tuple[object, ...]
 
@@ -126,7 +126,7 @@ async def record(*, with_snapshot: bool) -> History:
 @pytest.fixture(params=[False, True], ids=["log", "snapshot and log"])
 def history(request: pytest.FixtureRequest) -> History:
     found = trio.run(lambda: record(with_snapshot=request.param))
-    assert sum(name.endswith(".snapshot") for name in found.files) == request.param
+    assert len(snapshots_in(found.files)) == request.param
     return found
 
 
@@ -250,7 +250,7 @@ def test_every_flipped_bit(history: History) -> None:
 def test_a_snapshot_cut_at_every_byte() -> None:
     """R21, D9: it got its name when it was complete and durable, so every cut is damage."""
     history = trio.run(lambda: record(with_snapshot=True))
-    (name,) = [name for name in history.files if name.endswith(".snapshot")]
+    (name,) = snapshots_in(history.files)
     for cut in range(len(history.files[name])):
         refused = refusal(history.disk(**{name: history.files[name][:cut]}), twice=cut % 16 == 0)
         assert refused.path == DIRECTORY / name

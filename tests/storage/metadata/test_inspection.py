@@ -34,6 +34,7 @@ from tests.support.metadata_folders import (
     small,
     unfinished,
 )
+from tests.support.metadata_log import snapshots_in
 
 DISK = DiskFiles()
 
@@ -201,7 +202,7 @@ def test_the_log_is_told_up_to_the_damage(data: Path) -> None:
 async def test_the_newest_snapshot_counts(data: Path) -> None:
     """A crash between writing a snapshot and removing the one before leaves both."""
     await write_snapshot(DISK, data)
-    (older,) = (data / "metadata").glob("*.snapshot")
+    older = data / "metadata" / snapshots_in(DISK.names(data / "metadata"))[0]
     content = older.read_bytes()
     append(DISK, data, small([Record("/later", b"", next_revision(DISK, data))]))
     await write_snapshot(DISK, data)

@@ -28,7 +28,7 @@ from storage.metadata.snapshots import SnapshotName, View
 from storage.metadata.store import IndexEntry, Record
 from storage.metadata.take_over import Started, take_over
 from tests.support.disk import PowerLost, SimulatedFiles
-from tests.support.metadata_log import DATA, DIRECTORY, records_of
+from tests.support.metadata_log import DATA, DIRECTORY, records_of, snapshots_in
 
 OLDER_FOLDERS = json.loads(Path(__file__).with_name("level_2_folders.json").read_text())
 """Folders of the release before epochs, file by file, and the state that it found in each."""
@@ -414,7 +414,7 @@ async def test_a_log_that_ends_before_the_snapshot_is_damage() -> None:
         await store.put("/b", b"")
         await store.take_snapshot()
     (name,) = [each for each in disk.names(DIRECTORY) if each.endswith(".log")]
-    (snapshot,) = [each for each in disk.names(DIRECTORY) if each.endswith(".snapshot")]
+    (snapshot,) = snapshots_in(disk.names(DIRECTORY))
     disk.remove(DIRECTORY / name)
     file = disk.open(DIRECTORY / f"{1:020}-{1:010}.log", create=True)
     file.write_at(0, old)

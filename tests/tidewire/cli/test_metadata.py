@@ -198,7 +198,7 @@ def test_a_snapshot_of_a_running_broker(tmp_path: Path) -> None:
         tidewire = CommandLine(broker)
         tidewire.well("topics", "create", "topic://public/default/a")
         assert broker.http_url in tidewire.well("metadata", "snapshot")
-        (snapshot,) = (tmp_path / "data" / "metadata").glob("*.snapshot")
+        (snapshot,) = (tmp_path / "data" / "metadata").glob("*-*.snapshot")
         (log,) = (tmp_path / "data" / "metadata").glob("*.log")
         assert int(log.stem[:20]) == int(snapshot.stem[:20]) + 1
         tidewire.well("topics", "create", "topic://public/default/b")

@@ -14,7 +14,7 @@ from storage.metadata.epochs import Deposed
 from storage.metadata.store import Check, Conflict, Delete, Put, StoreFull, StoreUnavailable
 from storage.metadata.take_over import Started
 from tests.support.disk import SimulatedFiles
-from tests.support.metadata_log import DIRECTORY, large
+from tests.support.metadata_log import DIRECTORY, large, snapshots_in
 from tests.support.reigns import Follower, Successor, leading, leading_on, state_of, take_over_at
 from txn.read_barriers import ReadBarriers
 
@@ -234,7 +234,7 @@ async def test_a_deposed_controller_names_and_removes_no_snapshot(disk: Simulate
             await store.take_snapshot()
         disk.before = None
         await wait_all_tasks_blocked()
-        assert not [name for name in disk.names(DIRECTORY) if name.endswith(".snapshot")]
+        assert not snapshots_in(disk.names(DIRECTORY))
     async with leading_on(disk, taken[0]) as successor:
         assert await successor.get("/a") is not None
 

@@ -28,12 +28,11 @@ class RegisteredConsumer:
     what was reported about them (`broker.consumer_reports`) is forgotten.
 
     The client has no command to leave. A consumer has left when it has closed its last segment while that segment was
-    assigned to it. It may have kept the segments of its first assignment since an earlier registration. So these count
-    as subscribed to.
-
-    That may be wrong. Another consumer of the same name may have closed them: an earlier process, whose reports come
-    late. So if the last segment is one that this consumer was not seen to subscribe to, the registration is kept. When
-    the consumer subscribes to a segment after all, it joins the group again.
+    assigned to it. Two cases are uncertain. It may have kept segments of its first assignment since an earlier
+    registration. They count until it has closed all segments that it was seen to subscribe to: a client closes assigned
+    ones only when it ends, or when it could not subscribe to the rest. And another consumer of the same name may have
+    closed the last one: an earlier process, whose reports come late. In both cases the registration is kept. When the
+    consumer subscribes to a segment after all, it joins the group again.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class RegisteredConsumer:
         """See `Member`. The first assignment answers the request."""
         if self._newest is None:
             self._untaken = set(segments - self._subscribed)
-            self._supposed = set(segments)
+            self._supposed = set(self._untaken)
             self._subscribed |= segments
         else:
             # The client cannot subscribe to segments that were pruned meanwhile.
@@ -180,11 +179,14 @@ class RegisteredConsumer:
     def segment_closed(self, segment_id: int) -> None:
         """Note that the client has closed its consumer of a segment. It may have left the group by that."""
         was_assigned = self._newest is not None and segment_id in self._newest[1] & self._subscribed
+        was_seen = segment_id not in self._supposed
         self._subscribed.discard(segment_id)
-        if was_assigned and not self._subscribed:
+        left = self._subscribed - self._supposed if was_seen else self._subscribed
+        if was_assigned and not left:
+            is_certain = not self._subscribed and (was_seen or self._has_left)
             self._has_left = True
             if not self._is_rejoining:
-                self._end(is_certain=segment_id not in self._supposed)
+                self._end(is_certain=is_certain)
 
     def _end(self, *, is_certain: bool) -> None:
         """Leave the group. Keep the registration unless it is certain that the client has closed the consumer."""

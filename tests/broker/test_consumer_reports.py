@@ -141,6 +141,17 @@ async def test_closing_every_segment_elsewhere_is_leaving() -> None:
         await story.registering.receives_nothing_more()
 
 
+async def test_a_client_that_gives_up_its_first_assignment_leaves() -> None:
+    """D10: the Java client could not subscribe to one segment, so it closes the others. Its connection stays."""
+    async with spread(3) as story:
+        assert await story.register() == {0, 1, 2}
+        await story.read(0)
+        (kept,) = await story.register("b")
+        assert await assigned(story.registering) == {0, 1, 2} - {kept}
+        await story.close(0)
+        assert await assigned(story.other) == {0, 1, 2}
+
+
 async def test_the_same_broker_over_another_connection_is_like_another_broker() -> None:
     """A client may know a broker by two addresses, and so have two connections."""
     async with spread(1) as story, listening(story.one) as at_one, connected(at_one) as reading:

@@ -33,6 +33,10 @@ class RegisteredConsumer:
     ones only when it ends, or when it could not subscribe to the rest. And another consumer of the same name may have
     closed the last one: an earlier process, whose reports come late. In both cases the registration is kept. When the
     consumer subscribes to a segment after all, it joins the group again.
+
+    A topic that is deleted may be made again under its name, and its epochs and segment ids begin again. Clients drop
+    an assignment whose epoch is lower than the last one, and know segments by their ids. So the epochs that they are
+    told never fall. Before segments with the ids of others, they are told an empty assignment.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class RegisteredConsumer:
         self._regular: TopicName | None = None
         self._newest: tuple[Layout, frozenset[int]] | None = None
         """The last assignment that was sent."""
+        self._epoch = 0
+        """The highest epoch that was sent."""
         self._untaken: set[int] = set()
         """Segments of the first assignment that the client has not been seen to subscribe to."""
         self._is_repeated = False
@@ -100,11 +106,24 @@ class RegisteredConsumer:
             # The client cannot subscribe to segments that were pruned meanwhile.
             self._untaken &= layout.segments.keys()
             self._is_repeated = bool(self._untaken)
+            if self._has_other_segments(*self._newest, layout):
+                self._subscribed.clear()
+                self._supposed.clear()
+                self._send(layout, frozenset())
         self._subscribed &= segments
         self._send(layout, segments)
 
+    def _has_other_segments(self, before: Layout, segments: frozenset[int], layout: Layout) -> bool:
+        """Return whether one of these segments has the id of another segment in the new layout."""
+        topic = self.group.topic
+        return any(
+            segment_topic(topic, before.segments[segment_id]) != segment_topic(topic, layout.segments[segment_id])
+            for segment_id in segments & layout.segments.keys()
+        )
+
     def _send(self, layout: Layout, segments: frozenset[int]) -> None:
         is_first, self._newest = self._newest is None, (layout, segments)
+        self._epoch = max(self._epoch, layout.epoch)
         assigned = [
             pb.ScalableAssignedSegment(
                 segment_id=segment.id,
@@ -116,9 +135,9 @@ class RegisteredConsumer:
             for segment in (layout.segments[segment_id],)
         ]
         if is_first:
-            command = commands.scalable_topic_subscribe_response(self._request_id, layout.epoch, assigned)
+            command = commands.scalable_topic_subscribe_response(self._request_id, self._epoch, assigned)
         else:
-            command = commands.scalable_topic_assignment_update(self.consumer_id, layout.epoch, assigned)
+            command = commands.scalable_topic_assignment_update(self.consumer_id, self._epoch, assigned)
         self._outbox.put(encode_command(command))
 
     def sent_away(self) -> None:

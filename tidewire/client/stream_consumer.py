@@ -266,8 +266,11 @@ class StreamConsumer(Receiving[T]):
 
     def _take_up(self, assignment: pb.ScalableConsumerAssignment) -> None:
         share = {segment.segment_id: segment for segment in assignment.segments}
-        for segment_id in [known for known in self._segments if known not in share]:
-            consumer = self._segments.pop(segment_id)
+        for segment_id, consumer in tuple(self._segments.items()):
+            if segment_id in share and share[segment_id].segment_topic == consumer.topic:
+                continue
+            # Another segment has its id if the topic was deleted and made again.
+            del self._segments[segment_id]
             # Stopped before anything else of the segment can come.
             consumer.stop()
             self._inbox.forget(segment_id)

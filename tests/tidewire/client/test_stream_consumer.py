@@ -186,6 +186,20 @@ async def test_a_share_of_an_older_layout_is_dropped() -> None:
 
 
 @on_both_backends
+async def test_another_segment_of_the_same_id_is_read_instead() -> None:
+    """The topic was deleted and made again while there was no registration."""
+    async with scripted_broker() as broker:
+        before, after = broker.add_topic(X, 1), broker.add_topic(f"{X}2", 1)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(after, 0, b"a")
+            (peer, consumer_id) = before.members[0]
+            peer.send(commands.scalable_topic_assignment_update(consumer_id, 1, after.assigned()))
+            with anyio.fail_after(60):
+                assert (await consumer.receive()).value == b"a"
+            assert consumer.statistics().segments == 1
+
+
+@on_both_backends
 async def test_an_empty_share_is_waited_with() -> None:
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)

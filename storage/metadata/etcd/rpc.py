@@ -70,6 +70,9 @@ LEASE_TIME_TO_LIVE: Final = Method(
 _KEEP_ALIVE: Final = Method("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse)
 _WATCH: Final = Method("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse)
 
+_REQUIRES_LEADER: Final = (("hasleader", "true"),)
+"""Has a server end a watch when it has lost the other servers. Otherwise it answers, and delivers nothing."""
+
 _REFUSALS: Final = frozenset(
     {"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "FAILED_PRECONDITION", "PERMISSION_DENIED", "UNAUTHENTICATED"}
     | {"UNIMPLEMENTED", "RESOURCE_EXHAUSTED"}
@@ -207,7 +210,9 @@ class Rpc:
         # The server ends the watch when the stream of requests ends, so that stream waits for the end.
         requests: SimpleQueue[pb.WatchRequest | None] = SimpleQueue()
         requests.put(pb.WatchRequest(create_request=create))
-        call = self._stub("stream_stream", _WATCH)(_until_none(requests), wait_for_ready=self._waits)
+        call = self._stub("stream_stream", _WATCH)(
+            _until_none(requests), wait_for_ready=self._waits, metadata=_REQUIRES_LEADER
+        )
         with trio.move_on_after(seconds_max) as until_first:
 
             def take(response: pb.WatchResponse) -> bool:

@@ -72,7 +72,13 @@ class Peers:
         answer = await self.ask(broker, method, target, orjson.dumps(content))
         if answer.status_code >= _REFUSED:
             raise PeerRefused(_reason(broker, answer), answer.status_code)
-        return orjson.loads(answer.body) if answer.body else None
+        try:
+            return orjson.loads(answer.body) if answer.body else None
+        except orjson.JSONDecodeError as malformed:
+            # Something else listens at the address of a broker that has ended.
+            raise PeerSilent(
+                f"Broker {broker} did not answer: what listens at its address sends no JSON.", was_asked=True
+            ) from malformed
 
     async def ask_all(self, target: str, *, seconds_max: float) -> dict[str, PeerAnswer | None]:
         """Send `GET target` to all other brokers at once. Return their answers by id; None for silence."""

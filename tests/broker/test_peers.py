@@ -63,6 +63,7 @@ async def answer(stream: trio.SocketStream, said: bytes) -> None:
         b"HTTP/1.1 204 No",
         b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabc",
         b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>",
         b"HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\n\r\n" + 2_000_000 * b"x",
     ],
 )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from broker.administration_contract import (
     BrokerStatistics,
+    MigrationAsked,
     SegmentSubscription,
     SegmentUsers,
     SubscriptionStatistics,
@@ -81,9 +82,9 @@ class Administration:
         """See `TopicService`."""
         await self._controller.migrate(name, force=force)
 
-    async def begin_migration(self, name: TopicName, *, force: bool) -> None:
+    async def begin_migration(self, name: TopicName, asked: MigrationAsked, *, force: bool) -> None:
         """See `TopicService`."""
-        await self._controller.begin_migration(name, force=force)
+        await self._controller.begin_migration(name, asked, force=force)
 
     async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:
         """See `TopicService`."""

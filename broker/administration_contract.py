@@ -38,6 +38,15 @@ class SegmentSubscription(NamedTuple):
     """The names of the consumers that are connected to this segment now."""
 
 
+class MigrationAsked(NamedTuple):
+    """What a controller asks a regular topic's owner to migrate, and as what."""
+
+    claim: int
+    """The version of its claim as the controller."""
+    creation_id: str
+    """That of the regular topic."""
+
+
 class SegmentUsers(NamedTuple):
     """Who is connected to one segment."""
 
@@ -109,12 +118,12 @@ class TopicService(Protocol):
             OldClientsConnected: clients are connected that cannot follow, and `force` was not given.
         """
 
-    async def begin_migration(self, name: TopicName, *, force: bool) -> None:
+    async def begin_migration(self, name: TopicName, asked: MigrationAsked, *, force: bool) -> None:
         """Write the first layout of a `persistent://` topic that this broker owns, for the topic's controller.
 
         Raises:
-            OwnedElsewhere: this broker does not own it.
-            TopicNotFound, TopicExists, OldClientsConnected: see `migrate`.
+            OwnedElsewhere: this broker does not own it, or whoever asked is not the controller any more.
+            TopicNotFound, TopicExists, OldClientsConnected: see `migrate`. Or the topic is not the one that was meant.
         """
 
     async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:

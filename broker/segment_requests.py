@@ -6,7 +6,7 @@ A regular topic that is being migrated becomes a segment, so the request for tha
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
-from broker.administration_contract import SegmentSubscription, SegmentUsers
+from broker.administration_contract import MigrationAsked, SegmentSubscription, SegmentUsers
 from broker.names import TopicName
 from broker.peers import Peers
 
@@ -41,11 +41,12 @@ class SegmentRequests:
         move = "/skip-all" if timestamp_ms is None else "/seek?" + urlencode({"timestamp": timestamp_ms})
         await self._peers.request(owner, "POST", path + move)
 
-    async def begin_migration(self, owner: str, topic: TopicName, *, force: bool) -> None:
+    async def begin_migration(self, owner: str, topic: TopicName, asked: MigrationAsked, *, force: bool) -> None:
         """Write the first layout of the scalable topic `topic`: see `TopicService.begin_migration`."""
         parts = (topic.tenant, topic.namespace, topic.local, "begin-migration")
         path = "/admin/v2/scalable/" + "/".join(quote(part, safe="") for part in parts)
-        await self._peers.request(owner, "POST", f"{path}?force={str(force).lower()}")
+        given = {"force": str(force).lower(), "claim": asked.claim, "creation": asked.creation_id}
+        await self._peers.request(owner, "POST", f"{path}?{urlencode(given)}")
 
 
 def _path(segment: TopicName) -> str:

@@ -8,7 +8,8 @@
     POST   /{tenant}/{namespace}/{topic}/split/{segment}
     POST   /{tenant}/{namespace}/{topic}/merge/{segment}/{segment}
     POST   /{tenant}/{namespace}/{topic}/migrate?force=true       migrate the persistent:// topic (PIP-475)
-    POST   /{tenant}/{namespace}/{topic}/begin-migration?force=true   its first step, from controller to owner
+    POST   /{tenant}/{namespace}/{topic}/begin-migration?force=true&claim=VERSION&creation=ID
+                                                                  its first step, from controller to owner
     PUT    /{tenant}/{namespace}/{topic}/subscriptions/{subscription}?type=STREAM|QUEUE
     DELETE /{tenant}/{namespace}/{topic}/subscriptions/{subscription}
     POST   /{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek?timestamp=MS
@@ -30,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from broker.administration_contract import TopicService, TopicStatistics
+from broker.administration_contract import MigrationAsked, TopicService, TopicStatistics
 from broker.errors import NotSupported
 from broker.http.parameters import (
     check_path,
@@ -50,6 +51,7 @@ from broker.http.resources import Endpoint, resources
 from broker.layouts.autoscale_policy import override_of
 from broker.layouts.record import admin_view
 from broker.names import Domain, TopicName
+from broker.peers import FORWARDED
 
 PREFIX: Final = "/admin/v2/scalable"
 _NAMESPACE: Final = PREFIX + "/{tenant}/{namespace}"
@@ -129,7 +131,13 @@ class _ScalableAdmin:
         return done()
 
     async def begin_migration(self, request: Request) -> Response:
-        await self._service.begin_migration(topic_of(request), force=switch_of(request, "force"))
+        name, claim, creation_id = topic_of(request), number_of(request, "claim"), request.query_params.get("creation")
+        if claim is None or creation_id is None or FORWARDED not in request.headers:
+            raise HTTPException(
+                412, f"Only the controller of {name} asks its owner to begin a migration. Ask for /migrate instead."
+            )
+        asked = MigrationAsked(claim, creation_id)
+        await self._service.begin_migration(name, asked, force=switch_of(request, "force"))
         return done()
 
     async def create_subscription(self, request: Request) -> Response:

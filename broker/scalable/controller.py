@@ -30,6 +30,7 @@ from functools import partial
 import structlog
 import trio
 
+from broker.administration_contract import MigrationAsked
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.cluster.turns import Turns
@@ -185,24 +186,25 @@ class Controller:
             await self._migrations.make_scalable(topic, force=force)
         except OwnedElsewhere as elsewhere:
             # Without a controller, the owner becomes it: the caller asks there.
-            if elsewhere.owner is None or self.elections.holds(topic) is None:
+            claim = self.elections.holds(topic)
+            if elsewhere.owner is None or claim is None:
                 raise
-            await self._segments.begin_migration(elsewhere.owner, topic, force=force)
+            await self._segments.begin_migration(elsewhere.owner, topic, claim, force=force)
         return await self._finish_open(topic)
 
-    async def begin_migration(self, topic: TopicName, *, force: bool) -> None:
+    async def begin_migration(self, topic: TopicName, asked: MigrationAsked, *, force: bool) -> None:
         """Write the first layout of a regular topic that this broker owns; durable on return.
 
         Its controller, another broker, asks for it and finishes the migration.
 
         Raises:
-            OwnedElsewhere: this broker does not own the regular topic.
+            OwnedElsewhere: this broker does not own the regular topic, or whoever asked is not the controller.
             TopicNotFound, TopicExists, OldClientsConnected, TopicClosed: see `Migrations.make_scalable`.
         """
-        await self._in_background(topic, partial(self._begin_migration, topic, force=force))
+        await self._in_background(topic, partial(self._begin_migration, topic, asked, force=force))
 
-    async def _begin_migration(self, topic: TopicName, *, force: bool) -> Layout:
-        await self._migrations.make_scalable(topic, force=force)
+    async def _begin_migration(self, topic: TopicName, asked: MigrationAsked, *, force: bool) -> Layout:
+        await self._migrations.make_scalable(topic, force=force, asked=asked)
         return await self._layouts.stored(topic)
 
     async def auto_scale_override(self, topic: TopicName) -> AutoScaleOverride | None:

@@ -13,10 +13,12 @@ or is created on the scalable topic. Producers and consumers continue meanwhile.
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 
+from broker.administration_contract import MigrationAsked
+from broker.cluster.ownership import OwnedElsewhere, claim_key
 from broker.errors import OldClientsConnected, TopicClosed, TopicExists, TopicNotFound
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import FIRST_CHILD, KIND_BY_TYPE, LEGACY_SEGMENT_ID, migrated_layout
@@ -29,7 +31,7 @@ from broker.topic import Topic
 from broker.topics import Topics
 from dispatch.subscription import Subscription
 from storage.clock import WallClock
-from storage.metadata.store import Conflict, MetadataStore
+from storage.metadata.store import Check, Conflict, MetadataStore
 
 log = structlog.get_logger(__name__)
 
@@ -43,13 +45,16 @@ class Migrations:
         self._metadata = metadata
         self._now_ms = now_ms
 
-    async def make_scalable(self, topic: TopicName, *, force: bool) -> None:
+    async def make_scalable(self, topic: TopicName, *, force: bool, asked: MigrationAsked | None = None) -> None:
         """Write the first layout of `topic`, a `topic://` name; durable on return. Only one call per topic may run.
 
         The layout has an open intent, which the caller must finish. If that intent exists already, nothing is written.
+        `asked` is given if the controller is another broker, which has to finish it. So nothing is written for a broker
+        that is the controller no more, or that meant an earlier topic of this name.
 
         Raises:
-            TopicNotFound: there is no regular topic of this name.
+            TopicNotFound: there is no regular topic of this name, or not the one that was meant.
+            OwnedElsewhere: whoever asked is not the controller any more; nothing was changed.
             TopicExists: the topic is already scalable, or another scalable topic has the name.
             OldClientsConnected: some clients cannot follow, and `force` was not given; nothing was changed.
             TopicClosed: this broker no longer serves the regular topic; nothing was changed.
@@ -61,6 +66,15 @@ class Migrations:
         if not await self._layouts.is_made(topic.as_regular):
             raise TopicNotFound(f"{topic.as_regular} does not exist, so it cannot be migrated. Check the name.")
         regular = await self._topics.get(topic.as_regular)
+        conditions: list[Check] = []
+        if asked is not None:
+            if regular.ledger.creation_id != asked.creation_id:
+                raise TopicNotFound(
+                    f"The {regular.name} that was to be migrated has been deleted, and this is a new one. Migrate it."
+                )
+            conditions.append(Check(claim_key(str(topic)), asked.claim))
+            if (await self._metadata.fresh([conditions[0].key])).version(conditions[0].key) != asked.claim:
+                raise _no_controller(topic)
         if not force:
             _require_followers(regular)
         child = topic.segment_name(FIRST_CHILD.descriptor)
@@ -73,9 +87,9 @@ class Migrations:
                     await make_child(child, creation_id, subscriptions, [regular.claim], self._metadata)
                     if not force:
                         _require_followers(regular)
-                    await self._write(topic, regular, creation_id, subscriptions)
+                    await self._write(topic, regular, creation_id, subscriptions, conditions)
                     self._topics.migrated(regular)
-            except (OldClientsConnected, TopicExists):
+            except (OldClientsConnected, OwnedElsewhere, TopicExists):
                 await remove_child(child, regular.claim, self._metadata)
                 raise
         except Conflict as conflict:
@@ -96,7 +110,12 @@ class Migrations:
         return True
 
     async def _write(
-        self, topic: TopicName, regular: Topic, creation_id: str, here: Mapping[str, Subscription]
+        self,
+        topic: TopicName,
+        regular: Topic,
+        creation_id: str,
+        here: Mapping[str, Subscription],
+        conditions: Sequence[Check],
     ) -> None:
         now_ms = self._now_ms()
         subscriptions = {
@@ -107,14 +126,23 @@ class Migrations:
         while True:
             schema = await taking_over(regular.name, topic, self._metadata)
             try:
-                await self._layouts.create(topic, layout, regular.claim, *schema)
+                await self._layouts.create(topic, layout, regular.claim, *conditions, *schema)
             except Conflict as conflict:
                 if conflict.key == regular.claim.key:
                     raise
+                if conflict.key in [condition.key for condition in conditions]:
+                    raise _no_controller(topic) from conflict
                 # A schema was added meanwhile. The next attempt includes it.
                 continue
             log.info("topic migrated", topic=str(topic), subscriptions=sorted(subscriptions))
             return
+
+
+def _no_controller(topic: TopicName) -> OwnedElsewhere:
+    return OwnedElsewhere(
+        f"The broker that asked for the migration of {topic} does not control it any more. Nothing was changed. "
+        "Ask again."
+    )
 
 
 def _require_followers(regular: Topic) -> None:

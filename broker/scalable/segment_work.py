@@ -19,7 +19,7 @@ from typing import Final
 
 import trio
 
-from broker.administration_contract import SegmentUsers
+from broker.administration_contract import MigrationAsked, SegmentUsers
 from broker.background import one_error_nursery
 from broker.cluster.ownership import Claims, ClaimUnreadable, OwnedElsewhere, claim_key, owner_in
 from broker.errors import TopicNotFound
@@ -188,13 +188,19 @@ class SegmentWork:
                 raise
             return await self._requests.is_untouched(elsewhere.owner, topic.segment_name(segment.descriptor))
 
-    async def begin_migration(self, owner: str, topic: TopicName, *, force: bool) -> None:
-        """Have the owner of a regular topic write its first layout; durable on return.
+    async def begin_migration(self, owner: str, topic: TopicName, claim: Check, *, force: bool) -> None:
+        """Have the owner of a regular topic write its first layout; durable on return. `claim` is the controller's.
 
         Raises:
+            TopicNotFound: the regular topic has been deleted.
             PeerSilent, PeerRefused: it is not known whether it did, or it did not.
         """
-        await self._requests.begin_migration(owner, topic, force=force)
+        key = record_key(str(topic.as_regular))
+        record = (await self._metadata.fresh([key])).records[key]
+        if record is None:
+            raise TopicNotFound(f"{topic.as_regular} was deleted while it was being migrated.")
+        asked = MigrationAsked(claim.expected, ManagedLedgerRecord.decode(record.value).creation_id)
+        await self._requests.begin_migration(owner, topic, asked, force=force)
 
     async def seal(self, segment: TopicName) -> None:
         """Return when a replaced segment is sealed, durably.

@@ -19,6 +19,7 @@ import trio
 from broker.addresses import Address
 from broker.administration_contract import (
     BrokerStatistics,
+    MigrationAsked,
     PeerAnswer,
     SegmentSubscription,
     SegmentUsers,
@@ -242,6 +243,8 @@ class FakeTopics:
     initial_segments: int = 1
     moved: list[tuple[str, str, int | None]] = field(default_factory=list)
     """Calls of `seek` and (with no time) `skip_all`: name, subscription, time."""
+    migrations_asked: list[MigrationAsked] = field(default_factory=list)
+    """By controllers, which `begin_migration` was called for."""
     failure: Exception | None = None
     merges: bool = True
     regular: set[TopicName] = field(default_factory=set)
@@ -279,7 +282,8 @@ class FakeTopics:
             raise NotSupported("This broker does not merge segments.")
         self._finish(name, self._find(name).begin_merge(first_id, second_id))
 
-    async def begin_migration(self, name: TopicName, *, force: bool) -> None:
+    async def begin_migration(self, name: TopicName, asked: MigrationAsked, *, force: bool) -> None:
+        self.migrations_asked.append(asked)
         await self.migrate(name, force=force)
 
     async def migrate(self, name: TopicName, *, force: bool) -> None:

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from broker.addresses import Address
-from broker.administration_contract import SubscriptionStatistics
+from broker.administration_contract import MigrationAsked, SubscriptionStatistics
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import IntentOpen, LayoutTooLarge, LayoutUnreadable, TopicClosed, sentences
 from broker.http.parameters import BODY_BYTES_MAX
@@ -15,6 +15,7 @@ from broker.layouts.layout import create
 from broker.layouts.parts import SubscriptionKind
 from broker.layouts.record import admin_view
 from broker.names import TopicName
+from broker.peers import FORWARDED
 from dispatch.errors import SubscriptionClosed
 from storage.cursor import CursorError
 from storage.errors import Fenced, LedgerCorrupt, NoSpace, WriterAlive
@@ -273,6 +274,27 @@ async def test_a_name_that_is_none_is_refused(server: Address, topics: FakeTopic
     assert answer.status == 412
     assert "is not a valid name: " in answer.reason
     assert topics.layouts == before
+
+
+async def test_only_a_controller_begins_a_migration_elsewhere(server: Address, topics: FakeTopics) -> None:
+    """C14, D10: whoever asks has to finish it, so a user asks for the whole migration."""
+    name = TopicName.parse("topic://public/default/x")
+    topics.regular.add(name)
+    path = f"{BASE}/x/begin-migration"
+    whole = f"{path}?force=false&claim=7&creation=c"
+    by_a_broker = {FORWARDED: "b-2"}
+    for target, headers in (
+        (path, by_a_broker),
+        (f"{path}?claim=7", by_a_broker),
+        (f"{path}?creation=c", by_a_broker),
+        (whole, {}),
+    ):
+        refused = await request(server, "POST", target, headers=headers)
+        assert refused.status == 412
+        assert "Ask for /migrate instead" in refused.reason
+    assert topics.migrations_asked == []
+    assert (await request(server, "POST", whole, headers=by_a_broker)).status == 204
+    assert topics.migrations_asked == [MigrationAsked(7, "c")]
 
 
 async def test_a_regular_topic_is_migrated(server: Address, topics: FakeTopics) -> None:

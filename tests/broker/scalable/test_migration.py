@@ -6,6 +6,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.administration_contract import MigrationAsked
+from broker.cluster.ownership import Claims, OwnedElsewhere, claim_key
 from broker.errors import BrokerError, IncompatibleSchema, OldClientsConnected, TopicClosed, TopicExists, TopicNotFound
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import Layout
@@ -305,6 +307,61 @@ async def test_a_broker_that_has_lost_the_topic_does_not_migrate_it(broker: Room
     with pytest.raises(TopicClosed):
         await broker.controller.migrate(TOPIC, force=False)
     assert await broker.layouts.names() == []
+
+
+async def controlled_elsewhere(store: SteeredStore, topic: Topic) -> MigrationAsked:
+    """Let another broker control TOPIC. Return what it asks the topic's owner."""
+    session = await store.open_session(60)
+    elsewhere = Claims(store, session, broker_id="other", service_url="pulsar://other:6650")
+    return MigrationAsked((await elsewhere.claim(str(TOPIC))).expected, topic.ledger.creation_id)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_nothing_is_migrated_for_a_broker_that_is_the_controller_no_more(
+    broker: Rooms, store: SteeredStore, when: str
+) -> None:
+    """C14, D10: nobody would finish the migration."""
+    topic = await regular_topic(broker)
+    asked = await controlled_elsewhere(store, topic)
+    records = await leftovers(store)
+
+    async def before(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in ops):
+            store.before = None
+            await store.delete(claim_key(str(TOPIC)))
+
+    if when == "before":
+        await store.delete(claim_key(str(TOPIC)))
+    else:
+        store.before = before
+    with pytest.raises(OwnedElsewhere, match="does not control it any more"):
+        await broker.controller.begin_migration(TOPIC, asked, force=False)
+    assert await leftovers(store) == [key for key in records if key != claim_key(str(TOPIC))]
+    assert [loaded.name for loaded in broker.topics] == [REGULAR]
+
+
+async def test_nothing_is_migrated_in_place_of_a_topic_that_was_deleted(broker: Rooms, store: SteeredStore) -> None:
+    """E1: the one of now has other messages, and nobody asked for its migration."""
+    topic = await regular_topic(broker)
+    asked = (await controlled_elsewhere(store, topic))._replace(creation_id="of the one before")
+    with pytest.raises(TopicNotFound, match="has been deleted, and this is a new one"):
+        await broker.controller.begin_migration(TOPIC, asked, force=True)
+    assert await broker.layouts.names() == []
+
+
+async def test_a_begin_of_a_migration_may_come_again(broker: Rooms, store: SteeredStore) -> None:
+    """M22: while the migration is open, and not behind its end."""
+    asked = await controlled_elsewhere(store, await regular_topic(broker))
+    for _ in range(2):
+        await broker.controller.begin_migration(TOPIC, asked, force=False)
+        assert (await broker.layouts.get(TOPIC)).intent is not None
+    await store.delete(claim_key(str(TOPIC)))
+    await wait_all_tasks_blocked()
+    await broker.controller.recover()
+    await wait_all_tasks_blocked()
+    await check_migrated(broker, {"half", "none"})
+    with pytest.raises(TopicExists, match="already a scalable topic"):
+        await broker.controller.begin_migration(TOPIC, asked, force=False)
 
 
 async def test_a_migration_whose_answer_was_lost_is_finished_by_asking_again(

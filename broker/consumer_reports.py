@@ -27,6 +27,8 @@ WAITING_MAX: Final = 10_000
 """Most reports that wait for one controller. Beyond it, the oldest one is dropped."""
 SENT_AT_ONCE: Final = 256
 """Most reports in one request."""
+NOT_CONTROLLER: Final = 409
+"""The HTTP status of `NotController`."""
 RETRY_SECONDS: Final = 1.0
 """The pause after a controller did not answer."""
 
@@ -35,6 +37,10 @@ log = structlog.get_logger(__name__)
 
 class InvalidReports(BrokerError):
     """A request with reports cannot be understood."""
+
+
+class NotController(BrokerError):
+    """Some reports are about topics that this broker does not control. The others were applied."""
 
 
 class SegmentConsumer(NamedTuple):
@@ -105,13 +111,23 @@ class ConsumerReports:
             log.warning("a report about a consumer was dropped", topic=str(consumer.topic), broker=controller.broker_id)
 
     def take(self, content: Mapping[str, object]) -> None:
-        """Apply what another broker reports. Does nothing for groups that this broker does not control.
+        """Apply what another broker reports about topics that this broker controls.
 
         Raises:
             InvalidReports: nothing was applied.
+            NotController: some are about other topics. The rest was applied.
         """
+        stale: dict[TopicName, None] = {}
         for report in decode(content):
-            self._apply(report)
+            if self._elections.holds(report.consumer.topic) is None:
+                stale[report.consumer.topic] = None
+            else:
+                self._apply(report)
+        if stale:
+            raise NotController(
+                f"Broker {self._me} does not control {', '.join(map(str, stale))}, so it ignored the reports about "
+                "consumers there. The consumers register at the next controller."
+            )
 
     def _apply(self, report: Report) -> None:
         consumer = report.consumer
@@ -132,7 +148,9 @@ class ConsumerReports:
             try:
                 await self._peers.request(controller, "POST", PATH, encode(sent))
             except PeerRefused as refused:
-                log.warning("a broker refused reports about consumers", broker=controller, reason=str(refused))
+                # A broker that is the controller no more needs none. It has told its consumers to register elsewhere.
+                say = log.info if refused.status_code == NOT_CONTROLLER else log.warning
+                say("a broker refused reports about consumers", broker=controller, reason=str(refused))
             except PeerSilent as silent:
                 log.info("reports about consumers wait for their controller", broker=controller, reason=str(silent))
                 await trio.sleep(RETRY_SECONDS)

@@ -7,7 +7,8 @@
     GET /admin/v2/cluster/doctor/self  what this broker says of itself, for the doctor of another one
     POST /admin/v2/cluster/move        body: {"topic": NAME, "to": BROKER}; hand a topic over
     POST /admin/v2/cluster/unload      body: {"topic": NAME}; let its owner release it
-    POST /admin/v2/cluster/consumers   what other brokers report about consumers of segments (`broker.consumer_reports`)
+    POST /admin/v2/cluster/consumers   what other brokers report about consumers of segments, see
+                                       `broker.consumer_reports`; 409 if this broker does not control one of the topics
     POST /admin/v2/cluster/brokers/{broker}/drain    let it hand over everything, and take nothing new
     DELETE /admin/v2/cluster/brokers/{broker}/drain  let it take topics again
     POST /admin/v2/cluster/brokers/{broker}/balance  let it hand over what belongs to others; answers {"moved": N}
@@ -113,6 +114,8 @@ class _ClusterRoutes:
         return done()
 
     async def consumers(self, request: Request) -> Response:
+        if not _is_forwarded(request):
+            raise HTTPException(412, "Only brokers report consumers to each other. Register a consumer at its broker.")
         self._service.take_reports(await json_map_of(request) or {})
         return done()
 

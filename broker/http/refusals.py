@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
 from broker.cluster.ownership import OwnedElsewhere
-from broker.consumer_reports import InvalidReports
+from broker.consumer_reports import NOT_CONTROLLER, InvalidReports, NotController
 from broker.errors import (
     BrokerError,
     IntentOpen,
@@ -58,6 +58,7 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     OldClientsConnected: 409,
     NotSupported: 501,
     InvalidReports: 400,
+    NotController: NOT_CONTROLLER,
     # Another broker owns the topic, or it is moving between brokers. A retry may succeed later, or at that broker.
     TopicClosed: 503,
     OwnedElsewhere: 503,

@@ -6,14 +6,19 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker import consumer_reports
+from broker.addresses import Address
 from broker.consumer_reports import InvalidReports, Report, SegmentConsumer, decode, encode
+from broker.http.application import build_application
+from broker.http.listener import serve_http
 from broker.layouts.registrations import GroupId
 from broker.names import TopicName
+from broker.peers import FORWARDED
 from tests.broker.test_administration_anywhere import served
-from tests.support.http import request
+from tests.support.http import FakeMonitor, request
 from tests.support.rooms import TOPIC, Rooms
 from tests.support.wire import WireClient, connected, listening
 from tidewire.wire.pulsar import commands
@@ -21,6 +26,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Type = pb.BaseCommand.Type
 PATH = "/admin/v2/cluster/consumers"
+BY_A_BROKER = {FORWARDED: "two"}
 
 
 class Spread(NamedTuple):
@@ -239,17 +245,46 @@ def test_anything_else_is_refused(content: dict[str, object]) -> None:
         decode(content)
 
 
+@asynccontextmanager
+async def served_also(broker: Rooms) -> AsyncIterator[Address]:
+    """Serve a broker's HTTP at one more address."""
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        application = build_application(
+            broker.administration, FakeMonitor(), broker.metadata, broker.cluster_administration
+        )
+        yield await nursery.start(serve_http, application, listener)
+        nursery.cancel_scope.cancel()
+
+
 async def test_over_http_it_is_refused_with_a_reason() -> None:
     async with served("one") as ((_, address),):
-        refused = await request(address, "POST", PATH, body=b'{"reports": [7]}')
+        refused = await request(address, "POST", PATH, body=b'{"reports": [7]}', headers=BY_A_BROKER)
         assert (refused.status, refused.reason) == (
             400,
             "The body must be a JSON map with a list of maps as `reports`.",
         )
-        unknown = encode([Report(SegmentConsumer(TOPIC, None, "c", 0), is_open=True)])
-        assert (await request(address, "POST", PATH, body=json.dumps(unknown).encode())).status == 204, (
-            "another's group"
-        )
+
+
+async def test_a_broker_that_is_not_the_controller_says_so() -> None:
+    """C14, E20: it has no use for the report. Those about a topic that it controls are applied all the same."""
+    async with spread(1) as story, served_also(story.one) as address:
+        assert await story.register() == {0}
+        elsewhere = TopicName.parse("topic://public/default/elsewhere")
+        reports = [
+            Report(SegmentConsumer(elsewhere, "s", "a", 0), is_open=False),
+            Report(SegmentConsumer(TOPIC, "s", "a", 0), is_open=True),
+            Report(SegmentConsumer(TOPIC, "s", "a", 0), is_open=False),
+        ]
+        body = json.dumps(encode(reports)).encode()
+        stray = await request(address, "POST", PATH, body=body)
+        assert stray.status == 412
+        assert "Only brokers" in stray.reason
+        assert story.one.groups.members_named(TOPIC, "s", "a") != []
+        refused = await request(address, "POST", PATH, body=body, headers=BY_A_BROKER)
+        assert refused.status == 409
+        assert f"Broker one does not control {elsewhere}, so it ignored" in refused.reason
+        assert story.one.groups.members_named(TOPIC, "s", "a") == [], "it has closed its last segment"
 
 
 async def test_a_consumer_that_returned_too_late_can_leave() -> None:

@@ -142,6 +142,13 @@ class RealCluster:
         shown = (await request(self.any.http, "GET", "/admin/v2/cluster")).json["brokers"]
         return {one["broker"]: one["claims"]["segments"] + one["claims"]["topics"] for one in shown}
 
+    async def claims_now(self) -> Claims:
+        """What is claimed, as new as everything that any broker has answered. `claims` may be some moments old."""
+        answer = await request(self.any.http, "GET", f"/admin/v2/metadata/records?prefix={quote(CLAIMS)}")
+        assert answer.status == 200, answer
+        records = map(orjson.loads, answer.body.splitlines())
+        return claims_in({record["key"]: record["value"] for record in records})
+
     async def until(self, is_reached: Callable[[Claims], bool]) -> Claims:
         """Wait until the claims are as they should be, and return them. A running broker pushes their changes."""
         return claims_in(await self.records(CLAIMS, lambda records: is_reached(claims_in(records))))

@@ -10,6 +10,7 @@ another one owns, it asks whether that one has ended (`HasEnded`). If it has, it
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -17,7 +18,17 @@ import orjson
 
 from broker.cluster.assignments import assignment_key
 from broker.errors import BrokerError
-from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStore, Put, Record, Session
+from storage.metadata.store import (
+    ABSENT,
+    Check,
+    Conflict,
+    Delete,
+    MetadataStore,
+    Put,
+    Record,
+    Session,
+    StoreUnavailable,
+)
 
 KEY_PREFIX: Final = "/owners/"
 
@@ -182,8 +193,10 @@ class Claims:
                 held = await watch.next()
                 if held is None or self._is_own(held):
                     return
-                # If that broker has ended, its claim goes now, and the watch says so.
-                await self._owner_has_ended(held)
+                # If that broker has ended, its claim goes now, and the watch says so. If the store does not answer, the
+                # watch says later that the claim is gone.
+                with suppress(StoreUnavailable):
+                    await self._owner_has_ended(held)
 
     @property
     def has_ended(self) -> bool:

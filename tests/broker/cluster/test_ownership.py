@@ -6,7 +6,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.cluster.ownership import KEY_PREFIX, Claims, HasEnded, OwnedElsewhere, claim_key, not_known
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Check, Conflict, Put, Session
+from storage.metadata.store import Check, Conflict, Put, Session, StoreUnavailable
 from tests.support.schedules import every_schedule
 
 NAME = "segment://public/default/x/0000-ffff-0"
@@ -104,6 +104,26 @@ async def test_whoever_waits_for_a_killed_broker_goes_on() -> None:
     second = await claims_of(store, "broker-2", dead.has_ended)
     await second.wait_not_elsewhere(NAME)
     assert dead.asked == ["broker-1"]
+
+
+async def test_a_wait_outlives_an_outage_of_the_store() -> None:
+    """C5, C21: whether the owner has ended cannot be asked then. Its claim ends later, and the wait with it."""
+    store = MemoryStore()
+    first = await claims_of(store, "broker-1")
+    claim = await first.claim(NAME)
+    asked = trio.Event()
+
+    async def unanswered(_broker_id: str) -> bool:
+        asked.set()
+        raise StoreUnavailable("no answer")
+
+    second = await claims_of(store, "broker-2", unanswered)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(second.wait_not_elsewhere, NAME)
+        await asked.wait()
+        await wait_all_tasks_blocked()
+        assert nursery.child_tasks, "it waits"
+        await first.release(claim)
 
 
 async def test_a_broker_that_took_the_killed_ones_place_keeps_the_claim() -> None:

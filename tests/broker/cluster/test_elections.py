@@ -89,12 +89,16 @@ async def test_giving_up_and_being_elected_again(nursery: trio.Nursery) -> None:
 
 
 async def test_another_run_of_the_same_broker_takes_over(nursery: trio.Nursery) -> None:
-    """D4: the earlier run learns that it controls nothing any more."""
+    """C15, D4: the earlier run learns that it controls nothing any more. All hear of another controller."""
     store = MemoryStore()
     (earlier, _), (later, _) = await taking_part(store, "one", nursery), await taking_part(store, "one", nursery)
     await earlier.elect(TOPIC)
+    await wait_all_tasks_blocked()
+    heard: list[TopicName] = []
+    later.attach(heard.append)
     claim = await later.elect(TOPIC)
     await wait_all_tasks_blocked()
+    assert heard == [TOPIC], "somebody else may have controlled it in between (C15)"
     assert await later.elect(TOPIC) == claim
     again = await earlier.elect(TOPIC)
     assert again.expected > claim.expected

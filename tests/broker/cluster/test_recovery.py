@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.cluster import recovery
 from broker.cluster.membership import BROKERS
 from broker.cluster.ownership import claim_key
 from broker.cluster.recovery import DeadBrokers
@@ -24,7 +25,7 @@ from storage.metadata.store import ABSENT, Committed, Op, Put, Record
 from storage.position import EARLIEST, LATEST
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import DATA, IsAlive, journal_dir, ledger_store
+from tests.support.ledgers import DATA, LEDGERS, IsAlive, journal_dir, ledger_store
 
 
 async def opened(name: str, metadata: MemoryStore, store: DirectoryLedgerStore) -> ManagedLedger:
@@ -120,8 +121,11 @@ async def test_the_cost_is_what_was_open(autojump_clock: MockClock, closed: int)
         nursery.cancel_scope.cancel()
 
 
-async def test_a_claimed_topic_is_left_to_its_new_owner(autojump_clock: MockClock) -> None:
-    """C11, D4: it finds the end itself, and the others are recovered."""
+async def test_a_claimed_topic_is_left_to_its_new_owner(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C11, D4: it finds the end itself, and the others are recovered, also one after another."""
+    monkeypatch.setattr(recovery, "AT_ONCE_MAX", 1)
     files, metadata = SimulatedFiles(), MemoryStore()
     async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
         for name in ("claimed", "free"):
@@ -131,6 +135,82 @@ async def test_a_claimed_topic_is_left_to_its_new_owner(autojump_clock: MockCloc
         nursery.start_soon(two.run)
         await wait_all_tasks_blocked()
         assert await left_open_by("one", metadata) == ["claimed"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_is_recovered_as_often_as_it_dies(autojump_clock: MockClock) -> None:
+    """C11: what it left open the second time goes on record too."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(two.run)
+        for name in ("first", "second"):
+            session = await metadata.open_session(10)
+            await metadata.put(BROKERS + "one", b"{}", expected=ABSENT, session=session)
+            async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+                await publish(await opened(name, metadata, one), b"a")
+            await wait_all_tasks_blocked()
+            assert await left_open_by("one", metadata) == [name]
+            await session.close()
+            await wait_all_tasks_blocked()
+            assert await left_open_by("one", metadata) == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_has_returned_is_not_recovered(autojump_clock: MockClock) -> None:
+    """C12: while it was not registered, its journal could not be recovered yet. Nobody tries any more."""
+    files, metadata = SimulatedFiles(), Counting()
+    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+        await publish(await opened("topic", metadata, one), b"a")
+
+        async def is_alive(_writer: Writer) -> bool:
+            return True
+
+        async with survivor(metadata, files.process(), is_alive=is_alive) as two, trio.open_nursery() as nursery:
+            nursery.start_soon(two.run)
+            await trio.sleep(60)
+            await metadata.put(BROKERS + "one", b"{}", expected=ABSENT, session=await metadata.open_session(10))
+            await trio.sleep(2 * RETRY_SECONDS)
+            calls = metadata.calls
+            await trio.sleep(60)
+            assert metadata.calls == calls
+            assert await left_open_by("one", metadata) == ["topic"]
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_without_its_registration_does_not_recover_itself(autojump_clock: MockClock) -> None:
+    """C12: its session has ended, and it is about to register again. Its ledgers are its own all the time."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    session = await metadata.open_session(10)
+    await metadata.put(BROKERS + "one", b"{}", expected=ABSENT, session=session)
+    async with ledger_store(files, broker_id="one", metadata=metadata) as one, trio.open_nursery() as nursery:
+        topic = await opened("topic", metadata, one)
+        await publish(topic, b"a")
+        journals = JournalRecords(metadata, DATA)
+        own = DeadBrokers(metadata, one, journals, await metadata.open_session(10), broker_id="one")
+        nursery.start_soon(own.run)
+        await wait_all_tasks_blocked()
+        await session.close()
+        await trio.sleep(60)
+        assert await left_open_by("one", metadata) == ["topic"]
+        await publish(topic, b"b")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_damaged_topic_hinders_no_other_of_its_broker(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E10, C11: the dead broker's other topics get their ends, also one after another."""
+    monkeypatch.setattr(recovery, "AT_ONCE_MAX", 1)
+    files, metadata = SimulatedFiles(), MemoryStore()
+    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+        for name in ("a", "b", "c"):
+            await publish(await opened(name, metadata, one), name.encode())
+    (info,) = (await stored("a", metadata)).ledgers
+    files.remove(LEDGERS / f"{info.id:020d}.ledger")
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(two.run)
+        await wait_all_tasks_blocked()
+        assert await left_open_by("one", metadata) == ["a"]
         nursery.cancel_scope.cancel()
 
 

@@ -190,6 +190,24 @@ async def test_the_next_run_of_a_broker_takes_over_its_shards(autojump_clock: Mo
         assert earlier.mine == []
 
 
+async def test_a_claim_that_has_gone_while_nobody_looked_is_claimed_again(autojump_clock: MockClock) -> None:
+    """C16: the store did not answer for a while, so the shards were not followed."""
+    store = MemoryStore()
+    one = Node(store, "one", await store.open_session(10), COUNT)
+    await one.register()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(one.members.run)
+        async with trio.open_nursery() as before:
+            await before.start(one.shards.run)
+            await wait_all_tasks_blocked()
+            before.cancel_scope.cancel()
+        await store.delete(claim_key(NAMES[0]))
+        await nursery.start(one.shards.run)
+        await wait_all_tasks_blocked()
+        assert await owners(store) == dict.fromkeys(NAMES, "one")
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("made", [True, False])
 @pytest.mark.parametrize("number", range(1, COUNT + 1))
 async def test_an_unanswered_claim_is_repeated(autojump_clock: MockClock, made: bool, number: int) -> None:

@@ -102,6 +102,26 @@ async def test_what_has_no_answer_is_sent_again_in_order(autojump_clock: MockClo
             writes.answered(4, Made(11))
 
 
+async def test_an_opening_counts_from_its_first_sending(autojump_clock: MockClock) -> None:
+    """C13: the controller may have opened the session then, so the session may end there by that time."""
+    writes = Writer()
+    opened: list[tuple[int, float]] = []
+
+    async def open_session() -> None:
+        opened.append(await writes.open_session(OpenSession(3000)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(open_session)
+        await trio.sleep(1)
+        sent_at = trio.current_time()
+        async with linked(writes):
+            pass
+        await trio.sleep(1)
+        async with linked(writes):
+            writes.answered(1, Made(7))
+    assert opened == [(7, sent_at)]
+
+
 async def test_another_session_is_another_writer(autojump_clock: MockClock) -> None:
     """M22: what was sent under the earlier session is unknown; what was not is numbered anew."""
     writes = Writer()

@@ -33,7 +33,7 @@ from storage.metadata.cluster.messages import (
 from storage.metadata.cluster.serving import LinkServer
 from storage.metadata.outcomes import Made
 from storage.metadata.proposed import EndSessions
-from storage.metadata.store import Delete, Op, Put
+from storage.metadata.store import Delete, Op, Put, PutSequential, starting_with
 from tests.support.led_store import LedStore, led
 from tests.support.linked_stores import CLUSTER, TIMEOUT
 
@@ -313,6 +313,21 @@ async def test_what_breaks_the_protocol_ends_the_link(messages: list[Message], a
         await other.send(Barrier(1))
         assert At(1, found.reign.point.sequence) in await other.received()
         assert await found.reign.get("/x") is None
+
+
+async def test_a_write_that_comes_twice_over_a_link_ends_it(autojump_clock: MockClock) -> None:
+    """E8, M22: while it is being decided. It is made once, and the other links go on."""
+    async with served() as found:
+        other = await found.link(nonce=8)
+        peer = await found.link()
+        found.reign.disk.stop()
+        await peer.send(write(1, PutSequential("/x", b"", "p")), write(1, PutSequential("/x", b"", "p")))
+        await peer.received()
+        assert peer.is_closed
+        found.reign.disk.resume()
+        await other.send(Barrier(1))
+        assert At(1, found.reign.point.sequence) in await other.received()
+        assert len(await found.reign.scan(*starting_with("/x"))) == 1
 
 
 async def test_a_frame_of_another_epoch_ends_the_link(autojump_clock: MockClock) -> None:

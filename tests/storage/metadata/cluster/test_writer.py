@@ -13,6 +13,7 @@ from storage.metadata.cluster.answers import Conflicted
 from storage.metadata.cluster.arrivals import Arrivals, Verdict
 from storage.metadata.cluster.barriers import ANSWER_SECONDS_MAX
 from storage.metadata.cluster.messages import End, Open, Write
+from storage.metadata.cluster.proposals import Told
 from storage.metadata.cluster.writer import Writer
 from storage.metadata.outcomes import Made, Outcomes, WriteId
 from storage.metadata.proposed import Commit, EndSessions, OpenSession, Proposed
@@ -59,6 +60,22 @@ async def linked(writes: Writer, session: int = 1) -> AsyncIterator[Link]:
         link.scope.cancel()
 
 
+class UndecidedReign:
+    """The reign of this process, whose committer has not come to its writes yet."""
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+
+    async def submit(self, _proposed: Proposed, _write: WriteId, told: Told) -> None:
+        """See `Decides.submit`."""
+        self.told.append(told)
+        await trio.lowlevel.checkpoint()
+
+    async def propose_along(self, _proposed: Proposed, _write: WriteId) -> Made | None:
+        """See `Decides.propose_along`."""
+        await trio.sleep_forever()
+
+
 class Asked:
     """A proposal, and what became of it."""
 
@@ -100,6 +117,29 @@ async def test_what_has_no_answer_is_sent_again_in_order(autojump_clock: MockClo
             await wait_all_tasks_blocked()
             assert link.sent[-1].answered_below == link.sent[-1].number == 4
             writes.answered(4, Made(11))
+
+
+async def test_an_outcome_of_an_earlier_session_answers_nothing(autojump_clock: MockClock) -> None:
+    """M22: this process was the controller under that session. Its numbers have begun again since."""
+    writes = Writer()
+    reign = UndecidedReign()
+    async with trio.open_nursery() as nursery:
+        sent = Asked(writes, put("a"), nursery)
+        async with trio.open_nursery() as leading:
+            leading.start_soon(writes.decide, 1, reign)
+            await wait_all_tasks_blocked()
+            leading.cancel_scope.cancel()
+        later = Asked(writes, put("b"), nursery)
+        await wait_all_tasks_blocked()
+        async with linked(writes, session=5) as link:
+            assert link.numbers == [1]
+            (told,) = reign.told
+            told(Made(9))
+            await wait_all_tasks_blocked()
+            before = later.made
+            writes.answered(1, Made(12))
+    assert (before, later.made) == (None, Made(12))
+    assert isinstance(sent.error, StoreUnavailable)
 
 
 async def test_an_opening_counts_from_its_first_sending(autojump_clock: MockClock) -> None:

@@ -11,7 +11,7 @@ from storage.metadata.cluster.playing import SECOND_LOOK_SECONDS
 from storage.metadata.cluster.roles import Role
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.store import MetadataStore, Put, PutSequential, Record, starting_with
-from tests.support.metadata_log import DATA
+from tests.support.metadata_log import DATA, DIRECTORY
 from tests.support.shared_stores import TIMEOUT, Brokers, brokers
 from tests.support.stepped_files import SteppedFiles
 
@@ -162,32 +162,44 @@ async def test_a_stopped_standby_has_the_lock_of_the_next_epoch(autojump_clock: 
         assert third.role is Role.LEADING
 
 
-async def test_a_batch_that_is_being_written_is_no_damage(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the fence", "behind the fence"])
+async def test_a_batch_that_is_being_written_is_no_damage(is_late: bool, autojump_clock: MockClock) -> None:
     """E3, C5: a standby reads half of what the controller is writing. It looks again, and then it is whole."""
     async with brokers(stepped=True) as them, trio.open_nursery() as nursery:
         first, second = await them.start("b1"), await them.start("b2")
-        files = them.files["b1"]
-        assert isinstance(files, SteppedFiles)
-        written: list[Path] = []
+        writer, taker = them.files["b1"], them.files["b2"]
+        assert isinstance(writer, SteppedFiles)
+        assert isinstance(taker, SteppedFiles)
+        contents: list[bytes] = []
 
         def hold(operation: str, path: Path) -> None:
+            if path.suffix == ".log":
+                contents.append(them.disk.content(path))
             if (operation, path.suffix) == ("sync", ".log"):
-                written.append(path)
-                files.at = None
-                files.stop()
+                writer.at = None
+                writer.stop()
 
-        files.at = hold
+        writer.at = hold
         nursery.start_soon(first.put, "/a", b"value")
         await them.until("b2", Role.SEEKING)
+        before, whole = contents
         # Its operating system has not copied the end of the batch yet.
-        log = them.disk.open(written[0])
-        whole = log.read_at(0, log.size())
-        half = len(whole.rstrip(b"\0")) - 10
-        log.write_at(half, bytes(10))
+        size = len(whole.rstrip(b"\0")) - 10
+        half = whole[:size].ljust(len(whole), b"\0")
+        (name,) = [name for name in them.disk.names(DIRECTORY) if name.endswith(".log")]
+        log = them.disk.open(DIRECTORY / name)
+        log.write_at(0, before if is_late else half)
+
+        def copy_on(operation: str, _path: Path) -> None:
+            if operation == "link":
+                log.write_at(0, half)
+
+        taker.at = copy_on
         await them.until("b2", Role.TAKING_OVER)
         await trio.sleep(SECOND_LOOK_SECONDS / 2)
-        log.write_at(half, whole[half : half + 10])
-        files.resume()
+        log.write_at(0, whole)
+        taker.at = None
+        writer.resume()
         await them.until("b2", Role.LEADING)
         found = await second.get("/a")
         assert found is not None

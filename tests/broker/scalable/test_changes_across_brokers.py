@@ -142,23 +142,27 @@ async def test_subscriptions_come_and_go_during_a_split_in_which_a_broker_dies(
             await brokers["one"].controller.subscriptions.add(TOPIC, "old", STREAM, LATE)
             store = brokers.store(victim)
             store.die_at(step, made=step % 2 == 0)
-            running = 3
-            done = trio.Event()
+            requests = {name: trio.CancelScope() for name in ("one", "two", "three")}
 
-            async def run(work: Callable[[], Awaitable[object]], done: trio.Event = done) -> None:
-                nonlocal running
-                with suppress(ExpectedError):
+            async def run(work: Callable[[], Awaitable[object]], scope: trio.CancelScope) -> None:
+                with scope, suppress(ExpectedError):
                     await work()
-                running -= 1
-                if not running:
-                    done.set()
 
-            one, two, three = (brokers[name] for name in ("one", "two", "three"))
-            nursery.start_soon(run, lambda one=one: one.controller.split(TOPIC, 0))
-            nursery.start_soon(run, lambda two=two: two.controller.subscriptions.add(TOPIC, "new", STREAM, LATE))
-            nursery.start_soon(run, lambda three=three: three.controller.subscriptions.delete(TOPIC, "old", force=True))
+            one, two, three = (brokers[name] for name in requests)
+            for scope, work in zip(
+                requests.values(),
+                (
+                    lambda one=one: one.controller.split(TOPIC, 0),
+                    lambda two=two: two.controller.subscriptions.add(TOPIC, "new", STREAM, LATE),
+                    lambda three=three: three.controller.subscriptions.delete(TOPIC, "old", force=True),
+                ),
+                strict=True,
+            ):
+                nursery.start_soon(run, work, scope)
             with trio.move_on_after(60):
                 await store.died.wait()
+                # Its request dies with it.
+                requests[victim].cancel()
                 await brokers.kill(victim)
             store.live_on()
             await settled(brokers)

@@ -62,7 +62,10 @@ class DeadBrokers:
         self._journals = journals
         self._session = session
         self._broker_id = broker_id
-        self._recovering: set[str] = set()
+        self._recovering: dict[str, bool] = {}
+        """Brokers that a task recovers. Whether it looks again behind that, because registrations have changed since.
+
+        A broker may return meanwhile, open ledgers, and die again."""
 
     async def run(self) -> None:
         """Follow the registrations, and recover what absent brokers left open, until cancelled."""
@@ -74,30 +77,39 @@ class DeadBrokers:
                 registered -= {key.removeprefix(BROKERS) for key in change.deleted} - {self._broker_id}
                 registered |= {record.key.removeprefix(BROKERS) for record in change.records}
                 for broker_id in await writers_of_open_ledgers(self._metadata):
-                    if broker_id not in registered and broker_id not in self._recovering:
-                        self._recovering.add(broker_id)
-                        nursery.start_soon(self._recover, broker_id)
+                    if broker_id in registered:
+                        continue
+                    if broker_id in self._recovering:
+                        self._recovering[broker_id] = True
+                        continue
+                    nursery.start_soon(self._recover_while_absent, broker_id)
+                    self._recovering[broker_id] = True
+
+    async def _recover_while_absent(self, broker_id: str) -> None:
+        try:
+            while self._recovering[broker_id]:
+                self._recovering[broker_id] = False
+                await self._recover(broker_id)
+        finally:
+            del self._recovering[broker_id]
 
     async def _recover(self, broker_id: str) -> None:
-        try:
-            while await self._metadata.get(BROKERS + broker_id) is None:
-                try:
-                    async with self._journals.announced(broker_id, self._broker_id, self._session):
-                        await self._record_ends(broker_id)
-                except StorageError as refused:
-                    if not refused.retriable:
-                        # The others go on. Whoever opens one of its topics is told, and tries again.
-                        log.error("a dead broker cannot be recovered", broker=broker_id, reason=str(refused))
-                        return
-                    log.info("the recovery of a broker waits", broker=broker_id, reason=str(refused))
-                    await self._wait_behind(refused, broker_id)
-                except OSError as failed:
-                    log.error("the files of a dead broker cannot be read", broker=broker_id, reason=str(failed))
+        while await self._metadata.get(BROKERS + broker_id) is None:
+            try:
+                async with self._journals.announced(broker_id, self._broker_id, self._session):
+                    await self._record_ends(broker_id)
+            except StorageError as refused:
+                if not refused.retriable:
+                    # The others go on. Whoever opens one of its topics is told, and tries again.
+                    log.error("a dead broker cannot be recovered", broker=broker_id, reason=str(refused))
                     return
-                else:
-                    return
-        finally:
-            self._recovering.discard(broker_id)
+                log.info("the recovery of a broker waits", broker=broker_id, reason=str(refused))
+                await self._wait_behind(refused, broker_id)
+            except OSError as failed:
+                log.error("the files of a dead broker cannot be read", broker=broker_id, reason=str(failed))
+                return
+            else:
+                return
 
     async def _wait_behind(self, refused: StorageError, broker_id: str) -> None:
         """Wait for what refused the recovery. See the module's table."""

@@ -21,7 +21,7 @@ from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import left_open_by, record_key, writers_of_open_ledgers
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import ABSENT, Committed, Op, Put, Record
+from storage.metadata.store import ABSENT, Committed, MetadataStore, Op, Put, Record
 from storage.position import EARLIEST, LATEST
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
@@ -153,6 +153,36 @@ async def test_a_broker_is_recovered_as_often_as_it_dies(autojump_clock: MockClo
             await session.close()
             await wait_all_tasks_blocked()
             assert await left_open_by("one", metadata) == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_dies_again_meanwhile_is_recovered_again(
+    mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C11: it returned, opened another ledger and died, all while its first death was being recovered."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    await left_by_one(metadata, files)
+    has_read, may_go_on = trio.Event(), trio.Event()
+
+    async def slow(broker_id: str, store: MetadataStore) -> list[str]:
+        names = await left_open_by(broker_id, store)
+        has_read.set()
+        await may_go_on.wait()
+        return names
+
+    monkeypatch.setattr(recovery, "left_open_by", slow)
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(two.run)
+        await has_read.wait()
+        session = await metadata.open_session(10)
+        await metadata.put(BROKERS + "one", b"{}", expected=ABSENT, session=session)
+        async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+            await publish(await opened("b", metadata, one), b"b")
+        await session.close()
+        await wait_all_tasks_blocked()
+        may_go_on.set()
+        await wait_all_tasks_blocked()
+        assert await left_open_by("one", metadata) == []
         nursery.cancel_scope.cancel()
 
 

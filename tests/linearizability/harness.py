@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import trio
 
 from storage.metadata.store import MetadataStore, StoreUnavailable, starting_with
-from tests.linearizability.histories import Client, History, Seen, judge_aside
+from tests.linearizability.histories import Client, History, Seen, judge
 from tests.linearizability.subjects import Subject
 from tests.linearizability.watch_rules import Writes, judge_key, judge_range
 from tests.linearizability.watching import KeyReading, KeyWatcher, RangeReading, RangeWatcher
@@ -127,9 +127,13 @@ async def run(
 
 
 async def judge_report(report: Report, *, shares_revisions: bool = False, watches_fold: bool = False) -> None:
-    """Add the judges' complaints to the report."""
+    """Add the judges' complaints to the report. They work in a thread: it may take minutes, and others go on."""
+    await trio.to_thread.run_sync(partial(_judge, report, shares_revisions=shares_revisions, watches_fold=watches_fold))
+
+
+def _judge(report: Report, *, shares_revisions: bool, watches_fold: bool) -> None:
     judged = report.with_watches()
-    verdict = await judge_aside(judged.lines(), shares_revisions=shares_revisions)
+    verdict = judge(judged.lines(), shares_revisions=shares_revisions)
     report.complaints += verdict.complaints
     writes = Writes(judged.calls, report.ranges, report.final.values())
     for reading in report.ranges:

@@ -4,7 +4,7 @@
     client = Client(1, store, history)
     await client.commit("/g1", [Put("/g1/a", b"1.1.0", expected=ABSENT)])
     history.write(path)
-    verdict = await judge_aside(history.lines())    # Porcupine's
+    verdict = judge(history.lines())    # Porcupine's
 
 A call is recorded when it is made and completed when it returns. A call that never returns, or raises StoreUnavailable,
 has an unknown outcome: for the judge it takes effect at any later time, or never. (A read without an answer says
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import orjson
-import trio
 
 from scripts.need import place
 from storage.metadata.store import (
@@ -210,11 +209,6 @@ def judge(lines: bytes, *, shares_revisions: bool = False, pictures: Path | None
     done = subprocess.run(command, input=lines, stdout=subprocess.PIPE, check=True)
     said = orjson.loads(done.stdout)
     return Verdict(said["verdict"], tuple(said["complaints"] or ()))
-
-
-async def judge_aside(lines: bytes, *, shares_revisions: bool = False) -> Verdict:
-    """Judge in a thread."""
-    return await trio.to_thread.run_sync(lambda: judge(lines, shares_revisions=shares_revisions))
 
 
 def _op_line(op: Op) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class Writes:
             if call.kind == "commit" and call.outcome != "conflict":
                 self._add(call, versions)
         self.revisions = sorted(self.by_revision)
+        self._touched: dict[int, list[str]] = defaultdict(list)
+        """By revision, the keys of `_touches`."""
         self._index()
 
     def _add(self, call: Call, versions: dict[str, Seen]) -> None:
@@ -92,10 +94,12 @@ class Writes:
             for op in write.deletes:
                 for key in [op.key] if isinstance(op, Delete) else [key for key in keys if op.start <= key < op.end]:
                     self._touches[key].append((revision, None))
+                    self._touched[revision].append(key)
+            self._touched[revision] += write.puts
 
-    def keys_between(self, start: str, end: str) -> list[str]:
-        """Return all keys of a range that were ever written."""
-        return [key for key in self._touches if start <= key < end]
+    def touched(self, after: int, upto: int) -> set[str]:
+        """Return the keys that may have changed behind one revision, up to another one."""
+        return {key for write in self.after(after, upto + 1) for key in self._touched[write.revision]}
 
     def after(self, revision: int, upto: int) -> Iterator[_Write]:
         """Return the writes with revisions above one and below another."""
@@ -133,14 +137,16 @@ def judge_range(writes: Writes, reading: RangeReading, final: dict[str, Seen], *
             if number == 0:
                 complaints += _back(reading, last, before, step)
                 state = {seen.key: seen for seen in step.records}
-                complaints += _untrue(writes, reading, step.revision, state)
+                changed = {key for key, _seen in before.items() ^ state.items()}
+                complaints += _untrue(writes, reading, last, step.revision, state, changed)
             else:
                 complaints += _unordered(last, before, step)
                 state = before | {seen.key: seen for seen in step.records}
                 for key in step.deleted:
                     state.pop(key, None)
                 if folds:
-                    complaints += _untrue(writes, reading, step.revision, state)
+                    changed = {*step.deleted, *(seen.key for seen in step.records)}
+                    complaints += _untrue(writes, reading, last, step.revision, state, changed)
                 else:
                     complaints += _lost(writes, reading, last, step.revision, before)
                     complaints += _unlike(writes, reading, step, before)
@@ -184,16 +190,22 @@ def _back(reading: RangeReading, last: int, before: dict[str, Seen], step: Step)
             yield f"{seen.key} went back from {earlier} to {seen}"
 
 
-def _untrue(writes: Writes, reading: RangeReading, revision: int, state: dict[str, Seen]) -> Iterator[str]:
-    """M14: its content is that of the range at that revision."""
-    for key, seen in state.items():
-        true = writes.last(key, revision)
+def _untrue(
+    writes: Writes, reading: RangeReading, last: int, revision: int, state: dict[str, Seen], changed: set[str]
+) -> Iterator[str]:
+    """M14: its content is that of the range at that revision.
+
+    At the revision `last` that was checked before. So only keys count that were written since, or that this step has
+    `changed`.
+    """
+    for key in sorted(changed | writes.touched(last, revision)):
+        true, seen = writes.last(key, revision), state.get(key)
         # A deletion at a known revision may have changed nothing, but what it says is absent is absent.
-        if true != seen:
+        if seen is not None and true != seen:
             yield f"at revision {revision} it shows {seen}, and there was {true}"
-    for key in writes.keys_between(reading.start, reading.end):
-        true = writes.last(key, revision)
-        if true is not None and key not in state and not writes.may_be_absent(true, revision):
+        if seen is not None or true is None or not reading.start <= key < reading.end:
+            continue
+        if not writes.may_be_absent(true, revision):
             yield f"at revision {revision} it lacks {true}"
 
 

@@ -14,6 +14,7 @@ unmodified `pulsar-client` on regular topics.
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -39,6 +40,10 @@ PAUSE_SECONDS_MAX: Final = 0.2
 OPERATION_SECONDS: Final = 120.0
 """The time-out of operations. It is longer than anything that happens to a cluster lasts."""
 
+SEND_MS_MAX: Final = 300_000
+"""The time-out of a send of `pulsar-client`. Its pauses between two attempts to connect grow to a minute. Few of them
+meet brokers that are all well if each is killed and cut off again and again."""
+
 KEEP_ALIVE_SECONDS: Final = 4.0
 """How long a broker may be silent. Tests do not wait for a minute until a stopped one is given up. On a busy machine
 one that runs may take seconds to answer, and clients that give it up begin anew again and again."""
@@ -53,9 +58,10 @@ COMMITS_PER_CHANGE: Final = 10
 class Regular:
     """The unmodified `pulsar-client`, which sends to regular topics one message after another, and reads them again."""
 
-    def __init__(self, url: str) -> None:
-        """Send nothing yet."""
+    def __init__(self, url: str, log: Path | None = None) -> None:
+        """Send nothing yet. What the client says of its connections is appended to the file `log`."""
         self._url = url
+        self._log = log
         self.rounds = 0
         """Messages that were acknowledged on each topic."""
         self._more = threading.Condition()
@@ -64,8 +70,7 @@ class Regular:
     def send(self) -> None:
         """Send to all topics until told to stop. Each message is acknowledged before the next one."""
         with closing(self._connected()) as client:
-            patience_ms = int(OPERATION_SECONDS * 1000)
-            producers = [client.create_producer(topic, send_timeout_millis=patience_ms) for topic in REGULAR]
+            producers = [client.create_producer(topic, send_timeout_millis=SEND_MS_MAX) for topic in REGULAR]
             while not self._stopping:
                 for producer in producers:
                     producer.send(b"%d" % self.rounds)
@@ -95,6 +100,8 @@ class Regular:
 
     def _connected(self) -> pulsar.Client:
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        if self._log is not None:
+            logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(self._log))
         return pulsar.Client(self._url, operation_timeout_seconds=60, logger=logger)
 
 

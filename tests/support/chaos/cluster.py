@@ -56,7 +56,8 @@ class Cluster(RealCluster):
         self.logbook = logbook
         self.on_death: list[Callable[[Random], None]] = []
         """To be called when a broker was killed."""
-        self._folder = folder
+        self.folder = folder
+        """Has the logs of everything."""
         self._nursery = nursery
         self._expected: set[str] = set()
         """Brokers whose end is expected, because it was asked for."""
@@ -73,14 +74,14 @@ class Cluster(RealCluster):
         """Start everything."""
         members: Mapping[str, str] = {}
         if self.store is Store.ETCD:
-            self.etcd = EtcdNodes(self._folder / "etcd", str(place("etcd")))
+            self.etcd = EtcdNodes(self.folder / "etcd", str(place("etcd")))
             stack.callback(self.etcd.__exit__, None, None, None)
             await trio.to_thread.run_sync(self.etcd.start)
             members = self.etcd.endpoints
         await self.network.open(self._nursery, BROKERS, members)
-        config = self._folder / "broker.toml"
+        config = self.folder / "broker.toml"
         config.write_text(
-            f'cluster = "{self._folder.name}"\ntxn_retention_seconds = {RETENTION_SECONDS}\ndeduplication = true\n'
+            f'cluster = "{self.folder.name}"\ntxn_retention_seconds = {RETENTION_SECONDS}\ndeduplication = true\n'
             f"session_timeout_seconds = {SESSION_SECONDS}\nconsumer_session_grace_seconds = 2\n"
             # Small files, so that ledgers roll and journal files are freed too.
             'journal_file_bytes_max = "1MiB"\nledger_bytes_max = "1MiB"\n',
@@ -106,11 +107,11 @@ class Cluster(RealCluster):
                 if end == name:
                     proxy.server = internal
         command = (sys.executable, "-m", "tests.support.routed_broker", str(routes), "broker")
-        log = self._folder / f"{name}.log"
+        log = self.folder / f"{name}.log"
         return RunningBroker(self.data_dir, [*flags, "--verbose"], command, stderr_path=log)
 
     def _routes(self, name: str) -> Path:
-        return self._folder / f"{name}.routes"
+        return self.folder / f"{name}.routes"
 
     # ------------------------------------------------------------------------------------------------------- processes
 

@@ -15,7 +15,7 @@ import trio
 import tidewire
 from scripts.need import place
 from tests.support.chaos.cluster import Cluster
-from tests.support.chaos.witnesses import FINISH_SECONDS_MAX, Segments, overdue
+from tests.support.chaos.witnesses import FINISH_SECONDS_MAX, HEAL_SECONDS_MAX, Segments, overdue
 from tests.support.cluster_loads import KEEP_ALIVE_SECONDS, OPERATION_SECONDS
 from tests.support.followers import Reading, follow
 from tests.support.happenings import Happenings
@@ -99,6 +99,7 @@ class Java:
         self.name = "java"
         self._topic = "topic://public/default/chaos-java"
         self.scalable: Sequence[str] = (self._topic,)
+        self.heal_seconds_max = HEAL_SECONDS_MAX
         self.finish_seconds_max = FINISH_SECONDS_MAX
         self.regular: Sequence[str] = ()
         self._steps = Steps()

@@ -9,7 +9,7 @@ import trio
 
 import tidewire
 from tests.support.chaos.cluster import Cluster
-from tests.support.chaos.witnesses import FINISH_SECONDS_MAX, Segments, overdue
+from tests.support.chaos.witnesses import FINISH_SECONDS_MAX, HEAL_SECONDS_MAX, Segments, overdue
 from tests.support.cluster_loads import KEEP_ALIVE_SECONDS, Follow
 from tests.support.copies import END, Copies
 from tests.support.followers import Reading, follow
@@ -31,6 +31,7 @@ class Ours:
         self.name = name
         topic, self._copies_topic = (f"topic://public/default/{name}{suffix}" for suffix in ("", "-copies"))
         self.scalable: Sequence[str] = (topic, self._copies_topic)
+        self.heal_seconds_max = HEAL_SECONDS_MAX
         self.finish_seconds_max = FINISH_SECONDS_MAX
         self.regular: Sequence[str] = ()
         self._follow = Follow(topic, seed)

@@ -14,6 +14,8 @@ from tests.support.cluster_loads import REGULAR, Regular
 
 GOES_ON_ROUNDS: Final = 2
 GOES_ON_MESSAGES: Final = 2
+RECONNECT_SECONDS_MAX: Final = 120.0
+"""Its pauses between two attempts to connect grow to a minute."""
 
 
 class InOrder:
@@ -22,6 +24,7 @@ class InOrder:
     def __init__(self) -> None:
         self.name = "pulsar-client"
         self.scalable: Sequence[str] = ()
+        self.heal_seconds_max = RECONNECT_SECONDS_MAX
         self.finish_seconds_max = FINISH_SECONDS_MAX
         self.regular: Sequence[str] = REGULAR
         self._stopped = trio.Event()
@@ -30,7 +33,7 @@ class InOrder:
 
     async def open(self, cluster: Cluster, stack: AsyncExitStack) -> None:
         """See `Witness.open`."""
-        self._client = Regular(cluster.url())
+        self._client = Regular(cluster.url(), cluster.folder / "pulsar-client.log")
         self._logbook = cluster.logbook
         stack.callback(self._client.stop)
 
@@ -97,6 +100,7 @@ class Sharing:
     def __init__(self) -> None:
         self.name = "pulsar-client's shared subscription"
         self.scalable: Sequence[str] = ()
+        self.heal_seconds_max = RECONNECT_SECONDS_MAX
         self.finish_seconds_max = FINISH_SECONDS_MAX
         self.regular: Sequence[str] = ("persistent://public/default/chaos-outside",)
         self._witness: OutsideWitness

@@ -24,7 +24,7 @@ from tests.linearizability.subjects import Subject
 from tests.support.chaos.acts import Store
 from tests.support.chaos.cluster import SESSION_SECONDS, Cluster
 from tests.support.chaos.network import NOWHERE
-from tests.support.chaos.witnesses import FINISH_SECONDS_MAX, Segments
+from tests.support.chaos.witnesses import HEAL_SECONDS_MAX, Segments
 from tests.support.dying_process import Death
 from tests.support.proxy import dial
 
@@ -33,6 +33,8 @@ PAUSE_SECONDS: Final = 0.05
 """The pause of each client behind a call: the calls must not be a load for the machine."""
 CATCH_UP_SECONDS_MAX: Final = 30.0
 GOES_ON_CALLS: Final = 20
+JUDGE_SECONDS_MAX: Final = 900.0
+"""For the judgement of some 250,000 calls, which an hour makes, on a busy machine."""
 
 
 class _Subject(Subject):
@@ -123,7 +125,8 @@ class Registers:
     def __init__(self, folder: Path, seed: int) -> None:
         self.name = "metadata"
         self.scalable: Sequence[str] = ()
-        self.finish_seconds_max = FINISH_SECONDS_MAX
+        self.heal_seconds_max = HEAL_SECONDS_MAX
+        self.finish_seconds_max = JUDGE_SECONDS_MAX
         self.regular: Sequence[str] = ()
         self._folder = folder
         self._seed = seed

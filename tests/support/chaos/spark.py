@@ -29,6 +29,8 @@ STARTS_MAX: Final = 3
 """How often the last run is started. The first one repeats the batch that the run before left open."""
 DRAIN_SECONDS_MAX: Final = 300.0
 GOES_ON_COMMITS: Final = 3
+HEAL_SECONDS_MAX: Final = 240.0
+"""A job that has to start again needs half a minute. Its next batches have everything that came meanwhile."""
 
 
 class Spark:
@@ -38,6 +40,7 @@ class Spark:
         self.name = "spark"
         self._topic, self._copies_topic = (f"topic://public/default/chaos-spark{end}" for end in ("", "-copies"))
         self.scalable: Sequence[str] = (self._topic, self._copies_topic)
+        self.heal_seconds_max = HEAL_SECONDS_MAX
         self.finish_seconds_max = STARTS_MAX * DRAIN_SECONDS_MAX
         self.regular: Sequence[str] = ()
         self._follow = Follow(self._topic, seed)

@@ -34,8 +34,8 @@ SEGMENTS: Final = 3
 """Of each scalable topic, at first."""
 OPEN_SECONDS_MAX: Final = 300.0
 """From the start of a witness to its first promise. Spark takes the longest."""
-HEAL_SECONDS_MAX: Final = 60.0
-"""From the end of the last act until every witness has gone on."""
+WELL_SECONDS_MAX: Final = 60.0
+"""From the end of the witnesses' work until the doctor finds nothing."""
 
 Calls = Callable[[Witness], Awaitable[None]]
 
@@ -119,22 +119,24 @@ class _Day:
 
     async def _live(self, performing: Performing, acts: Sequence[Act]) -> bool:
         """Return whether all witnesses came to their end."""
-        if not await self._all(lambda witness: witness.goes_on(), OPEN_SECONDS_MAX, "was not served at first"):
+        if not await self._all(
+            lambda witness: witness.goes_on(), lambda _witness: OPEN_SECONDS_MAX, "was not served at first"
+        ):
             return False
         self._logbook.begin()
         self._logbook.say("all witnesses work; the day begins")
         await performing.perform(acts)
         await self._heal()
-        if not await self._all(self._finish, None, "did not end its work"):
+        if not await self._all(self._finish, _finishes_in, "did not end its work"):
             return False
         await self._see_the_doctor()
         await self._begin_anew()
-        return await self._all(self._read, None, "did not read everything again")
+        return await self._all(self._read, _finishes_in, "did not read everything again")
 
     async def _heal(self) -> None:
         self._logbook.say("the last act is over; everything must heal")
         begun = trio.current_time()
-        await self._all(lambda witness: witness.goes_on(), HEAL_SECONDS_MAX, "is not served")
+        await self._all(lambda witness: witness.goes_on(), lambda witness: witness.heal_seconds_max, "is not served")
         self._report.healed_seconds = trio.current_time() - begun
         self._logbook.say(f"every witness goes on after {self._report.healed_seconds:.1f} s")
 
@@ -142,7 +144,7 @@ class _Day:
         """Complain of what the doctor still finds when there is no load any more."""
         begun = trio.current_time()
         found: set[str] | None = None
-        with trio.move_on_after(HEAL_SECONDS_MAX):
+        with trio.move_on_after(WELL_SECONDS_MAX):
             while found is None or found:
                 found = await self._findings()
         for finding in {"the doctor gives no answer"} if found is None else found:
@@ -182,15 +184,15 @@ class _Day:
         for complaint in complaints:
             self._logbook.complain(f"{witness.name}: {complaint}")
 
-    async def _all(self, calls: Calls, seconds_max: float | None, complaint: str) -> bool:
-        """Let all witnesses do it at the same time. Complain of each one that is not done in time.
+    async def _all(self, calls: Calls, seconds_max: Callable[[Witness], float], complaint: str) -> bool:
+        """Let all witnesses do it at the same time. Complain of each one that is not done in its time.
 
-        Without `seconds_max` each witness has its own time. Return whether all are done.
+        Return whether all are done.
         """
         late: list[str] = []
 
         async def call(witness: Witness) -> None:
-            limit = witness.finish_seconds_max if seconds_max is None else seconds_max
+            limit = seconds_max(witness)
             with trio.move_on_after(limit) as waiting:
                 try:
                     await calls(witness)
@@ -213,3 +215,7 @@ class _Day:
         while answer is None:
             answer = await self._cluster.ask_any(layout_path(topic))
         return [view for view in segments_in(answer.json) if view.is_active]
+
+
+def _finishes_in(witness: Witness) -> float:
+    return witness.finish_seconds_max

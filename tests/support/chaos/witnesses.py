@@ -16,6 +16,8 @@ from tests.support.layout_changes import SegmentView
 
 SLACK_SECONDS: Final = 10.0
 """How much later than its time-out an operation may end, on a busy machine."""
+HEAL_SECONDS_MAX: Final = 60.0
+"""`Witness.heal_seconds_max` of most."""
 FINISH_SECONDS_MAX: Final = 120.0
 """`Witness.finish_seconds_max` of most."""
 
@@ -30,6 +32,8 @@ class Witness(Protocol):
     scalable: Sequence[str]
     """Its scalable topics, which exist before `open`."""
     regular: Sequence[str]
+    heal_seconds_max: float
+    """How long it may take from the end of the last act until it has gone on."""
     finish_seconds_max: float
     """How long it may take to end its work, and then to read everything again."""
 

@@ -143,16 +143,28 @@ class Claims:
         key = claim_key(topic)
         if key in self._held:
             raise OwnedElsewhere(f"Broker {self.broker_id} already owns {topic}. Look the topic up again.")
-        if self.refuses_new:
-            raise BrokerDrains(
-                f"Broker {self.broker_id} is draining and does not take {topic}. Look it up again.", topic=topic
-            )
+        refused = self._refused(topic)
+        if refused is not None:
+            raise refused
         self._held.add(key)
         try:
-            return await self._take(topic, key)
+            claim = await self._take(topic, key)
         except BaseException:
             self._held.discard(key)
             raise
+        refused = self._refused(topic)
+        if refused is not None:
+            # A drain that began meanwhile may not hand this over any more.
+            await self.release(claim)
+            raise refused
+        return claim
+
+    def _refused(self, topic: str) -> BrokerDrains | None:
+        if not self.refuses_new:
+            return None
+        return BrokerDrains(
+            f"Broker {self.broker_id} is draining and does not take {topic}. Look it up again.", topic=topic
+        )
 
     async def _take(self, topic: str, key: str) -> Check:
         expected = ABSENT

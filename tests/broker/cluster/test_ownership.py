@@ -1,13 +1,16 @@
 """Claims of topics: one owner at a time, and a condition for each of its writes."""
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.cluster.ownership import KEY_PREFIX, Claims, HasEnded, OwnedElsewhere, claim_key, not_known
+from broker.cluster.ownership import KEY_PREFIX, BrokerDrains, Claims, HasEnded, OwnedElsewhere, claim_key, not_known
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Check, Conflict, Put, Session, StoreUnavailable
+from storage.metadata.store import Check, Conflict, Op, Put, Session, StoreUnavailable
 from tests.support.schedules import every_schedule
+from tests.support.steered_store import SteeredStore
 
 NAME = "segment://public/default/x/0000-ffff-0"
 
@@ -34,6 +37,23 @@ async def test_one_owner_at_a_time() -> None:
         await store.commit([Put("/x", b"stale"), claim])
     await first.release(claim)
     await store.commit([Put("/x", b"new"), later])
+
+
+async def test_a_drain_that_begins_during_a_claim_wins() -> None:
+    """C21: it hands over what is there. A claim that came behind that stayed until the broker's end."""
+    store = SteeredStore()
+    claims = await claims_of(store, "broker-1")
+
+    async def drain(_ops: Sequence[Op]) -> None:
+        store.after = None
+        claims.refuses_new = True
+
+    store.after = drain
+    with pytest.raises(BrokerDrains, match="Look it up again"):
+        await claims.claim(NAME)
+    assert await store.get(claim_key(NAME)) is None
+    claims.refuses_new = False
+    await claims.claim(NAME)
 
 
 async def test_the_end_of_the_session_releases_every_claim() -> None:

@@ -61,6 +61,7 @@ KINDS: Final = tuple(
         ("broker lock", r"brokers/[^/]+/lock"),
         ("metadata log", r"metadata/\d{20}-\d{10}\.(closed-)?log"),
         ("metadata snapshot", r"metadata/\d{20}-\d{10}\.snapshot"),
+        ("notice to older releases", r"metadata/9{20}\.snapshot"),
         ("metadata fence", r"metadata/fence-\d{10}"),
         ("metadata controller lock", r"metadata/controller-\d{10}\.lock"),
         ("metadata lock", r"metadata/lock"),

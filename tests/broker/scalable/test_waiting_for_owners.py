@@ -9,12 +9,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError
 from broker.layouts.store import layout_key
+from broker.names import TopicName
 from storage.cursor import cursor_key
 from storage.errors import ExpectedError
 from storage.metadata.store import StoreUnavailable
 from tests.broker.scalable.test_changes_across_brokers import check_whole, settled, spread
 from tests.support.rooms import TOPIC, Rooms
-from tests.support.several_rooms import several
+from tests.support.several_rooms import Brokers, several
 
 
 async def split(broker: Rooms) -> None:
@@ -40,15 +41,21 @@ async def test_a_claim_that_could_not_be_released_is_released_later(autojump_clo
         await check_whole(brokers, {"s"}, [b"0"])
 
 
+async def lose_the_answer_to_a_claim(brokers: Brokers) -> TopicName:
+    """Let broker `two` claim a segment without learning so. Return the segment."""
+    topics = await spread(brokers, "two")
+    name = topics[0].name
+    await brokers["two"].topics.unload(name)
+    brokers.store("two").lose_answer(claim_key(str(name)))
+    with pytest.raises(StoreUnavailable):
+        await brokers["two"].topics.get(name)
+    return name
+
+
 async def test_a_claim_whose_answer_was_lost_is_released(autojump_clock: MockClock) -> None:
     """C14, D10: the claim is there, but its owner does not know it. The split waited for that owner for ever."""
     async with several("one", "two") as brokers:
-        topics = await spread(brokers, "two")
-        name = topics[0].name
-        await brokers["two"].topics.unload(name)
-        brokers.store("two").lose_answer(claim_key(str(name)))
-        with pytest.raises(StoreUnavailable):
-            await brokers["two"].topics.get(name)
+        name = await lose_the_answer_to_a_claim(brokers)
         assert await brokers.shared.get(claim_key(str(name))) is not None
         with trio.fail_after(60):
             await brokers["one"].controller.split(TOPIC, 0)
@@ -58,12 +65,7 @@ async def test_a_claim_whose_answer_was_lost_is_released(autojump_clock: MockClo
 async def test_a_claim_whose_answer_was_lost_is_taken_by_the_next_request(autojump_clock: MockClock) -> None:
     """It is not released under the owner that took it over."""
     async with several("one", "two") as brokers:
-        topics = await spread(brokers, "two")
-        name = topics[0].name
-        await brokers["two"].topics.unload(name)
-        brokers.store("two").lose_answer(claim_key(str(name)))
-        with pytest.raises(StoreUnavailable):
-            await brokers["two"].topics.get(name)
+        name = await lose_the_answer_to_a_claim(brokers)
         topic = await brokers["two"].topics.get(name)
         await trio.sleep(10)
         assert brokers["two"].topics.running(name) is topic

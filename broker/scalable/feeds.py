@@ -81,22 +81,23 @@ class LayoutFeeds:
             # A task that waits for an epoch checks again, and finds that no follower is left.
             feed.changed.set()
 
-    async def reached(self, topic: TopicName, epoch: int) -> None:
-        """Wait until every follower here has the topic's layout of `epoch` or a later one, or knows of its deletion.
+    async def reached(self, topic: TopicName, layout: Layout) -> None:
+        """Wait until every follower here has the topic's `layout` or a later one, or knows of its deletion.
 
-        Followers of a regular topic have no layout yet. This waits until they have its first one.
+        Followers of a regular topic have no layout yet. This waits until they have its first one. If they have a
+        layout of another topic of this name, one of the two topics is deleted, and nothing is waited for.
         """
         while True:
             feed = self._feeds.get(topic)
             if feed is None:
                 return
-            if feed.was_handed if feed.handed is None else feed.handed.epoch >= epoch:
+            if feed.was_handed if feed.handed is None else _is_of_or_behind(feed.handed, layout):
                 return
             await feed.changed.wait()
 
     async def reached_everywhere(self, topic: TopicName, layout: Layout) -> None:
         """As `reached`, and then wait for the followers at other brokers, for a bounded time."""
-        await self.reached(topic, layout.epoch)
+        await self.reached(topic, layout)
         await self._everywhere.reached(topic, layout)
 
     async def _watch(self, topic: TopicName, feed: _Feed) -> None:
@@ -115,6 +116,10 @@ class LayoutFeeds:
                     feed.was_handed = feed.was_handed or feed.layout is not None
                     changed, feed.changed = feed.changed, trio.Event()
                     changed.set()
+
+
+def _is_of_or_behind(handed: Layout, layout: Layout) -> bool:
+    return handed.creation_id != layout.creation_id or handed.epoch >= layout.epoch
 
 
 def _layout_of(topic: TopicName, record: Record) -> Layout | None:

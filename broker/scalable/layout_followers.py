@@ -160,7 +160,7 @@ class LayoutFollowers:
                     return
                 except StoreUnavailable as unavailable:
                     log.warning("it is not on record which layouts clients have", reason=str(unavailable))
-                    self._refused.update(topics)
+                    self._refused.update(self._unwritten)
                     self._end_round()
                     await trio.sleep(RETRY_SECONDS)
                 else:

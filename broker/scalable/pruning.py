@@ -225,7 +225,7 @@ class Pruner:
             claim = await self._elections.elect(topic)
             while (layout := await self._layouts.get(topic)).pruned:
                 # Clients must learn that the segment is gone before it refuses them.
-                await self._feeds.reached(topic, layout.epoch)
+                await self._feeds.reached(topic, layout)
                 segment = next(iter(layout.pruned.values()))
                 await self._segments.remove(segment_topic(topic, segment))
                 await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id), claim=claim)

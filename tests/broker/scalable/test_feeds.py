@@ -1,6 +1,7 @@
 """Layouts pushed to followers: one watch for each topic, every change, every follower."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import trio
@@ -27,14 +28,16 @@ class Room:
         self.layouts = Layouts(self.store)
         self.nursery = nursery
 
-    async def make(self, topic: TopicName = TOPIC) -> None:
-        await self.layouts.create(topic, create(1, 0, creation_id="c"))
+    async def make(self, topic: TopicName = TOPIC, creation_id: str = "c") -> Layout:
+        layout = create(1, 0, creation_id=creation_id)
+        await self.layouts.create(topic, layout)
+        return layout
 
-    async def split(self, segment: int) -> int:
+    async def split(self, segment: int) -> Layout:
         layout = await self.layouts.change(TOPIC, lambda layout: layout.begin_split(segment))
         intent = layout.intent
         assert intent is not None
-        return (await self.layouts.change(TOPIC, lambda layout: layout.replace_segments(intent, 1).finish())).epoch
+        return await self.layouts.change(TOPIC, lambda layout: layout.replace_segments(intent, 1).finish())
 
     async def open(self) -> None:
         """Follow layouts, as a broker that is alone."""
@@ -106,23 +109,23 @@ async def test_reached_means_that_every_follower_has_it() -> None:
         followers = [Follower() for _ in range(3)]
         for follower in followers:
             room.feeds.follow(TOPIC, follower)
-        epoch = await room.split(0)
-        await room.feeds.reached(TOPIC, epoch)
-        assert [follower.seen[-1] for follower in followers] == [epoch] * 3
-        await room.feeds.reached(OTHER, 7)
+        layout = await room.split(0)
+        await room.feeds.reached(TOPIC, layout)
+        assert [follower.seen[-1] for follower in followers] == [layout.epoch] * 3
+        await room.feeds.reached(OTHER, layout)
         nursery.cancel_scope.cancel()
 
 
 async def test_reached_ends_when_nobody_follows_any_more(room: Room) -> None:
     """T20: a split does not wait for clients that have left, nor for the layout of a deleted topic."""
-    await room.make()
+    layout = await room.make()
     follower = Follower()
     room.feeds.follow(TOPIC, follower)
     await wait_all_tasks_blocked()
     ended = []
 
     async def wait() -> None:
-        await room.feeds.reached(TOPIC, 9)
+        await room.feeds.reached(TOPIC, replace(layout, epoch=9))
         ended.append(True)
 
     async with trio.open_nursery() as nursery:
@@ -136,6 +139,18 @@ async def test_reached_ends_when_nobody_follows_any_more(room: Room) -> None:
         await wait_all_tasks_blocked()
         await room.layouts.remove(TOPIC, "c")
     assert ended == [True, True]
+
+
+async def test_a_layout_of_a_deleted_topic_is_not_waited_for(room: Room) -> None:
+    """The topic was made again, and its epochs have begun again."""
+    await room.make()
+    room.feeds.follow(TOPIC, Follower())
+    await wait_all_tasks_blocked()
+    late = await room.split(0)
+    await room.layouts.remove(TOPIC, "c")
+    await room.make(creation_id="again")
+    await wait_all_tasks_blocked()
+    await room.feeds.reached(TOPIC, late)
 
 
 async def test_following_costs_nothing_while_nothing_changes(room: Room) -> None:
@@ -159,7 +174,7 @@ async def test_followers_of_a_topic_without_a_layout_are_waited_for(room: Room) 
     seen: list[list[int | None]] = []
 
     async def wait() -> None:
-        await room.feeds.reached(TOPIC, 0)
+        await room.feeds.reached(TOPIC, create(1, 0, creation_id="c"))
         seen.append(list(follower.seen))
 
     async with trio.open_nursery() as nursery:
@@ -193,12 +208,12 @@ async def test_a_layout_is_reached_when_all_of_many_followers_have_it(
         left.append(gone)
         room.feeds.follow(TOPIC, late)
         assert late.seen == [1]
-        await room.feeds.reached(TOPIC, 1)
+        await room.feeds.reached(TOPIC, replace(create(1, 0, creation_id="c"), epoch=1))
         lacking.append(sum(1 not in follower.seen for follower in others))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(look_in_between)
-        assert await room.split(0) == 1
+        assert (await room.split(0)).epoch == 1
     assert lacking == [0]
     assert 1 not in left[0].seen
     await wait_all_tasks_blocked()

@@ -10,7 +10,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.layouts.layout import Layout
 from broker.layouts.store import layout_key
 from broker.names import TopicName
-from broker.scalable.layout_followers import WAIT_SECONDS_MAX, followers_of
+from broker.scalable import layout_followers
+from broker.scalable.layout_followers import KEY_PREFIX, WAIT_SECONDS_MAX, followers_of
+from broker.store_retry import RETRY_SECONDS
 from storage.metadata.store import Op, Put, StoreUnavailable
 from tests.support.rooms import TOPIC, Rooms
 from tests.support.several_rooms import Brokers, several
@@ -149,6 +151,31 @@ async def test_a_record_that_cannot_be_written_delays_no_client(brokers: Brokers
     await trio.sleep(10)
     assert await written(store) == {"one": 0}
     one.feeds.unfollow(TOPIC, pushed.append)
+
+
+async def test_an_outage_delays_no_client_of_many_topics(
+    monkeypatch: pytest.MonkeyPatch, brokers: Brokers, autojump_clock: MockClock
+) -> None:
+    """E14: those that the next change set would have had do not wait either."""
+    monkeypatch.setattr(layout_followers, "RECORDS_AT_ONCE", 1)
+    one, store, other = brokers["one"], steered(brokers), TopicName.parse("topic://public/default/other")
+    await one.controller.create_topic(other, 1, {})
+
+    async def away(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key.startswith(KEY_PREFIX) for op in ops):
+            raise StoreUnavailable("away")
+
+    store.before = away
+    pushed: list[Layout | None] = []
+    for topic in (other, TOPIC):
+        one.feeds.follow(topic, pushed.append)
+    await trio.sleep(RETRY_SECONDS / 2)
+    assert len(pushed) == 2
+    store.before = None
+    await trio.sleep(10)
+    assert await written(store) == {"one": 0}
+    for topic in (other, TOPIC):
+        one.feeds.unfollow(topic, pushed.append)
 
 
 async def test_a_broker_that_is_alone_writes_none_until_another_comes(autojump_clock: MockClock) -> None:

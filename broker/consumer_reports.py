@@ -61,6 +61,13 @@ class Report(NamedTuple):
     consumer: SegmentConsumer
     is_open: bool
     """Whether it has taken the segment up; else its client has closed it."""
+    session: str = ""
+    """The id of its session at the segment's owner. Reports of two owners may overtake each other, and a client may
+    close a consumer and open it again. Empty if the owner's release does not tell it."""
+
+
+_Waiting = dict[tuple[SegmentConsumer, bool], Report]
+"""The newest report of each kind about each consumer, oldest first."""
 
 
 class ConsumerReports:
@@ -83,8 +90,8 @@ class ConsumerReports:
         self._peers = peers
         self._nursery = nursery
         self._me = me
-        self._waiting: dict[str, dict[Report, None]] = {}
-        """By controller, oldest first."""
+        self._waiting: dict[str, _Waiting] = {}
+        """By controller."""
 
     def report(self, report: Report) -> None:
         """Tell the topic's controller. This does not block."""
@@ -102,9 +109,9 @@ class ConsumerReports:
             self._nursery.start_soon(self._send_all, controller.broker_id, waiting)
         if report.is_open:
             # It was closed before. That must not count as closed again.
-            waiting.pop(Report(consumer, is_open=False), None)
-        waiting.pop(report, None)
-        waiting[report] = None
+            waiting.pop((consumer, False), None)
+        waiting.pop((consumer, report.is_open), None)
+        waiting[consumer, report.is_open] = report
         if len(waiting) > WAITING_MAX:
             dropped = next(iter(waiting))
             del waiting[dropped]
@@ -134,17 +141,15 @@ class ConsumerReports:
         members = self._groups.members_named(consumer.topic, consumer.subscription, consumer.consumer)
         for member in members:
             if report.is_open:
-                member.taken_up(consumer.segment_id)
+                member.taken_up(consumer.segment_id, report.session)
             elif len(members) == 1:
-                member.closed(consumer.segment_id)
+                member.closed(consumer.segment_id, report.session)
             # Otherwise nobody can tell which one of several groups it is. The end of its connection will tell.
 
-    async def _send_all(self, controller: str, waiting: dict[Report, None]) -> None:
+    async def _send_all(self, controller: str, waiting: _Waiting) -> None:
         """Send what waits for one controller, also what comes meanwhile."""
         while waiting:
-            sent = list(waiting)[:SENT_AT_ONCE]
-            for report in sent:
-                del waiting[report]
+            sent = [waiting.pop(key) for key in list(waiting)[:SENT_AT_ONCE]]
             try:
                 await self._peers.request(controller, "POST", PATH, encode(sent))
             except PeerRefused as refused:
@@ -154,7 +159,7 @@ class ConsumerReports:
             except PeerSilent as silent:
                 log.info("reports about consumers wait for their controller", broker=controller, reason=str(silent))
                 await trio.sleep(RETRY_SECONDS)
-                newer = list(waiting)
+                newer = list(waiting.values())
                 waiting.clear()
                 # Their topics may have another controller by now.
                 for report in (*sent, *newer):
@@ -172,8 +177,9 @@ def encode(reports: Iterable[Report]) -> dict[str, object]:
                 "consumer": one.consumer,
                 "segment": one.segment_id,
                 "open": is_open,
+                "session": session,
             }
-            for one, is_open in reports
+            for one, is_open, session in reports
         ]
     }
 
@@ -197,6 +203,7 @@ def decode(content: Mapping[str, object]) -> list[Report]:
                     int(one["segment"]),
                 ),
                 bool(one["open"]),
+                str(one.get("session", "")),
             )
             for one in reports
         ]

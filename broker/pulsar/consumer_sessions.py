@@ -4,6 +4,7 @@ The outlet never blocks. It puts frames into the connection's outbox, and is wri
 """
 
 from collections.abc import Callable, Sequence
+from uuid import uuid4
 
 import structlog
 
@@ -44,6 +45,8 @@ class ConsumerSession:
         is_replicated: bool,
         follows_layout: Callable[[], bool],
     ) -> None:
+        self.id = uuid4().hex
+        """Distinguishes it from all other sessions of all brokers. A client's own ids and names may be used again."""
         self.read_uncommitted = read_uncommitted
         """The source that it reads instead of the topic, if it reads uncommitted messages."""
         self.consumer = consumer

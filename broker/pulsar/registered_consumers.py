@@ -32,7 +32,8 @@ class RegisteredConsumer:
     registration. They count until it has closed all segments that it was seen to subscribe to: a client closes assigned
     ones only when it ends, or when it could not subscribe to the rest. And another consumer of the same name may have
     closed the last one: an earlier process, whose reports come late. In both cases the registration is kept. When the
-    consumer subscribes to a segment after all, it joins the group again.
+    consumer subscribes to a segment after all, it joins the group again. If the reports of two owners that a segment
+    had came in the wrong order, the consumer counts until its connection ends.
 
     A topic that is deleted may be made again under its name, and its epochs and segment ids begin again. Clients drop
     an assignment whose epoch is lower than the last one, and know segments by their ids. So the epochs that they are
@@ -77,9 +78,9 @@ class RegisteredConsumer:
         """Segments of the first assignment that the client has not been seen to subscribe to."""
         self._is_repeated = False
         """Whether the newest assignment is sent again when none of those is left."""
-        self._subscribed: set[int] = set()
-        self._supposed: set[int] = set()
-        """Those of them that the client has not been seen to subscribe to since it joined."""
+        self._subscribed: dict[int, str | None] = {}
+        """Its segments that the client has, and by which sessions. None for one that it only is supposed to have: it
+        has not been seen to subscribe to it since it joined."""
         self._has_left = False
         self._is_rejoining = False
 
@@ -99,18 +100,17 @@ class RegisteredConsumer:
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         """See `Member`. The first assignment answers the request."""
         if self._newest is None:
-            self._untaken = set(segments - self._subscribed)
-            self._supposed = set(self._untaken)
-            self._subscribed |= segments
+            self._untaken = set(segments - self._subscribed.keys())
+            self._subscribed.update(dict.fromkeys(self._untaken))
         else:
             # The client cannot subscribe to segments that were pruned meanwhile.
             self._untaken &= layout.segments.keys()
             self._is_repeated = bool(self._untaken)
             if self._has_other_segments(*self._newest, layout):
                 self._subscribed.clear()
-                self._supposed.clear()
                 self._send(layout, frozenset())
-        self._subscribed &= segments
+        for segment_id in self._subscribed.keys() - segments:
+            del self._subscribed[segment_id]
         self._send(layout, segments)
 
     def _has_other_segments(self, before: Layout, segments: frozenset[int], layout: Layout) -> bool:
@@ -149,13 +149,13 @@ class RegisteredConsumer:
             else:
                 self._connection.nursery.cancel_scope.cancel()
 
-    def taken_up(self, segment_id: int) -> None:
+    def taken_up(self, segment_id: int, session: str) -> None:
         """See `Member`."""
-        self.segment_subscribed(segment_id)
+        self.segment_subscribed(segment_id, session)
 
-    def closed(self, segment_id: int) -> None:
+    def closed(self, segment_id: int, session: str) -> None:
         """See `Member`."""
-        self.segment_closed(segment_id)
+        self.segment_closed(segment_id, session)
 
     def has(self, session: ConsumerSession) -> bool:
         """Return whether a consumer of a segment belongs to this ordered consumer.
@@ -170,10 +170,9 @@ class RegisteredConsumer:
         may_be = not name and self.subscription is not None
         return may_be or name == f"{self.name}-seg-{session.segment_id}"
 
-    def segment_subscribed(self, segment_id: int) -> None:
+    def segment_subscribed(self, segment_id: int, session: str) -> None:
         """Note that the client has subscribed to a segment. The response is already queued."""
-        self._subscribed.add(segment_id)
-        self._supposed.discard(segment_id)
+        self._subscribed[segment_id] = session
         self._untaken.discard(segment_id)
         if self._has_left and not self._is_rejoining:
             self._is_rejoining = True
@@ -195,13 +194,19 @@ class RegisteredConsumer:
         assert self._newest is not None, "only then an update was sent"
         self._send(*self._newest)
 
-    def segment_closed(self, segment_id: int) -> None:
+    def segment_closed(self, segment_id: int, session: str) -> None:
         """Note that the client has closed its consumer of a segment. It may have left the group by that."""
-        was_assigned = self._newest is not None and segment_id in self._newest[1] & self._subscribed
-        was_seen = segment_id not in self._supposed
-        self._subscribed.discard(segment_id)
-        left = self._subscribed - self._supposed if was_seen else self._subscribed
-        if was_assigned and not left:
+        if segment_id not in self._subscribed:
+            return
+        subscribed_by = self._subscribed[segment_id]
+        if subscribed_by and session and subscribed_by != session:
+            # The report was overtaken: the client has subscribed to the segment again.
+            return
+        del self._subscribed[segment_id]
+        was_assigned = self._newest is not None and segment_id in self._newest[1]
+        was_seen = subscribed_by is not None
+        has_more = any(by is not None or not was_seen for by in self._subscribed.values())
+        if was_assigned and not has_more:
             is_certain = not self._subscribed and (was_seen or self._has_left)
             self._has_left = True
             if not self._is_rejoining:

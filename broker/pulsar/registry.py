@@ -81,7 +81,7 @@ class Registry:
         self.consumers[consumer_id] = session
         registrations = self._registrations_of(session)
         for registration in registrations:
-            registration.segment_subscribed(session.segment_id)
+            registration.segment_subscribed(session.segment_id, session.id)
         if not registrations:
             for layout_session in self.layout_sessions.values():
                 if layout_session.topic == session.scalable_name:
@@ -100,8 +100,10 @@ class Registry:
     def consumer_closed(self, session: ConsumerSession) -> None:
         """The client has closed a consumer, which is removed already. A registration leaves with its last one."""
         registrations = self._registrations_of(session)
-        for registration in registrations:
-            registration.segment_closed(session.segment_id)
+        # Nobody can tell to which one of several groups a reader belonged. The end of the connection will tell.
+        if session.durable or len(registrations) == 1:
+            for registration in registrations:
+                registration.segment_closed(session.segment_id, session.id)
         if not registrations and session.has_flowed:
             self._report(session, is_open=False)
 
@@ -124,7 +126,7 @@ class Registry:
             )
         for session in self.consumers.values():
             if registration.has(session):
-                registration.segment_subscribed(session.segment_id)
+                registration.segment_subscribed(session.segment_id, session.id)
         self.registrations[:] = [*others, registration]
 
     def leave(self, registration: RegisteredConsumer) -> None:
@@ -145,7 +147,7 @@ class Registry:
         consumer = SegmentConsumer(
             session.scalable_name, session.durable_name, name.removesuffix(suffix), session.segment_id
         )
-        self._reports.report(Report(consumer, is_open))
+        self._reports.report(Report(consumer, is_open, session.id))
 
     def _registrations_of(self, session: ConsumerSession) -> list[RegisteredConsumer]:
         return [registration for registration in self.registrations if registration.has(session)]

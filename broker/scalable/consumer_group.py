@@ -36,10 +36,13 @@ class Member(Protocol):
     def sent_away(self) -> None:
         """Close the consumer, because another broker coordinates the group now. This must not block."""
 
-    def taken_up(self, segment_id: int) -> None:
-        """Note that the client reads the segment, at another connection. This must not block."""
+    def taken_up(self, segment_id: int, session: str) -> None:
+        """Note that the client reads the segment, at another connection. This must not block.
 
-    def closed(self, segment_id: int) -> None:
+        `session` is as in `broker.consumer_reports.Report`.
+        """
+
+    def closed(self, segment_id: int, session: str) -> None:
         """Note that the client has closed its consumer of the segment, at another connection. This must not block."""
 
 

@@ -27,6 +27,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 Type = pb.BaseCommand.Type
 PATH = "/admin/v2/cluster/consumers"
 BY_A_BROKER = {FORWARDED: "two"}
+READS = SegmentConsumer(TOPIC, "s", "a", 0)
 
 
 class Spread(NamedTuple):
@@ -229,7 +230,7 @@ async def test_a_report_waits_for_a_controller_that_does_not_answer(monkeypatch:
 
 def test_reports_survive_the_way() -> None:
     reports = [
-        Report(SegmentConsumer(TOPIC, "s", "a", 3), is_open=True),
+        Report(SegmentConsumer(TOPIC, "s", "a", 3), is_open=True, session="first"),
         Report(SegmentConsumer(TopicName.parse("topic://public/default/ü"), None, "b", 0), is_open=False),
     ]
     assert decode(encode(reports)) == reports
@@ -273,8 +274,8 @@ async def test_a_broker_that_is_not_the_controller_says_so() -> None:
         elsewhere = TopicName.parse("topic://public/default/elsewhere")
         reports = [
             Report(SegmentConsumer(elsewhere, "s", "a", 0), is_open=False),
-            Report(SegmentConsumer(TOPIC, "s", "a", 0), is_open=True),
-            Report(SegmentConsumer(TOPIC, "s", "a", 0), is_open=False),
+            Report(READS, is_open=True, session="first"),
+            Report(READS, is_open=False, session="first"),
         ]
         body = json.dumps(encode(reports)).encode()
         stray = await request(address, "POST", PATH, body=body)
@@ -299,6 +300,19 @@ async def test_a_consumer_that_returned_too_late_can_leave() -> None:
         await story.close(1)
         await story.close(0)
         assert await assigned(story.other) == {0, 1}
+
+
+@pytest.mark.parametrize("late", [Report(READS, is_open=False, session="late"), Report(READS, is_open=False)], ids=str)
+async def test_a_late_report_of_another_owner_ends_nobody(late: Report) -> None:
+    """C15: the segment has moved, and the client reads it at its new owner. Older releases tell no sessions."""
+    async with spread(1) as story, served_also(story.one) as address:
+        assert await story.register() == {0}
+        await story.read(0)
+        await story.registering.receives_nothing_more()
+        body = json.dumps(encode([late])).encode()
+        assert (await request(address, "POST", PATH, body=body, headers=BY_A_BROKER)).status == 204
+        has_left = story.one.groups.members_named(TOPIC, "s", "a") == []
+        assert has_left == (late.session == "")
 
 
 @asynccontextmanager
@@ -356,8 +370,8 @@ async def test_a_consumer_that_joined_again_can_leave() -> None:
 async def test_a_consumer_that_closes_while_it_joins_again_leaves() -> None:
     async with succeeded() as (story, _successor):
         (consumer,) = story.one.groups.members_named(TOPIC, "s", "a")
-        consumer.taken_up(0)
-        consumer.closed(0)
+        consumer.taken_up(0, "first")
+        consumer.closed(0, "first")
         await wait_all_tasks_blocked()
         assert list(story.one.groups.consumers_of(TOPIC).values()) == [1]
 
@@ -368,7 +382,7 @@ async def test_a_consumer_that_cannot_join_again_registers_again() -> None:
         (consumer,) = story.one.groups.members_named(TOPIC, "s", "a")
         await story.one.elections.resign(TOPIC)
         await story.two.control()
-        consumer.taken_up(0)
+        consumer.taken_up(0, "first")
         assert await successor.registering.receive_frame() is None
 
 
@@ -381,13 +395,19 @@ async def test_nothing_is_kept_of_a_consumer_that_left_and_lost_its_connection()
         assert not story.one.groups.members_named(TOPIC, "s", "a")
 
 
-async def test_a_checkpoint_consumer_stays_when_one_of_its_name_in_another_group_closes() -> None:
+@pytest.mark.parametrize("is_one_connection", [False, True], ids=["at the owner", "at the same connection"])
+async def test_a_checkpoint_consumer_stays_when_one_of_its_name_in_another_group_closes(
+    *, is_one_connection: bool
+) -> None:
     """A reader's name does not say which group it belongs to. The other group's segments waited for nobody."""
-    async with spread(1) as story:
-        for number, group in enumerate(("g", "h")):
-            client = (story.registering, story.other)[number]
+    async with spread(1) as story, listening(story.one) as at_one, connected(at_one) as only:
+        only.ignored.add(Type.REACHED_END_OF_TOPIC)
+        if is_one_connection:
+            story = story._replace(registering=only, other=only, reading=only)
+        clients = (story.registering, story.other)
+        for client, group, consumer in zip(clients, "gh", (30, 31), strict=True):
             register = commands.scalable_topic_subscribe(
-                70, str(TOPIC), group, "a", 30, consumer_type=pb.ScalableConsumerType.CHECKPOINT
+                70, str(TOPIC), group, "a", consumer, consumer_type=pb.ScalableConsumerType.CHECKPOINT
             )
             answer = await client.ask(register)
             assert not answer.scalable_topic_subscribe_response.HasField("error")
@@ -398,5 +418,5 @@ async def test_a_checkpoint_consumer_stays_when_one_of_its_name_in_another_group
         await story.reading.receives_nothing_more()
         assert (await story.reading.ask(commands.close_consumer(1, 5))).type == Type.SUCCESS
         await story.one.controller.split(TOPIC, 0)
-        for client in (story.registering, story.other):
+        for client in clients:
             assert await assigned(client) == {0, 1, 2}

@@ -15,8 +15,8 @@ class QuietMember:
     def sent_away(self) -> None:
         """Do nothing."""
 
-    def taken_up(self, segment_id: int) -> None:
+    def taken_up(self, segment_id: int, session: str) -> None:
         """Do nothing."""
 
-    def closed(self, segment_id: int) -> None:
+    def closed(self, segment_id: int, session: str) -> None:
         """Do nothing."""

@@ -20,7 +20,7 @@ journal and its record belong together in the cases of this table. In any other 
 """
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,7 +37,9 @@ JOURNALS: Final = "/journals/"
 RECOVERING: Final = "/recovering/"
 _FIELDS: Final = frozenset({"folder", "path", "lock", "epoch", "stream", "pending"})
 FAREWELL_SECONDS_MAX: Final = 1.0
-"""How long the end of an announcement may take."""
+"""How long the end of an announcement may take if its recovery is cancelled."""
+REMOVE_AGAIN_SECONDS: Final = 1.0
+"""The pause after the store did not answer to the end of an announcement."""
 
 
 class Pending(NamedTuple):
@@ -154,9 +156,28 @@ class JournalRecords:
         try:
             yield
         finally:
-            # If the store does not answer, the record ends with the session.
-            with trio.move_on_after(FAREWELL_SECONDS_MAX, shield=True), suppress(Conflict, StoreUnavailable):
+            await self._withdraw(key, version)
+
+    async def _withdraw(self, key: str, version: int) -> None:
+        """Remove an announcement, as soon as the store answers. Others wait for that as long as the session lasts."""
+        try:
+            await self._remove(key, version)
+        except trio.Cancelled:
+            with trio.move_on_after(FAREWELL_SECONDS_MAX, shield=True):
+                await self._remove(key, version)
+            raise
+
+    async def _remove(self, key: str, version: int) -> None:
+        while True:
+            try:
                 await self._metadata.delete(key, expected=version)
+            except Conflict:
+                # It has ended with its session, or an earlier attempt has removed it.
+                return
+            except StoreUnavailable:
+                await trio.sleep(REMOVE_AGAIN_SECONDS)
+            else:
+                return
 
     async def wait_unannounced(self, broker_id: str) -> None:
         """Wait until no broker recovers the journal of `broker_id`. The end of the recoverer's session counts, too."""

@@ -22,7 +22,7 @@ from storage.errors import JournalContended, LedgerCorrupt, LedgerFailed, Recove
 from storage.journal_records import JournalRecords
 from storage.journal_recovery import Absent, JournalRecovery
 from storage.ledger_folder import LedgerFolder
-from storage.metadata.store import ABSENT, Check, Op, Put, Session, starting_with
+from storage.metadata.store import ABSENT, Check, Op, Put, Session, StoreUnavailable, starting_with
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA, FOLDER, LEDGERS, add, add_all, journal_dir, ledger_store, payloads_of
@@ -283,6 +283,28 @@ async def test_a_recovery_is_announced_and_no_other_one_begins(autojump_clock: M
         assert await on.metadata.get("/recovering/x") is None
         await second.fence(on.writer, 2)
         await on.judge()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_an_announcement_ends_although_the_store_was_away(autojump_clock: MockClock, is_cancelled: bool) -> None:
+    """C11, E14: all other brokers waited for it until the session ended."""
+    async with world() as on:
+        journals = JournalRecords(on.metadata, DATA)
+        refusals = count(1)
+
+        async def away(_ops: Sequence[Op]) -> None:
+            if next(refusals) == 3:
+                on.metadata.before = None
+                if is_cancelled:
+                    scope.cancel()
+            raise StoreUnavailable("away")
+
+        session = await on.metadata.open_session(10)
+        with trio.CancelScope() as scope:
+            async with journals.announced("x", "s0", session):
+                on.metadata.before = away
+        assert scope.cancelled_caught == is_cancelled
+        assert await on.metadata.get("/recovering/x") is None
 
 
 async def test_a_journal_is_recovered_once(autojump_clock: MockClock) -> None:

@@ -10,12 +10,12 @@ A run depends on the seed alone. The threads take turns: only one of them runs a
 """
 
 import random
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from tests.support.disk import SimulatedFiles
+from tests.support.stepped_call import SteppedCall
 
 T = TypeVar("T")
 
@@ -31,39 +31,24 @@ class _Process(Generic[T]):
     def __init__(self, files: SimulatedFiles, call: Callable[[SimulatedFiles], T], weight: int, dies_at: int) -> None:
         self.weight = weight
         self.outcome: T | BaseException | None = None
-        self.is_done = False
         self._files = files
         self._call = call
         self._steps_left = dies_at
-        self._turn = threading.Semaphore(0)
-        self._paused = threading.Semaphore(0)
         files.before = self._before
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def step(self) -> None:
-        """Let it run to its next operation, or to its end."""
-        self._turn.release()
-        self._paused.acquire()
-        if self.is_done:
-            self._thread.join()
+        self.stepped = SteppedCall(self._run)
 
     def _before(self, _operation: str, _path: Path) -> None:
-        self._paused.release()
-        self._turn.acquire()
+        self.stepped.pause()
         if not self._steps_left:
             raise Died
         self._steps_left -= 1
 
     def _run(self) -> None:
-        self._turn.acquire()
         try:
             self.outcome = self._call(self._files)
         except BaseException as error:
             self.outcome = error
         self._files.before = None
-        self.is_done = True
-        self._paused.release()
 
 
 def interleave(
@@ -79,8 +64,8 @@ def interleave(
         )
         for call in calls
     ]
-    while alive := [process for process in processes if not process.is_done]:
-        rng.choices(alive, [process.weight for process in alive])[0].step()
+    while alive := [process for process in processes if not process.stepped.is_done]:
+        rng.choices(alive, [process.weight for process in alive])[0].stepped.step()
     outcomes: list[T | Died] = []
     for process in processes:
         if isinstance(process.outcome, BaseException) and not isinstance(process.outcome, Died):

@@ -17,6 +17,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from tests.support.disk import Hook, SimulatedFiles
+from tests.support.stepped_call import SteppedCall
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -25,38 +26,11 @@ Ts = TypeVarTuple("Ts")
 _of_thread = threading.local()
 
 
-class _Call:
-    """A blocking call in its thread."""
+class _Call(SteppedCall):
+    """A blocking call. It pauses before each operation."""
 
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._turn = threading.Semaphore(0)
-        self._paused = threading.Semaphore(0)
-        self.is_done = False
-        self.next: tuple[str, Path] | None = None
-        """The operation that the next step begins with; None before the first one."""
-        self._work = work
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def step(self) -> None:
-        """Let it run to its next operation, or to its end."""
-        self._turn.release()
-        self._paused.acquire()
-        if self.is_done:
-            self._thread.join()
-
-    def pause(self, operation: str, path: Path) -> None:
-        """Called in its thread before an operation: wait for the next step."""
-        self.next = operation, path
-        self._paused.release()
-        self._turn.acquire()
-
-    def _run(self) -> None:
-        _of_thread.call = self
-        self._turn.acquire()
-        self._work()
-        self.is_done = True
-        self._paused.release()
+    next: tuple[str, Path] | None = None
+    """The operation that the next step begins with; None before the first one."""
 
 
 class SteppedFiles(SimulatedFiles):
@@ -75,6 +49,7 @@ class SteppedFiles(SimulatedFiles):
         failed: list[BaseException] = []
 
         def work() -> None:
+            _of_thread.call = stepped
             try:
                 made.append(call(*args))
             except BaseException as error:
@@ -97,6 +72,7 @@ class SteppedFiles(SimulatedFiles):
     def _pause(self, operation: str, path: Path) -> None:
         stepped: _Call | None = getattr(_of_thread, "call", None)
         if stepped is not None:
-            stepped.pause(operation, path)
+            stepped.next = operation, path
+            stepped.pause()
         elif self.at is not None:
             self.at(operation, path)

@@ -8,7 +8,10 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
 from storage.clock import WallClock
+from storage.errors import LedgerCorrupt
 from storage.ledger_chain import LedgerChain, ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
 from storage.ledger_list import LedgerInfo, ManagedLedgerRecord
@@ -22,6 +25,8 @@ from storage.writer import Writer
 
 CREATION_ID_DIGITS: Final = 16
 """Hexadecimal digits, so 64 random bits."""
+
+log = structlog.get_logger(__name__)
 
 
 async def open_managed_ledger(
@@ -59,7 +64,9 @@ async def open_managed_ledger(
                 # Ledger ids begin again in another data folder. The creation id distinguishes its topics from these.
                 begun = ManagedLedgerRecord(uuid.uuid4().hex[:CREATION_ID_DIGITS], (), next_id)
             else:
-                recovered = await recover(name, record, ledgers)
+                recovered = await recover(record, ledgers)
+                for missing in await ledgers.missing([info.id for info in recovered.ledgers.closed]):
+                    log.error("a ledger's file is missing; its entries cannot be read", topic=name, ledger=missing)
                 begun = record
                 next_id = record.newest_id if record.sealed else await ids.take(above=record.newest_id)
             chain = LedgerChain(name, keeper, ledgers, ids, config, recovered)
@@ -107,11 +114,19 @@ async def record_ends(
     """
     keeper = RecordKeeper(name, metadata, claim)
     record = await keeper.read()
-    if record is None or all(info.closed or not is_left(_writer_of(info)) for info in record.ledgers):
-        return True
-    if record.is_deleting:
-        return False
-    recovered = await recover(name, record, ledgers)
+    while True:
+        if record is None or all(info.closed or not is_left(_writer_of(info)) for info in record.ledgers):
+            return True
+        if record.is_deleting:
+            return False
+        try:
+            recovered = await recover(record, ledgers)
+            break
+        except LedgerCorrupt:
+            known, record = record, await keeper.read()
+            if record == known:
+                raise
+            # A new owner was faster, and has removed a ledger without entries.
     left = LedgerChain(name, keeper, ledgers, LedgerIds(metadata), ManagedLedgerConfig(), recovered)
     await left.record_ends()
     return True

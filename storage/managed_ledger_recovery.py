@@ -7,13 +7,9 @@ their files from being completed.
 
 from dataclasses import dataclass, field
 
-import structlog
-
 from storage.ledger_list import LedgerInfo, LedgerList, ManagedLedgerRecord
 from storage.ledger_reading import LedgerReading, closed_info
 from storage.ledger_store import LedgerStore, OpenLedger
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -37,7 +33,7 @@ def nothing_there(store: LedgerStore) -> Recovered:
     return Recovered(LedgerList(()), LedgerReading(store))
 
 
-async def recover(name: str, record: ManagedLedgerRecord, store: LedgerStore) -> Recovered:
+async def recover(record: ManagedLedgerRecord, store: LedgerStore) -> Recovered:
     """Fence the writers of the ledgers without an end, and find the ends. Does not write the record.
 
     Raises:
@@ -65,8 +61,6 @@ async def recover(name: str, record: ManagedLedgerRecord, store: LedgerStore) ->
             found.next_index += info.messages
             found.last_timestamp_ms = max(found.last_timestamp_ms, info.last_timestamp_ms)
     found.ledgers = LedgerList(closed, record.trimmed)
-    for missing in await store.missing([info.id for info in closed]):
-        log.error("a ledger's file is missing; its entries cannot be read", topic=name, ledger=missing)
     return found
 
 

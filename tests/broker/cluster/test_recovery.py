@@ -1,7 +1,8 @@
 """What dead brokers left open is recovered by others, at a cost that depends on nothing else."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -18,10 +19,10 @@ from storage.journal_records import JOURNALS, JournalRecords
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import ManagedLedgerRecord
 from storage.managed_ledger import ManagedLedger
-from storage.managed_ledger_opening import open_managed_ledger
+from storage.managed_ledger_opening import open_managed_ledger, record_ends
 from storage.managed_ledger_record import left_open_by, record_key, writers_of_open_ledgers
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import ABSENT, Committed, MetadataStore, Op, Put, Record
+from storage.metadata.store import ABSENT, Check, Committed, MetadataStore, Op, Put, Record
 from storage.position import EARLIEST, LATEST
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
@@ -311,6 +312,39 @@ async def test_a_recovery_waits_for_the_end_of_the_grace(autojump_clock: MockClo
         assert await left_open_by("one", metadata) == []
         assert asked == [began, began + RETRY_SECONDS, began + 7]
         nursery.cancel_scope.cancel()
+
+
+class ReadEarly(MemoryStore):
+    """Something happens between the first reading of a record and what follows from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def get(self, key: str) -> Record | None:
+        record = await super().get(key)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return record
+
+
+async def test_a_ledger_that_a_new_owner_has_removed_is_not_damaged(autojump_clock: MockClock) -> None:
+    """E10: a ledger without entries has no file any more. That was logged as damage of confirmed data."""
+    files, metadata = SimulatedFiles(), ReadEarly()
+    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+        await opened("empty", metadata, one)
+    async with (
+        ledger_store(files.process(), broker_id="two", metadata=metadata) as two,
+        ledger_store(files.process(), broker_id="three", metadata=metadata) as three,
+    ):
+        metadata.meanwhile = partial(opened, "empty", metadata, three)
+        unowned = Check(claim_key("empty"), ABSENT)
+        assert await record_ends(
+            "empty", metadata=metadata, ledgers=two, claim=unowned, is_left=lambda writer: writer.broker == "one"
+        )
+        (ledger,) = (await stored("empty", metadata)).ledgers
+        assert ledger.writer == three.writer
 
 
 class Overtaken(MemoryStore):

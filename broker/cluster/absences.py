@@ -75,6 +75,8 @@ class Absences:
         """The brokers that were seen missing under this session."""
         self._alive: dict[str, _Alive] = {}
         """The brokers whose lock was held when it was tried last."""
+        self._ended: dict[str, int] = {}
+        """By broker, the version of the registration whose session was ended last."""
         self._probing: KeyedLocks[str] = KeyedLocks()
 
     async def require_gone(self, writer: Writer, lock: str | None) -> Absent:
@@ -119,6 +121,8 @@ class Absences:
         lock = orjson.loads(record.value)["lock"]
         # One after another, because two that try a lock at the same moment disturb each other.
         async with self._probing.hold(broker_id):
+            if self._ended.get(broker_id) == record.version:
+                return True
             alive = self._alive.get(broker_id)
             if alive is not None and alive.version == record.version and trio.current_time() < alive.until:
                 return False
@@ -129,4 +133,5 @@ class Absences:
             if record.session is not None:
                 log.info("ending the session of a broker whose process has ended", broker=broker_id)
                 await self._metadata.end_session(record.session)
+            self._ended[broker_id] = record.version
             return True

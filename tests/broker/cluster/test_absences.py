@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.absences import PROBE_SECONDS, Absences
 from broker.cluster.membership import BROKERS, Membership
@@ -217,6 +217,32 @@ async def test_a_held_lock_is_tried_once_by_clients_that_come_together(
     one.close()
     await trio.sleep(PROBE_SECONDS)
     assert await looking.absences.has_ended("one")
+
+
+async def test_a_session_is_ended_once_for_clients_that_come_together(
+    looking: Looking, one: BrokerHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C21: each of them tried the lock and ended the session, one after another. A fail-over took as long as that."""
+    await registered_as(looking, FOLDER, lock=one.lock_name)
+    one.close()
+    end_session, ended = looking.metadata.end_session, []
+
+    async def counted(session_id: int) -> None:
+        ended.append(session_id)
+        await wait_all_tasks_blocked()
+        await end_session(session_id)
+
+    monkeypatch.setattr(looking.metadata, "end_session", counted)
+    answers: list[bool] = []
+
+    async def ask() -> None:
+        answers.append(await looking.absences.has_ended("one"))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(ask)
+    assert answers == [True] * 5
+    assert len(ended) == 1
 
 
 async def test_another_registration_is_tried_at_once(

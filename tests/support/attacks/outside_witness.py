@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 import pulsar
@@ -33,8 +34,13 @@ T = TypeVar("T")
 class OutsideWitness:
     """See the module."""
 
-    def __init__(self, service_url: str, name: str) -> None:
-        """Set up. No topic with `name` in its name may exist."""
+    def __init__(self, service_url: str, name: str, log: Path | None = None) -> None:
+        """Set up. No topic with `name` in its name may exist.
+
+        What the client says of its connections is appended to the file `log`. A process has one such file: that of its
+        newest client.
+        """
+        self._log = log
         self.topic = f"persistent://public/default/{name}-outside"
         self.complaints: list[str] = []
         self._service_url = service_url
@@ -107,7 +113,7 @@ class OutsideWitness:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[pulsar.Client]:
         # Lost connections are no error here.
-        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(self._log or "/dev/null"))
         client = pulsar.Client(self._service_url, logger=logger, operation_timeout_seconds=DEADLOCK_SECONDS)
         try:
             yield client

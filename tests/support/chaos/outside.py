@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -33,7 +34,7 @@ class InOrder:
 
     async def open(self, cluster: Cluster, stack: AsyncExitStack) -> None:
         """See `Witness.open`."""
-        self._client = Regular(cluster.url(), cluster.folder / "pulsar-client.log")
+        self._client = Regular(cluster.url(), log_in(cluster))
         self._logbook = cluster.logbook
         stack.callback(self._client.stop)
 
@@ -109,7 +110,7 @@ class Sharing:
 
     async def open(self, cluster: Cluster, stack: AsyncExitStack) -> None:
         """See `Witness.open`."""
-        self._witness = OutsideWitness(cluster.url(), "chaos")
+        self._witness = OutsideWitness(cluster.url(), "chaos", log_in(cluster))
 
     def begin(self, nursery: trio.Nursery) -> None:
         """See `Witness.begin`."""
@@ -148,6 +149,11 @@ class Sharing:
     def summary(self) -> str:
         """See `Witness.summary`."""
         return f"{self._witness.steps} messages"
+
+
+def log_in(cluster: Cluster) -> Path:
+    """Return the file with what the clients say of their connections. It is one file, see `OutsideWitness`."""
+    return cluster.folder / "pulsar-client.log"
 
 
 def _unlike(numbers: list[int], rounds: int) -> str:

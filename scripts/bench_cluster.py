@@ -7,6 +7,7 @@ It starts brokers as a user would, on one machine, one data folder and one metad
 | part      | what                                                                                            |
 |-----------|-------------------------------------------------------------------------------------------------|
 | fail-over | from the kill of a segment's owner to the first publish and delivery, with the shortest session |
+| many      | the same for the producers of a third of 300 topics at once                                     |
 | hand-over | how long a send takes during a move, an unload and a drain                                      |
 | commit    | commits with 64 segments, which one, two and three brokers own                                  |
 | follow    | the CPU of brokers that only follow the metadata, with 1 to 8 brokers                           |
@@ -31,7 +32,7 @@ import trio
 
 from scripts.cluster_costs import commit, follow
 from scripts.cluster_figures import Figures
-from scripts.cluster_handovers import fail_over, hand_over
+from scripts.cluster_handovers import fail_over, fail_over_of_many, hand_over
 from scripts.cluster_processes import idle, processes
 from scripts.cluster_stage import STORES
 
@@ -40,6 +41,7 @@ Part = Callable[[str, int, Figures], Awaitable[None]]
 
 PARTS: Final[Mapping[str, Part]] = {
     "fail-over": fail_over,
+    "many": fail_over_of_many,
     "hand-over": hand_over,
     "commit": commit,
     "follow": follow,

@@ -23,6 +23,8 @@ FAIL_OVER_TARGET_SECONDS: Final = 3.0
 HAND_OVER_TARGET_MS: Final = 100.0
 DRAINED: Final = 16
 """Topics that the drained broker owns."""
+MANY: Final = 300
+"""Topics of the fail-over of many. Each has a producer."""
 PAUSE_SECONDS: Final = 0.005
 """Between two sends of a producer whose sends are timed."""
 STEADY_SECONDS: Final = 0.3
@@ -50,6 +52,48 @@ async def fail_over(store: str, repeats: int, figures: Figures) -> None:
                     target = FAIL_OVER_TARGET_SECONDS if what.startswith("first") else None
                     figures.add(f"{store}: {kind}, {what}", "s", taken, at_most=target)
                 say(f"{store}: fail-over {number + 1}: {seconds['first publish']:.2f} s")
+
+
+async def fail_over_of_many(store: str, repeats: int, figures: Figures) -> None:
+    """Kill each broker in turn while it owns a third of many topics, and send to all of those at once."""
+    topics = [f"{TOPIC}-{number}" for number in range(MANY)]
+    settings = f"session_timeout_seconds = {SESSION_SECONDS}\n"
+    async with stage(store, BROKERS, settings=settings) as at, AsyncExitStack() as stack:
+        client = await stack.enter_async_context(tidewire.connect(at.cluster.url()))
+        producers = {}
+        for topic in topics:
+            await at.create(topic)
+            producer = producers[topic] = await stack.enter_async_context(client.producer(topic))
+            await producer.send(b"before", key="key")
+        for number in range(repeats):
+            victim = BROKERS[number % len(BROKERS)]
+            owned = {name.rpartition("/")[0] for name, owner in (await at.cluster.claims()).items() if owner == victim}
+            hit = [producers[topic] for topic in topics if topic.replace("topic://", "segment://") in owned]
+            seconds = await _kill_under(at, victim, hit)
+            name = f"{store}: fail-over of a third of {MANY} topics, first publish"
+            figures.add(f"{name} of each", "s", *seconds, at_most=FAIL_OVER_TARGET_SECONDS)
+            figures.add(f"{name} of the last one", "s", max(seconds))
+            say(f"{store}: fail-over {number + 1} of {len(hit)} topics: {max(seconds):.2f} s")
+            await at.cluster.start(victim)
+            for broker in BROKERS:
+                await at.ask(broker, "POST", f"/cluster/brokers/{broker}/balance")
+
+
+async def _kill_under(at: Stage, victim: str, producers: Sequence[Producer[bytes]]) -> list[float]:
+    """Kill a broker. Return for each of these producers when, counted from then, its next message was acknowledged."""
+    seconds: list[float] = []
+    start = perf_counter()
+
+    async def publish(producer: Producer[bytes]) -> None:
+        await producer.send(b"after", key="key")
+        seconds.append(perf_counter() - start)
+
+    with trio.fail_after(FAIL_OVER_SECONDS_MAX):
+        await at.cluster.kill(victim)
+        async with trio.open_nursery() as nursery:
+            for producer in producers:
+                nursery.start_soon(publish, producer)
+    return seconds
 
 
 async def _kill(

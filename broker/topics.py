@@ -27,7 +27,7 @@ from broker.topic import Topic
 from broker.topic_existence import TopicExistence
 from broker.topic_removal import remove_subscription, remove_topic
 from broker.topic_services import TopicServices
-from storage.errors import CursorCorrupt, ExpectedError, JournalMissing, LedgerCorrupt, fresh
+from storage.errors import CursorCorrupt, ExpectedError, JournalMissing, LedgerCorrupt, LedgerListCorrupt, fresh
 from storage.managed_ledger_opening import let_go_of_managed_ledger
 from storage.metadata.store import Check
 
@@ -40,7 +40,7 @@ later attempt succeeds, or until the session ends."""
 IDLE_SECONDS_MAX = 120.0
 """How long a topic stays loaded without connected clients and requests."""
 
-_DAMAGES = (LedgerCorrupt, CursorCorrupt, JournalMissing)
+_DAMAGES = (LedgerCorrupt, LedgerListCorrupt, CursorCorrupt, JournalMissing)
 """Damage that prevents a topic from being opened until an operator repairs it."""
 
 OpenTopic = Callable[[TopicName, Check], Awaitable[Topic]]
@@ -410,8 +410,10 @@ class Topics:
                     ledgers=services.ledgers,
                     claim=claim,
                 )
-            except ExpectedError as error:
-                log.warning("this broker keeps a topic that it cannot close", topic=str(name), reason=str(error))
+            except (ExpectedError, *UNEXPECTED) as error:
+                # Also if its files cannot be read. That may end no other topic.
+                reason = str(error) or repr(error)
+                log.warning("this broker keeps a topic that it cannot close", topic=str(name), reason=reason)
                 return False
             if not is_closed:
                 return False

@@ -86,6 +86,10 @@ class CursorCorrupt(StorageError):
     """A cursor's record cannot be read. The subscription's progress is unknown, so its topic is not served."""
 
 
+class LedgerListCorrupt(StorageError):
+    """The record of a managed ledger cannot be read. Nobody knows its ledgers, so its topic is not served."""
+
+
 class LedgerCorrupt(StorageError):
     """Confirmed data is damaged or missing. Entries before the damage stay readable. Nothing is cut silently."""
 

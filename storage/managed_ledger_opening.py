@@ -48,6 +48,7 @@ async def open_managed_ledger(
     Raises:
         Fenced: the claim does not hold.
         LedgerCorrupt: confirmed entries at its end are damaged or missing.
+        LedgerListCorrupt: its record is damaged.
         NoSpace: the disk is full, and there was no managed ledger of this name.
     """
     ids = ids or LedgerIds(metadata)
@@ -86,7 +87,7 @@ async def let_go_of_managed_ledger(name: str, *, metadata: MetadataStore, ledger
     Raises:
         Fenced: the claim does not hold.
         LedgerFailed: the writer has ended.
-        LedgerCorrupt: the end cannot be found.
+        LedgerCorrupt, LedgerListCorrupt: the end cannot be found.
     """
     return await record_ends(
         name, metadata=metadata, ledgers=ledgers, claim=claim, is_left=lambda writer: writer == ledgers.writer
@@ -109,7 +110,7 @@ async def record_ends(
     Raises:
         Fenced: `claim` does not hold.
         WriterAlive, LedgerOutOfReach, RecoveryElsewhere, JournalContended: another broker may still write to one.
-        LedgerCorrupt, JournalDamaged, JournalMissing: an end cannot be found.
+        LedgerCorrupt, LedgerListCorrupt, JournalDamaged, JournalMissing: an end cannot be found.
         LedgerFailed: this process's writer has ended.
     """
     keeper = RecordKeeper(name, metadata, claim)

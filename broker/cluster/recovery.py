@@ -27,6 +27,7 @@ from storage.errors import (
     Fenced,
     JournalContended,
     LedgerCorrupt,
+    LedgerListCorrupt,
     LedgerOutOfReach,
     RecoveryElsewhere,
     StorageError,
@@ -155,7 +156,7 @@ class DeadBrokers:
                 )
             except Fenced:
                 continue  # A new owner has claimed it, and finds the end itself.
-            except (LedgerCorrupt, LedgerOutOfReach) as lost:
+            except (LedgerCorrupt, LedgerListCorrupt, LedgerOutOfReach) as lost:
                 log.error("the end of a topic cannot be recovered", topic=name, broker=broker_id, reason=str(lost))
             except StorageError as error:
                 # It concerns the whole journal. Each further try would replay it again.

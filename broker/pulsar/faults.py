@@ -33,6 +33,7 @@ from storage.errors import (
     JournalMissing,
     LedgerCorrupt,
     LedgerFailed,
+    LedgerListCorrupt,
     LedgerNotMade,
     LedgerOutOfReach,
     LedgerSealed,
@@ -111,6 +112,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     TooManyHoles: pb.TooManyRequests,
     CursorError: pb.ServiceNotReady,
     LedgerCorrupt: pb.PersistenceError,
+    LedgerListCorrupt: pb.PersistenceError,
     CursorCorrupt: pb.PersistenceError,
     ChecksumMismatch: pb.ChecksumError,
     # This is permanent: a resend would be the same.

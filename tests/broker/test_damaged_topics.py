@@ -10,8 +10,10 @@ from trio.testing import MockClock
 from broker.errors import TopicDamaged, TopicNotFound
 from broker.layouts.layout import Layout
 from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.names import TopicName
+from broker.store_retry import RETRY_SECONDS
 from storage.cursor import cursor_key
-from storage.managed_ledger_record import MANAGED_LEDGERS
+from storage.managed_ledger_record import MANAGED_LEDGERS, record_key
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
 from storage.position import EARLIEST
@@ -177,3 +179,19 @@ async def test_an_unsubscribe_of_a_segment_that_is_being_deleted_is_refused() ->
         await broker.layouts.change(TOPIC, Layout.begin_deletion)
         with pytest.raises(TopicNotFound):
             await broker.topics.unsubscribe(name, "s")
+
+
+@pytest.mark.parametrize("value", [b"{", b"[]", b"{}"])
+async def test_a_damaged_list_of_ledgers_ends_its_topic_alone(value: bytes, autojump_clock: MockClock) -> None:
+    """E11: nor does each later attempt to give the topic up end anything else."""
+    metadata = MemoryStore()
+    plain, other = (TopicName.parse(f"persistent://public/default/{name}") for name in ("plain", "other"))
+    async with rooms(metadata, SimulatedFiles(seed=5)) as broker:
+        await metadata.put(record_key(str(plain)), value)
+        with pytest.raises(TopicDamaged, match="managed-ledgers"):
+            await broker.topics.get(plain)
+        await trio.sleep(3 * RETRY_SECONDS)
+        await publish(await broker.topics.get(other), b"goes on")
+        # Once the record is repaired, the topic is served again.
+        await metadata.delete(record_key(str(plain)))
+        await publish(await broker.topics.get(plain), b"again")

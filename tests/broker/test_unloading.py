@@ -1,18 +1,23 @@
 """Topics that are unloaded: by request, when unused, and when the broker stops."""
 
 from collections.abc import Sequence
-from urllib.parse import quote
+from errno import EIO
+from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker import topics
 from broker.cluster.ownership import KEY_PREFIX as OWNERS
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicClosed
 from broker.names import TopicName
+from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
+from storage.managed_ledger_opening import let_go_of_managed_ledger
 from storage.metadata.store import ChangeSetTooLarge, Delete, Op, Put, starting_with
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
@@ -127,6 +132,27 @@ async def test_a_claim_that_could_not_be_given_up_keeps_nobody_out(
     store.before = None
     assert len(await claims(broker)) == 1
     await publish(await broker.topics.get(PLAIN), b"after")
+
+
+async def test_a_disk_fault_at_the_end_of_a_topic_ends_no_other(
+    broker: Rooms, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E11: its files cannot be read for a while. Then the broker gives the topic up."""
+    faults = 3
+
+    async def faulty(name: str, **others: Any) -> bool:
+        nonlocal faults
+        if faults:
+            faults -= 1
+            raise OSError(EIO, "Input/output error")
+        return await let_go_of_managed_ledger(name, **others)
+
+    monkeypatch.setattr(topics, "let_go_of_managed_ledger", faulty)
+    await publish(await broker.topics.get(PLAIN), b"a")
+    await broker.topics.unload(PLAIN)
+    await publish(await broker.topics.get(OTHER), b"goes on")
+    await trio.sleep(4 * RETRY_SECONDS)
+    assert [unquote(key.removeprefix(OWNERS)) for key in await claims(broker)] == [str(OTHER)]
 
 
 async def test_closing_writes_all_cursors_at_once_and_leaves_the_claims_to_the_session(

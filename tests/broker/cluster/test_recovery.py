@@ -394,3 +394,22 @@ async def test_a_broker_that_cannot_be_recovered_hinders_no_other(autojump_clock
         await trio.sleep(600)
         assert metadata.statistics().revision == before
         nursery.cancel_scope.cancel()
+
+
+async def test_a_damaged_list_of_ledgers_hinders_no_other_topic(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E11, C11: the dead broker's other topics get their ends, and nothing is tried for ever."""
+    monkeypatch.setattr(recovery, "AT_ONCE_MAX", 1)
+    files, metadata = SimulatedFiles(), MemoryStore()
+    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
+        for name in ("a", "b"):
+            await publish(await opened(name, metadata, one), b"kept")
+    record = await metadata.get(record_key("a"))
+    assert record is not None
+    await metadata.put(record.key, b"{}", indexes=record.indexes)
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(two.run)
+        await wait_all_tasks_blocked()
+        assert await left_open_by("one", metadata) == ["a"]
+        nursery.cancel_scope.cancel()

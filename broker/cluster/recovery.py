@@ -130,9 +130,10 @@ class DeadBrokers:
 
         Raises:
             StorageError: some could not be recorded. If it is retriable, another try may succeed.
+            OSError: files could not be read.
         """
         names = await left_open_by(broker_id, self._metadata)
-        refused: list[StorageError] = []
+        refused: list[StorageError | OSError] = []
         left = iter(names)
         async with trio.open_nursery() as nursery:
             for _ in range(min(AT_ONCE_MAX, len(names))):
@@ -142,7 +143,7 @@ class DeadBrokers:
         if names:
             log.info("what a dead broker left open is recovered", broker=broker_id, topics=len(names))
 
-    async def _record_some(self, broker_id: str, names: Iterator[str], refused: list[StorageError]) -> None:
+    async def _record_some(self, broker_id: str, names: Iterator[str], refused: list[StorageError | OSError]) -> None:
         for name in names:
             if refused:
                 return
@@ -158,7 +159,7 @@ class DeadBrokers:
                 continue  # A new owner has claimed it, and finds the end itself.
             except (LedgerCorrupt, LedgerListCorrupt, LedgerOutOfReach) as lost:
                 log.error("the end of a topic cannot be recovered", topic=name, broker=broker_id, reason=str(lost))
-            except StorageError as error:
+            except (StorageError, OSError) as error:
                 # It concerns the whole journal. Each further try would replay it again.
                 refused.append(error)
 

@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from errno import EIO
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -412,4 +414,30 @@ async def test_a_damaged_list_of_ledgers_hinders_no_other_topic(
         nursery.start_soon(two.run)
         await wait_all_tasks_blocked()
         assert await left_open_by("one", metadata) == ["a"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_files_that_cannot_be_read_end_no_other_recovery(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E11, C11: the disk has a fault where the journal of one is. The other's topics get their ends."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    for broker_id in ("four", "one"):
+        async with ledger_store(files.process(), broker_id=broker_id, metadata=metadata) as store:
+            await publish(await opened(broker_id, metadata, store), b"kept")
+
+    async def faulty(name: str, **others: Any) -> bool:
+        if name == "one":
+            raise OSError(EIO, "Input/output error")
+        await has_failed.wait()
+        return await record_ends(name, **others)
+
+    monkeypatch.setattr(recovery, "record_ends", faulty)
+    has_failed = trio.Event()
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(two.run)
+        await wait_all_tasks_blocked()
+        has_failed.set()
+        await wait_all_tasks_blocked()
+        assert await writers_of_open_ledgers(metadata) == ["one"]
         nursery.cancel_scope.cancel()

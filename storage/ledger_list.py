@@ -12,10 +12,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
+from storage.errors import LedgerListCorrupt
 from storage.position import EARLIEST, LATEST, Position
 from storage.unknown_fields import (
     NOTHING_UNKNOWN,
@@ -141,8 +142,18 @@ class ManagedLedgerRecord:
 
     @classmethod
     def decode(cls, value: bytes) -> "ManagedLedgerRecord":
-        """From JSON."""
-        fields = orjson.loads(value)
+        """From JSON.
+
+        Raises:
+            LedgerListCorrupt: it is damaged.
+        """
+        try:
+            return cls._decode(orjson.loads(value))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as damaged:
+            raise LedgerListCorrupt(f"a list of ledgers cannot be read: {damaged!r}") from damaged
+
+    @classmethod
+    def _decode(cls, fields: Mapping[str, Any]) -> "ManagedLedgerRecord":
         width = len(Writer._fields)
         rows = fields["writers"]
         writers = [None if row is None else Writer(*row[:width]) for row in rows]

@@ -10,7 +10,7 @@ The index finds what a dead broker had open, at a cost that depends on nothing e
 from typing import Final
 from urllib.parse import quote, unquote
 
-from storage.errors import Fenced, LedgerListCorrupt
+from storage.errors import Fenced
 from storage.ledger_list import ManagedLedgerRecord
 from storage.metadata.store import ABSENT, Check, Conflict, Delete, IndexEntry, MetadataStore, Op, Put, starting_with
 
@@ -88,10 +88,7 @@ class RecordKeeper:
         """
         stored = await self._metadata.get(self._key)
         self._version = ABSENT if stored is None else stored.version
-        try:
-            self.record = None if stored is None else ManagedLedgerRecord.decode(stored.value)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as damaged:
-            raise LedgerListCorrupt(f"the record {self._key} cannot be read: {damaged!r}") from damaged
+        self.record = None if stored is None else ManagedLedgerRecord.decode(stored.value)
         return self.record
 
     async def write(self, record: ManagedLedgerRecord) -> None:

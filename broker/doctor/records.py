@@ -27,6 +27,7 @@ from broker.layouts.store import KEY_PREFIX as LAYOUTS
 from broker.layouts.store import topic_of
 from storage.ages import SKEW_MAX_MS
 from storage.damages import DAMAGE
+from storage.errors import LedgerListCorrupt
 from storage.identity import CLUSTER_KEY
 from storage.journal_records import JOURNALS, RECOVERING, Recorded, recorded_in
 from storage.ledger_list import ManagedLedgerRecord
@@ -57,7 +58,16 @@ PREFIXES: Final = (
 OVERDUE_MS: Final = 2 * SKEW_MAX_MS
 """An open transaction that is past its deadline by more is not ended by anybody."""
 
-_DAMAGED: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError, LayoutUnreadable, RecordUnreadable)
+_DAMAGED: Final = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+    LayoutUnreadable,
+    LedgerListCorrupt,
+    RecordUnreadable,
+)
 """What decoding a damaged record raises."""
 
 

@@ -14,7 +14,7 @@ import structlog
 
 from broker.names import TopicName
 from storage.cursor_record import cursor_key, decode
-from storage.errors import CursorCorrupt
+from storage.errors import CursorCorrupt, LedgerListCorrupt
 from storage.ledger_list import LedgerList, ManagedLedgerRecord
 from storage.managed_ledger_record import record_key
 from storage.metadata.store import KeyWatch, MetadataStore, Record
@@ -28,8 +28,8 @@ def sealed_ledgers(managed_ledger: Record | None) -> LedgerList | None:
         return None
     try:
         record = ManagedLedgerRecord.decode(managed_ledger.value)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        log.error("the record of a managed ledger cannot be read", key=managed_ledger.key, reason=repr(error))
+    except LedgerListCorrupt as corrupt:
+        log.error("the record of a managed ledger cannot be read", key=managed_ledger.key, reason=str(corrupt))
         return None
     if not record.sealed or record.is_deleting:
         return None

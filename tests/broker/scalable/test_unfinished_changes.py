@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError, TopicNotFound
 from broker.layouts.checks import wrong_in
-from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
@@ -21,11 +21,13 @@ from storage.errors import (
     Fenced,
     JournalContended,
     LedgerCorrupt,
+    LedgerListCorrupt,
     LedgerNotMade,
     LedgerOutOfReach,
     NoSpace,
     WriterAlive,
 )
+from storage.managed_ledger_record import record_key
 from storage.metadata.store import Check, StoreFull, StoreUnavailable
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
@@ -220,6 +222,7 @@ _WRITER = Writer("folder", "two", 1, 7)
         (StoreFull("the disk is full"), True),
         (OSError("the disk cannot be read"), True),
         (LedgerCorrupt(Path("l"), 1, "a flipped bit"), False),
+        (LedgerListCorrupt("a flipped bit"), False),
         (CursorCorrupt("a flipped bit"), False),
     ],
     ids=lambda value: type(value).__name__,
@@ -261,3 +264,18 @@ async def test_a_change_is_taken_up_by_whoever_is_left(autojump_clock: MockClock
         (left, *_) = brokers.living.values()
         assert (await left.layouts.get(TOPIC)).intent is None
         assert await left.layouts.unfinished() == []
+
+
+async def test_a_damaged_list_of_ledgers_ends_no_other_topics_changes(broker: Rooms) -> None:
+    """E11: a subscription cannot be finished for it. The start goes on, and so does each later broker's."""
+    await two_segments(broker)
+    half_made = LayoutSubscription(SubscriptionKind.STREAM, "id", StartPosition.LATEST, 1, is_creating=True)
+    await broker.layouts.change(TOPIC, lambda layout: layout.add_subscription("new", half_made))
+    for segment_id in (0, 1):
+        name = await broker.segment(TOPIC, segment_id)
+        await broker.topics.unload(name)
+        await broker.metadata.put(record_key(str(name)), b"{}")
+    await broker.recover()
+    other = TopicName.parse("topic://public/default/other")
+    await broker.controller.create_topic(other, 1, {})
+    await publish(await broker.topics.get(await broker.segment(other, 0)), b"goes on")

@@ -68,6 +68,8 @@ class _Slot:
     """Whether it is unloaded because it is idle, or is not loaded at all. Callers then wait until the slot is gone."""
     wait_seconds: float = 0.0
     """How long to wait first until no other broker owns the topic."""
+    creates: bool = False
+    """Whether a caller may create the topic. Others only get it if it was made before."""
     work: Work | None = None
     """The work to do instead of loading the topic."""
     removes: bool = False
@@ -156,7 +158,7 @@ class Topics:
         """
         if not creates:
             await self._existence.require_made(name)
-        return await self._load(name)
+        return await self._load(name, creates=creates)
 
     async def take(self, name: TopicName, wait_seconds: float) -> Topic:
         """As `get`, for a topic that its owner is about to release. Whoever requests it meanwhile waits, too.
@@ -165,9 +167,9 @@ class Topics:
             As `get`. `OwnedElsewhere` comes only if the owner has not released it after `wait_seconds`.
         """
         await self._existence.require_made(name)
-        return await self._load(name, wait_seconds)
+        return await self._load(name, creates=False, wait_seconds=wait_seconds)
 
-    async def _load(self, name: TopicName, wait_seconds: float = 0.0) -> Topic:
+    async def _load(self, name: TopicName, *, creates: bool, wait_seconds: float = 0.0) -> Topic:
         slot = self._slots.get(name)
         while slot is not None and slot.is_idle:
             await slot.gone.wait()
@@ -175,6 +177,7 @@ class Topics:
         if slot is None:
             slot = self._slots[name] = _Slot(wait_seconds=wait_seconds)
             self._nursery.start_soon(self._own, name, slot)
+        slot.creates |= creates
         await slot.ready.wait()
         if slot.error is not None:
             raise fresh(slot.error)
@@ -305,13 +308,16 @@ class Topics:
     async def _own(self, name: TopicName, slot: _Slot) -> None:
         try:
             with slot.scope:
+                if slot.wait_seconds:
+                    with trio.move_on_after(slot.wait_seconds):
+                        await self._claims.wait_not_elsewhere(str(name))
+                    # The owner may have deleted it instead.
+                    if not slot.creates:
+                        await self._existence.require_made(name)
                 if slot.removes:
                     await self._existence.require_remains(name)
                 else:
                     await self._existence.require(name)
-                if slot.wait_seconds:
-                    with trio.move_on_after(slot.wait_seconds):
-                        await self._claims.wait_not_elsewhere(str(name))
                 claim = await self._claim(name)
                 try:
                     if slot.work is None:

@@ -18,6 +18,7 @@ from broker.handover import TAKE_SECONDS_MAX, NoSuchBroker, NotOwned
 from broker.names import TopicName
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
+from storage.managed_ledger_record import is_there
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Delete, MetadataStore, Op, Put, StoreFull, StoreUnavailable, starting_with
 from storage.ranges import EntryAck
@@ -73,6 +74,16 @@ async def brokers(store: MetadataStore, *names: str) -> AsyncIterator[list[Rooms
         await wait_all_tasks_blocked()
         yield made
         stop.set()
+
+
+def await_topic(nursery: trio.Nursery, broker: Rooms, name: TopicName) -> list[Topic]:
+    came: list[Topic] = []
+
+    async def come() -> None:
+        came.append(await broker.topics.get(name))
+
+    nursery.start_soon(come)
+    return came
 
 
 async def assignments(store: MetadataStore) -> list[str]:
@@ -136,20 +147,14 @@ async def test_clients_that_come_before_the_topic_wait_for_it(autojump_clock: Mo
     store = MemoryStore()
     async with brokers(store, "one", "two") as (one, two):
         topic = await one.topics.get(PLAIN)
-        came: list[Topic] = []
-
-        async def come() -> None:
-            came.append(await two.topics.get(PLAIN))
-
         await one.assignments.assign(str(PLAIN), "two", Why.MOVE, condition=topic.claim)
         await wait_all_tasks_blocked()
         async with trio.open_nursery() as clients:
-            clients.start_soon(come)
-            clients.start_soon(come)
+            came = [await_topic(clients, two, PLAIN) for _ in range(2)]
             await trio.sleep(TAKE_SECONDS_MAX / 2)
-            assert came == []
+            assert came == [[], []]
             await one.topics.unload(PLAIN)
-        assert came == [await two.topics.get(PLAIN)] * 2
+        assert came == [[await two.topics.get(PLAIN)]] * 2
 
 
 async def test_what_cannot_be_moved_stays() -> None:
@@ -337,3 +342,38 @@ async def test_a_topic_that_is_never_released_is_given_up(autojump_clock: MockCl
         with pytest.raises(OwnedElsewhere, match="Broker one"):
             await two.topics.get(PLAIN)
         assert await payloads(topic) == []
+
+
+async def test_a_topic_that_is_deleted_before_it_is_released_is_not_made_again(autojump_clock: MockClock) -> None:
+    """E13: the next broker has seen it, and waits. It would make an empty topic of that name."""
+    store = MemoryStore()
+    async with brokers(store, "one", "two") as (one, two):
+        await one.controller.create_topic(TOPIC, 1, {})
+        segment = await one.segment(TOPIC, 0)
+        for name in (PLAIN, segment):
+            topic = await one.topics.get(name)
+            await one.assignments.assign(str(name), "two", Why.MOVE, condition=topic.claim)
+        await wait_all_tasks_blocked()
+        assert set(two.topics.owned) == {PLAIN, segment}, "it waits for both"
+        await one.topics.delete(PLAIN)
+        await one.controller.delete_topic(TOPIC, force=True)
+        await wait_all_tasks_blocked()
+        assert two.opened == []
+        assert two.topics.owned == ()
+        assert not await is_there(str(PLAIN), store)
+        assert not await is_there(str(segment), store)
+
+
+async def test_a_client_that_may_create_the_topic_gets_it_although_it_is_deleted(autojump_clock: MockClock) -> None:
+    """E13: it came while the next broker waited for the topic. It would get a new one at any other moment, too."""
+    store = MemoryStore()
+    async with brokers(store, "one", "two") as (one, two):
+        topic = await one.topics.get(PLAIN)
+        await publish(topic, b"before")
+        await one.assignments.assign(str(PLAIN), "two", Why.MOVE, condition=topic.claim)
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as clients:
+            came = await_topic(clients, two, PLAIN)
+            await wait_all_tasks_blocked()
+            await one.topics.delete(PLAIN)
+        assert [await payloads(made) for made in came] == [[]]

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from storage.broker_home import lock_path
-from storage.files import AlreadyLocked, Files
+from storage.files import Files
 
 
 class Liveness(Enum):
@@ -32,7 +32,8 @@ def _probe(files: Files, path: Path, lock_name: str | None) -> Liveness:
         return Liveness.UNKNOWN
     try:
         lock = files.lock(path)
-    except AlreadyLocked:
+    except OSError:
+        # Somebody holds it, or it cannot be tried.
         return Liveness.UNKNOWN
     try:
         return Liveness.DEAD if lock.name == lock_name else Liveness.UNKNOWN

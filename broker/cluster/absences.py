@@ -5,6 +5,7 @@ store was away for longer than the sessions, or the broker was cut off from it. 
 soon as its session ends, and then nobody has to fence its journal. So the others give it a grace before they do.
 
     registered in this folder                                  alive
+    registered, and the record is damaged                      may be alive
     not registered, and its lock proves that it has ended      gone
     not registered for the grace, as this process saw it       gone
     not registered for a shorter time                          may be alive
@@ -17,13 +18,13 @@ proves that the process has ended, so the session may be ended (`has_ended`). Th
 registration whose lock was tried. So a broker that has started again meanwhile keeps its new session and its claims.
 """
 
+from math import inf
 from typing import Final, NamedTuple
 
-import orjson
 import structlog
 import trio
 
-from broker.cluster.membership import BROKERS, Membership
+from broker.cluster.membership import BROKERS, Membership, registered
 from broker.keyed_locks import KeyedLocks
 from broker.store_retry import RETRY_SECONDS
 from storage.broker_home import BrokerHome
@@ -38,18 +39,21 @@ UNASKED_SECONDS_MAX: Final = 2 * RETRY_SECONDS
 
 
 PROBE_SECONDS: Final = 0.1
-"""How long a lock that was held counts as held. Thousands of clients that look topics up at once try it once."""
+"""How long a lock that was held counts as held. Thousands of clients that look topics up at once try it once, held or
+not."""
 
 log = structlog.get_logger(__name__)
 
 
-class _Alive(NamedTuple):
-    """A broker whose lock was held."""
+class _Tried(NamedTuple):
+    """A broker whose lock was tried."""
 
     version: int
     """Of its registration."""
+    has_ended: bool
+    """Whether the lock was free. Then the session of that registration was ended."""
     until: float
-    """When the lock is tried again, on Trio's clock."""
+    """When the lock is tried again, on Trio's clock. A death is final."""
 
 
 class _Missing(NamedTuple):
@@ -73,10 +77,7 @@ class Absences:
         self._session: Session | None = None
         self._missing: dict[str, _Missing] = {}
         """The brokers that were seen missing under this session."""
-        self._alive: dict[str, _Alive] = {}
-        """The brokers whose lock was held when it was tried last."""
-        self._ended: dict[str, int] = {}
-        """By broker, the version of the registration whose session was ended last."""
+        self._tried: dict[str, _Tried] = {}
         self._probing: KeyedLocks[str] = KeyedLocks()
 
     async def require_gone(self, writer: Writer, lock: str | None) -> Absent:
@@ -91,7 +92,7 @@ class Absences:
             self._missing.clear()
         key = BROKERS + writer.broker
         record = await self._metadata.get(key)
-        if record is not None and orjson.loads(record.value)["folder"] == writer.folder:
+        if record is not None and registered(record, "folder") in (writer.folder, None):
             self._missing.pop(writer.broker, None)
             raise WriterAlive(writer)
         if await probe(self._home.files, self._home.data_dir, writer.broker, lock) is not Liveness.DEAD:
@@ -118,20 +119,16 @@ class Absences:
         record = (await self._metadata.fresh([key])).records[key]
         if record is None:
             return True
-        lock = orjson.loads(record.value)["lock"]
         # One after another, because two that try a lock at the same moment disturb each other.
         async with self._probing.hold(broker_id):
-            if self._ended.get(broker_id) == record.version:
-                return True
-            alive = self._alive.get(broker_id)
-            if alive is not None and alive.version == record.version and trio.current_time() < alive.until:
-                return False
-            if await probe(self._home.files, self._home.data_dir, broker_id, lock) is not Liveness.DEAD:
-                self._alive[broker_id] = _Alive(record.version, trio.current_time() + PROBE_SECONDS)
-                return False
-            self._alive.pop(broker_id, None)
-            if record.session is not None:
+            tried = self._tried.get(broker_id)
+            if tried is not None and tried.version == record.version and trio.current_time() < tried.until:
+                return tried.has_ended
+            lock = registered(record, "lock")
+            has_ended = await probe(self._home.files, self._home.data_dir, broker_id, lock) is Liveness.DEAD
+            if has_ended and record.session is not None:
                 log.info("ending the session of a broker whose process has ended", broker=broker_id)
                 await self._metadata.end_session(record.session)
-            self._ended[broker_id] = record.version
-            return True
+            until = inf if has_ended else trio.current_time() + PROBE_SECONDS
+            self._tried[broker_id] = _Tried(record.version, has_ended, until)
+            return has_ended

@@ -119,10 +119,10 @@ class Membership:
                 return check
 
     def _runs(self, held: Record) -> BrokerRuns:
-        other = orjson.loads(held.value)
+        url, folder = (registered(held, field) or "unknown" for field in ("service_url", "folder"))
         return BrokerRuns(
-            f"A broker with the id {self._broker_id} already runs at {other['service_url']}, on the data folder with "
-            f"the identity {other['folder']}. Stop that broker, or start this one with another --broker-id."
+            f"A broker with the id {self._broker_id} already runs at {url}, on the data folder with the identity "
+            f"{folder}. Stop that broker, or start this one with another --broker-id."
         )
 
     @property
@@ -135,4 +135,13 @@ class Membership:
 
     def _is_over(self, held: Record) -> bool:
         """Return whether the process that wrote this record has ended, or is this process."""
-        return bool(orjson.loads(held.value)["lock"] == self._lock_name)
+        return registered(held, "lock") == self._lock_name
+
+
+def registered(registration: Record, field: str) -> str | None:
+    """Return what a registration says in this field; None if it does not, or is damaged."""
+    try:
+        value = orjson.loads(registration.value)[field]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return value if isinstance(value, str) else None

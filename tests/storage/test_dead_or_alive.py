@@ -1,5 +1,7 @@
 """A free lock of the right name proves a death; nothing else proves anything."""
 
+from errno import EMFILE
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -23,6 +25,16 @@ async def test_only_a_free_lock_of_that_name_proves_the_death() -> None:
     for _ in range(2):
         assert await probe(files, DATA, "x", home.lock_name) is Liveness.DEAD
     (await BrokerHome.enter(files, DATA, FOLDER, "x")).close()
+
+
+async def test_a_lock_that_cannot_be_tried_proves_nothing() -> None:
+    """E11: the disk has a fault, or this process has no descriptors left. Lookups go on."""
+    files = SimulatedFiles()
+    home = await BrokerHome.enter(files.process(), DATA, FOLDER, "x")
+    home.close()
+    files.fail("lock", code=EMFILE)
+    assert await probe(files, DATA, "x", home.lock_name) is Liveness.UNKNOWN
+    assert await probe(files, DATA, "x", home.lock_name) is Liveness.DEAD
 
 
 async def test_a_start_outlasts_a_probe(autojump_clock: MockClock) -> None:

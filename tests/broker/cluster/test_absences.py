@@ -1,17 +1,22 @@
 """Who is gone: a missing registration, together with a free lock or a grace."""
 
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
+from broker.cluster import absences
 from broker.cluster.absences import PROBE_SECONDS, Absences
 from broker.cluster.membership import BROKERS, Membership
+from storage import dead_or_alive
 from storage.broker_home import BrokerHome
+from storage.dead_or_alive import Liveness
 from storage.errors import WriterAlive
+from storage.files import Files
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import ABSENT, Session
+from storage.metadata.store import ABSENT, Session, StoreUnavailable
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA, FOLDER
@@ -219,32 +224,6 @@ async def test_a_held_lock_is_tried_once_by_clients_that_come_together(
     assert await looking.absences.has_ended("one")
 
 
-async def test_a_session_is_ended_once_for_clients_that_come_together(
-    looking: Looking, one: BrokerHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C21: each of them tried the lock and ended the session, one after another. A fail-over took as long as that."""
-    await registered_as(looking, FOLDER, lock=one.lock_name)
-    one.close()
-    end_session, ended = looking.metadata.end_session, []
-
-    async def counted(session_id: int) -> None:
-        ended.append(session_id)
-        await wait_all_tasks_blocked()
-        await end_session(session_id)
-
-    monkeypatch.setattr(looking.metadata, "end_session", counted)
-    answers: list[bool] = []
-
-    async def ask() -> None:
-        answers.append(await looking.absences.has_ended("one"))
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(5):
-            nursery.start_soon(ask)
-    assert answers == [True] * 5
-    assert len(ended) == 1
-
-
 async def test_another_registration_is_tried_at_once(
     looking: Looking, one: BrokerHome, autojump_clock: MockClock
 ) -> None:
@@ -261,3 +240,58 @@ async def test_a_lock_of_another_machine_proves_nothing(looking: Looking) -> Non
     """C21: then clients are sent to the registered broker."""
     await registered_as(looking, "another folder")
     assert not await looking.absences.has_ended("one")
+
+
+async def test_a_free_lock_is_tried_once_by_clients_that_come_together(
+    looking: Looking, one: BrokerHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C21: all of them look up topics of the killed broker, before its session is ended."""
+    await registered_as(looking, FOLDER, lock=one.lock_name)
+    one.close()
+    probes: list[str] = []
+
+    async def probe(files: Files, data_dir: Path, broker_id: str, lock_name: str | None) -> Liveness:
+        probes.append(broker_id)
+        return await dead_or_alive.probe(files, data_dir, broker_id, lock_name)
+
+    monkeypatch.setattr(absences, "probe", probe)
+    answers: list[bool] = []
+
+    async def ask() -> None:
+        answers.append(await looking.absences.has_ended("one"))
+
+    async with trio.open_nursery() as clients:
+        for _ in range(100):
+            clients.start_soon(ask)
+    assert answers == [True] * 100
+    assert probes == ["one"]
+
+
+async def test_an_end_without_an_answer_is_tried_again(looking: Looking, one: BrokerHome) -> None:
+    """C21: the session may still be there, and the claims with it."""
+    session = await registered_as(looking, FOLDER, lock=one.lock_name)
+    one.close()
+    end_session = looking.metadata.end_session
+
+    async def unanswered(_session_id: int) -> None:
+        looking.metadata.end_session = end_session  # type: ignore[method-assign]
+        raise StoreUnavailable("no answer")
+
+    looking.metadata.end_session = unanswered  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        await looking.absences.has_ended("one")
+    assert await looking.absences.has_ended("one")
+    assert session.has_ended
+
+
+@pytest.mark.parametrize("value", [b"{", b"[]", b"{}", b'{"lock": 7, "folder": 7}'])
+async def test_a_broker_whose_registration_is_damaged_may_be_alive(
+    looking: Looking, one: BrokerHome, value: bytes
+) -> None:
+    """E11: lookups of its topics, and recoveries of its journal, wait for the end of its session."""
+    await looking.metadata.put(BROKERS + "one", value)
+    one.close()
+    assert not await looking.absences.has_ended("one")
+    assert not await looking.is_gone()
+    await looking.metadata.delete(BROKERS + "one")
+    assert await looking.is_gone()

@@ -160,14 +160,18 @@ class HandOver:
         they lag behind, and what one call moves for a load the next one would move back. A second call moves nothing.
         On return those topics are released, apart from some that could not be. These are in the log.
         """
-        members = dict(self._members.live)
         moved = 0
 
-        async def give(name: TopicName, to: Member) -> None:
+        async def give(name: TopicName) -> None:
             nonlocal moved
             async with limiter:
+                # Of now, because the hand-overs before this one may have taken long.
+                members = self._members.live
+                to = choose(name, members, {})
+                if to is None or to == self._claims.broker_id:
+                    return
                 try:
-                    await self._hand_over(name, to, Why.BALANCE)
+                    await self._hand_over(name, members[to], Why.BALANCE)
                     moved += 1
                 except ExpectedError as refused:
                     log.warning("a topic stays where it is", topic=str(name), reason=str(refused))
@@ -175,9 +179,7 @@ class HandOver:
         limiter = trio.CapacityLimiter(AT_ONCE_MAX)
         async with trio.open_nursery() as nursery:
             for name in self._topics.owned:
-                to = choose(name, members, {})
-                if to is not None and to != self._claims.broker_id:
-                    nursery.start_soon(give, name, members[to])
+                nursery.start_soon(give, name)
         log.info("this broker has handed over what belongs to others", topics=moved)
         return moved
 

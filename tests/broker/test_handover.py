@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker import handover
 from broker.cluster.assignments import ASSIGNMENTS, Why
 from broker.cluster.broker_load import BROKER_LOADS, BrokerLoad
 from broker.cluster.locating import At, Here
@@ -272,6 +273,27 @@ async def test_what_cannot_be_handed_over_stays() -> None:
         assert await one.handover.balance() == 1
         await wait_all_tasks_blocked()
         assert two.topics.owned == (name,)
+
+
+async def test_a_broker_that_goes_meanwhile_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C21: to hand many topics over takes a while. What is left goes by the brokers of that moment."""
+    monkeypatch.setattr(handover, "AT_ONCE_MAX", 1)
+    store = SteeredStore()
+    async with brokers(store, "one", "two") as (one, _two):
+        names = [TopicName.parse(f"persistent://public/default/{number}") for number in range(9)]
+        belonging = [name for name in names if choose(name, one.members.live, {}) == "two"]
+        assert len(belonging) > 1
+        for name in belonging:
+            await one.topics.get(name)
+
+        async def drain_two(ops: Sequence[Op]) -> None:
+            if any(isinstance(op, Put) and op.key.startswith(ASSIGNMENTS) for op in ops):
+                store.after = None
+                await store.put(DRAINING + "two", b"{}")
+
+        store.after = drain_two
+        assert await one.handover.balance() == 1
+        assert len(one.topics.owned) == len(belonging) - 1
 
 
 async def test_a_repeated_drain_resigns_what_the_first_one_could_not() -> None:

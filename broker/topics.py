@@ -212,9 +212,12 @@ class Topics:
         slot = self._slots.get(name)
         if slot is not None:
             await slot.ready.wait()
-            if slot.topic is not None:
-                await slot.topic.close(assigned_url)
-            slot.scope.cancel()
+            try:
+                if slot.topic is not None:
+                    await slot.topic.close(assigned_url)
+            finally:
+                # A topic that has begun to close serves nobody any more.
+                slot.scope.cancel()
             await slot.gone.wait()
 
     async def let_go(self, name: TopicName) -> None:

@@ -221,6 +221,28 @@ async def test_asking_while_it_is_unloaded(broker: Rooms, store: SteeredStore) -
     assert await broker.topics.get(PLAIN) is not topic
 
 
+async def test_an_unload_that_is_cancelled_goes_on_without_the_caller(broker: Rooms, store: SteeredStore) -> None:
+    """E11: the clients are gone, so the topic ends. Otherwise this broker would refuse everybody for ever."""
+    topic = await broker.topics.get(PLAIN)
+    subscription = await topic.subscribe("s", EARLIEST)
+    await publish(topic, b"a")
+    subscription.cursor.acknowledge_cumulative(topic.ledger.last_position)
+    held = trio.Event()
+
+    async def hold(_ops: Sequence[Op]) -> None:
+        await held.wait()
+
+    store.before = hold
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.topics.unload, PLAIN)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    held.set()
+    await wait_all_tasks_blocked()
+    again = await broker.topics.get(PLAIN)
+    again.add_producer(Client())
+
+
 async def test_a_topic_that_fails_while_it_is_unloaded_ends_alone(broker: Rooms, store: SteeredStore) -> None:
     """D4: a failure and a cancellation happen at the same moment."""
     topic = await broker.topics.get(PLAIN)

@@ -16,6 +16,9 @@ A hand-over has five steps. A crash behind any of them leaves what a crash of th
 | it releases its claim                                            | the topic is free; the hint may remain |
 | the next broker, which watches assignments, claims and loads it  | the next lookup places it              |
 
+While the disk is full, topics stay where they are: the third step may wait for space, and meanwhile nobody would serve
+the topic.
+
 An assignment is only a hint (`broker.cluster.assignments`). If the next broker does not take the topic, a lookup places
 it elsewhere.
 """
@@ -37,7 +40,7 @@ from broker.names import Domain, TopicName
 from broker.topic import Topic
 from broker.topics import Topics
 from storage.clock import WallClock
-from storage.errors import ExpectedError
+from storage.errors import ExpectedError, NoSpace
 from storage.metadata.store import Conflict, MetadataStore, Session
 
 AT_ONCE_MAX: Final = 16
@@ -90,6 +93,7 @@ class HandOver:
         Raises:
             NotOwned: this broker does not own it. Nothing was changed.
             NoSuchBroker: there is no broker `to` that takes topics. Nothing was changed.
+            NoSpace: the disk is full. Nothing was changed.
             StoreFull: the store has no space for the assignment. Nothing was changed.
             StoreUnavailable: the topic may be assigned; it is not released.
         """
@@ -115,8 +119,10 @@ class HandOver:
 
         Raises:
             NotOwned: this broker does not own it. Nothing was changed.
+            NoSpace: the disk is full. Nothing was changed.
         """
-        await self._owned(name)
+        topic = await self._owned(name)
+        topic.require_space()
         await self._topics.unload(name)
 
     async def drain(self) -> None:
@@ -190,11 +196,13 @@ class HandOver:
             to = choose(name, others, self._members.loads)
             try:
                 if to is None:
-                    await self._topics.unload(name)
+                    await self.unload(name)
                 else:
                     await self._hand_over(name, others[to], Why.DRAIN)
             except NotOwned:
                 return
+            except NoSpace as full:
+                log.warning("a topic is not handed over", topic=str(name), reason=str(full))
             except ExpectedError as refused:
                 # Without the hint, the next lookup places it.
                 log.warning("a topic is handed over without a successor", topic=str(name), reason=str(refused))
@@ -202,6 +210,7 @@ class HandOver:
 
     async def _hand_over(self, name: TopicName, to: Member, why: Why) -> None:
         topic = await self._owned(name)
+        topic.require_space()
         try:
             await self._assignments.assign(str(name), to.broker, why, condition=topic.claim)
         except Conflict as lost:

@@ -19,6 +19,7 @@ from broker.handover import TAKE_SECONDS_MAX, NoSuchBroker, NotOwned
 from broker.names import TopicName
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
+from storage.errors import SPACE_RETRY_SECONDS, NoSpace
 from storage.managed_ledger_record import is_there
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Delete, MetadataStore, Op, Put, StoreFull, StoreUnavailable, starting_with
@@ -53,9 +54,9 @@ async def alive(_writer: Writer) -> bool:
 
 
 @asynccontextmanager
-async def brokers(store: MetadataStore, *names: str) -> AsyncIterator[list[Rooms]]:
+async def brokers(store: MetadataStore, *names: str, files: SimulatedFiles | None = None) -> AsyncIterator[list[Rooms]]:
     """Run registered brokers on one disk, which take what is handed over to them."""
-    files = SimulatedFiles(seed=3)
+    files = files or SimulatedFiles(seed=3)
 
     async def run(name: str, stop: trio.Event, *, task_status: trio.TaskStatus[Rooms]) -> None:
         async with (
@@ -273,6 +274,37 @@ async def test_what_cannot_be_handed_over_stays() -> None:
         assert await one.handover.balance() == 1
         await wait_all_tasks_blocked()
         assert two.topics.owned == (name,)
+
+
+async def test_topics_stay_where_they_are_while_the_disk_is_full(autojump_clock: MockClock) -> None:
+    """E13: to close one takes space, and until there is some it would serve nobody. Reads go on here."""
+    store, files = MemoryStore(), SimulatedFiles(seed=3)
+    async with brokers(store, "one", "two", files=files) as (one, two):
+        names = [TopicName.parse(f"persistent://public/default/{number}") for number in range(9)]
+        for name in names:
+            await publish(await one.topics.get(name), b"a")
+        files.set_capacity(files.used_bytes)
+        async with trio.open_nursery() as nursery:
+            # This notices it.
+            nursery.start_soon((await one.topics.get(names[0])).ledger.close)
+            await trio.sleep(1)
+            topic = await one.topics.get(names[1])
+            client = Client()
+            topic.add_producer(client)
+            with trio.fail_after(1):
+                for refused in (one.handover.move(names[1], "two"), one.handover.unload(names[1])):
+                    with pytest.raises(NoSpace):
+                        await refused
+                assert await one.handover.balance() == 0
+                await one.handover.drain()
+            assert client.sent_to == []
+            assert await payloads(topic) == [b"a"]
+            assert await assignments(store) == []
+            files.set_capacity(None)
+        await trio.sleep(2 * SPACE_RETRY_SECONDS)
+        await one.handover.drain()
+        await wait_all_tasks_blocked()
+        assert set(two.topics.owned) == set(names)
 
 
 async def test_a_broker_that_goes_meanwhile_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:

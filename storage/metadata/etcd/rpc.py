@@ -77,7 +77,7 @@ _REFUSALS: Final = frozenset(
     {"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "FAILED_PRECONDITION", "PERMISSION_DENIED", "UNAUTHENTICATED"}
     | {"UNIMPLEMENTED", "RESOURCE_EXHAUSTED"}
 )
-"""Codes by which the server says that it did not carry out the request."""
+"""Codes by which the server says that it did not carry out the request, unless its space is exceeded."""
 
 
 class RpcError(Exception):
@@ -90,8 +90,13 @@ class RpcError(Exception):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server refused it, so that it was not done and repeating it does not help."""
+        """Whether the server refused it, so that repeating it does not help. It was not done, unless `is_full`."""
         return self.code in _REFUSALS
+
+    @property
+    def is_full(self) -> bool:
+        """Whether etcd's space is exceeded. etcd may find that only when it has carried out the request."""
+        return self.code == "RESOURCE_EXHAUSTED" and "space exceeded" in self.details
 
     @property
     def is_missing_lease(self) -> bool:

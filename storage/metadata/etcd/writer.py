@@ -7,8 +7,8 @@ its write there.
 
 Every transaction uses a *slot*: a key that counts the transactions made through it, and on which the transaction has a
 condition. If an answer is lost, the same transaction is sent again, and only one of its copies is made. The outcome is
-unknown only if no answer comes in time, and that slot is then never used again. Slots are bound to a lease of the
-process, so they vanish after it.
+unknown only if no answer comes in time, or if etcd says that its space is exceeded. That slot is then never used again.
+Slots are bound to a lease of the process, so they vanish after it.
 
 Sequential puts take their numbers on the condition that the counter is where this process last saw it. Only other
 processes can interfere, and then the transaction is built again.
@@ -223,7 +223,7 @@ class Writer:
             try:
                 response = await self._rpc.call(TXN, request, seconds_max=attempts.seconds)
             except RpcError as error:
-                if error.is_refusal and not was_lost:
+                if error.is_refusal and not error.is_full and not was_lost:
                     raise
                 was_lost = True
                 # A failure here leaves a slot with an unknown number of uses.

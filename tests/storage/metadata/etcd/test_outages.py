@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from storage.metadata.etcd.generated import etcd_pb2 as pb
-from storage.metadata.etcd.rpc import COMPACT
+from storage.metadata.etcd.rpc import COMPACT, TXN, Rpc, RpcError
 from storage.metadata.etcd.store import EtcdStore
 from storage.metadata.store import ABSENT, Conflict, Delete, Put, PutSequential, RangeWatch, StoreUnavailable
 from tests.support.etcd import etcd_store, fresh_root, running_etcd
@@ -197,6 +197,38 @@ async def test_a_refusal_whose_answer_was_lost_stays_a_refusal(proxy: Proxy) -> 
             proxy.mend()
         assert refused == [version]
         assert await keys(store) == ["/a"]
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+async def test_what_a_full_etcd_refuses_may_have_been_made(
+    etcd_server: EtcdProcess, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """M22: etcd may find only behind a transaction that its space is exceeded. The next one is not taken for it."""
+    call = Rpc.call
+
+    async def call_beyond_the_quota(rpc: Rpc, method: object, *given: object, **named: float) -> object:
+        answer: object = await call(rpc, method, *given, **named)  # type: ignore[arg-type, type-var]
+        if method is TXN:
+            raise RpcError("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded")
+        return answer
+
+    async with etcd_store(etcd_server.endpoint) as store:
+        await store.put("/warm", b"")
+
+        async def write(key: str) -> None:
+            with pytest.raises(StoreUnavailable, match="space exceeded"):
+                await store.put(key, b"", expected=ABSENT)
+
+        with monkeypatch.context() as full:
+            full.setattr(Rpc, "call", call_beyond_the_quota)
+            async with trio.open_nursery() as nursery:
+                for number in range(writes):
+                    nursery.start_soon(write, f"/made/{number}")
+        version = await store.put("/next", b"")
+        record = await store.get("/next")
+        assert record is not None
+        assert record.version == version
+        assert await keys(store) == [*(f"/made/{number}" for number in range(writes)), "/next", "/warm"]
 
 
 async def test_without_an_answer_in_time_the_outcome_is_unknown(proxy: Proxy) -> None:

@@ -48,7 +48,7 @@ class Leases:
         self._changed = Signal()
 
     def gone(self, lease: Lease) -> None:
-        """Note that etcd has ended the lease."""
+        """Let the lease go: etcd has ended it, or ends it by itself because nobody renews it."""
         self._end(lease)
 
     def find(self, lease_id: int) -> Lease | None:

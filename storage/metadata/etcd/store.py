@@ -197,12 +197,17 @@ class EtcdStore(MetadataStore):
             raise InvalidOperation(f"a session timeout of {timeout_seconds} seconds")
         self._raise_failure()
         lease = await self._leases.grant(ceil(timeout_seconds), self._retry.attempts())
-        key = self._keys.session(lease.id)
-        # Putting it twice has the same effect as once, so it may be repeated.
-        request = pb.TxnRequest(success=[_put(key, b"", lease.id), _put(self._keys.tip, b"")])
-        answer = await self._retry.repeat(TXN, request)
-        await self._follower.reached(answer.header.revision)
-        self._raise_failure()
+        try:
+            key = self._keys.session(lease.id)
+            # Putting it twice has the same effect as once, so it may be repeated.
+            request = pb.TxnRequest(success=[_put(key, b"", lease.id), _put(self._keys.tip, b"")])
+            answer = await self._retry.repeat(TXN, request)
+            await self._follower.reached(answer.header.revision)
+            self._raise_failure()
+        except BaseException:
+            # Nobody has the session, so its lease must not be renewed.
+            self._leases.gone(lease)
+            raise
         session = self._sessions[lease.id] = EtcdSession(self, lease)
         self._nursery.start_soon(self._notice_end, session)
         return session

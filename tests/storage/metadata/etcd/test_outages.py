@@ -251,6 +251,31 @@ async def test_without_an_answer_in_time_the_outcome_is_unknown(proxy: Proxy) ->
             assert await store.put("/a", b"1", expected=version) > version
 
 
+async def test_a_session_that_nobody_got_is_not_kept_alive(
+    etcd_server: EtcdProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M18: its lease was granted. Then etcd refused what shows it, or its opener was cancelled."""
+
+    async def refuse(*_given: object) -> None:
+        raise StoreUnavailable("etcd refuses")
+
+    async def cancel(_revision: int) -> None:
+        opening.cancel()
+        await trio.sleep_forever()
+
+    async with etcd_store(etcd_server.endpoint) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(store._retry, "repeat", refuse)
+            with pytest.raises(StoreUnavailable, match="refuses"):
+                await store.open_session(60)
+        assert not store._leases._leases
+        with monkeypatch.context() as patch, trio.CancelScope() as opening:
+            patch.setattr(store._follower, "reached", cancel)
+            await store.open_session(60)
+        assert opening.cancelled_caught
+        assert not store._leases._leases
+
+
 async def test_acknowledged_writes_survive_a_kill(mortal_etcd: EtcdProcess) -> None:
     """M23: other writes are complete or absent."""
     acknowledged: list[int] = []

@@ -90,6 +90,8 @@ class Follower:
                 except StoreUnavailable as unavailable:
                     # Callers that wait for an answer get the error from their own calls. The image is kept.
                     log.warning("etcd cannot be listed", reason=str(unavailable))
+                    # A refusal comes at once.
+                    await trio.sleep(RETRY_DELAYS[-1])
                     continue
             span = self._keys.followed
             # One revision more than needed. If etcd was compacted to exactly the next revision, etcd 3.4 accepts the

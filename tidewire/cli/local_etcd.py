@@ -177,7 +177,12 @@ class EtcdProcess:
                 env=os.environ | {"NOTIFY_SOCKET": "@" + name[1:].decode("ascii")},
                 start_new_session=self._outlives,
             )
-            is_serving = _is_ready(notes, self._process.pid)
+            try:
+                is_serving = _is_ready(notes, self._process.pid)
+            except BaseException:
+                # Nobody waits for it any more, for example after Ctrl-C.
+                self.kill()
+                raise
         if not is_serving:
             self.kill()
             raise EtcdFailed(f"etcd did not start. The end of its log:\n{self._shown()}")

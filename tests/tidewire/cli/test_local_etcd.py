@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tidewire.cli import local_etcd
+from tidewire.cli.cluster.pids import opened
 from tidewire.cli.local_etcd import EtcdFailed, EtcdProcess
 
 
@@ -33,3 +35,22 @@ def test_one_that_ends_at_once_shows_its_log(tmp_path: Path) -> None:
     command.chmod(0o755)
     with pytest.raises(EtcdFailed, match="no room on the disk"), EtcdProcess(tmp_path / "x", command=str(command)):
         raise AssertionError("it runs")
+
+
+def test_an_interrupted_start_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C23: Ctrl-C while etcd starts. In a session of its own, it would outlive the command that nobody finished."""
+    pids: list[int] = []
+
+    def interrupt(_notes: object, pid: int) -> bool:
+        pids.append(pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local_etcd, "_is_ready", interrupt)
+    etcd = EtcdProcess(tmp_path / "etcd", outlives=True)
+    with pytest.raises(KeyboardInterrupt):
+        etcd.start()
+    with opened(pids[0]) as left:
+        try:
+            assert left is None
+        finally:
+            etcd.kill()

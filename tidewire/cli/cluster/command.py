@@ -15,7 +15,7 @@ from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, HTTP_DEFAULT, DataD
 from tidewire.cli.endings import EXIT_FAILED, CommandFailed, UsageError, one_sentence, while_somebody_reads
 
 if TYPE_CHECKING:
-    from tidewire.cli.cluster.folder import Cluster, ClusterFolder
+    from tidewire.cli.cluster.folder import Cluster
 
 app: Final = typer.Typer(
     help="Run several brokers as one cluster on this machine. Watch and steer any cluster.", no_args_is_help=True
@@ -71,15 +71,17 @@ def start(
         from tidewire.cli.cluster.starting import start_cluster
 
         folder = ClusterFolder(data_dir.absolute())
-        before = folder.read()
-        place = _checked(metadata or (before.metadata if before is not None else EMBEDDED))
-        count = brokers or (len(before.brokers) if before is not None else BROKERS_DEFAULT)
-        if before is not None and place != before.metadata:
-            raise UsageError(
-                f"The cluster in {data_dir} keeps its metadata in {before.metadata}, which cannot change. Leave "
-                "--metadata out, or choose another --data-dir."
-            )
+        if metadata is not None:
+            _checked(metadata)
         with folder.locked():
+            before = folder.read()
+            place = _checked(metadata or (before.metadata if before is not None else EMBEDDED))
+            count = brokers or (len(before.brokers) if before is not None else BROKERS_DEFAULT)
+            if before is not None and place != before.metadata:
+                raise UsageError(
+                    f"The cluster in {data_dir} keeps its metadata in {before.metadata}, which cannot change. Leave "
+                    "--metadata out, or choose another --data-dir."
+                )
             cluster = _planned(before, count, place, pulsar, http, config)
             names = list(cluster.brokers)[:count]
             start_cluster(folder, cluster, names, typer.echo)
@@ -95,16 +97,19 @@ def stop(
 ) -> None:
     """Stop the brokers that `tidewire cluster start` started, and their etcd. Nothing is lost."""
     with one_sentence(COMMAND):
+        from tidewire.cli.cluster.folder import ClusterFolder
         from tidewire.cli.cluster.starting import stop_cluster
 
-        folder, cluster = _known(data_dir)
+        folder = ClusterFolder(data_dir.absolute())
+        # Only then it is locked, because that would make the folder.
+        if not folder.is_used:
+            raise CommandFailed(f"No cluster was started in {data_dir}. Name its folder with --data-dir.")
         with folder.locked():
-            unknown = [broker for broker in brokers if broker not in cluster.brokers]
+            known = folder.started()
+            unknown = [broker for broker in brokers if broker not in known]
             if unknown:
-                raise UsageError(
-                    f"No broker {unknown[0]} was started in {data_dir}. There are: {', '.join(cluster.brokers)}."
-                )
-            stop_cluster(folder, cluster, typer.echo, brokers)
+                raise UsageError(f"No broker {unknown[0]} was started in {data_dir}. There are: {', '.join(known)}.")
+            stop_cluster(folder, typer.echo, brokers)
 
 
 @app.command("status")
@@ -283,14 +288,3 @@ def _behind(first: str, number: int, flag: str) -> str:
         return str(Address.parse(f"{Address(address.host, port)}"))
     except ValueError as mistake:
         raise UsageError(f"{flag} cannot be {first} for {number + 1} brokers: {mistake}.") from None
-
-
-def _known(data_dir: Path) -> "tuple[ClusterFolder, Cluster]":
-    """Return what `start` left in the data folder."""
-    from tidewire.cli.cluster.folder import ClusterFolder
-
-    folder = ClusterFolder(data_dir.absolute())
-    cluster = folder.read()
-    if cluster is None:
-        raise CommandFailed(f"No cluster was started in {data_dir}. Name its folder with --data-dir.")
-    return folder, cluster

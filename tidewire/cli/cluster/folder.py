@@ -19,6 +19,7 @@ from typing import Final
 from tidewire.cli.endings import CommandFailed
 
 FOLDER: Final = "cluster"
+PID: Final = ".pid"
 OWN_ETCD: Final = "etcd"
 """The metadata setting of a cluster with an etcd of its own."""
 
@@ -113,9 +114,31 @@ class ClusterFolder:
         unfinished.write_text(json.dumps(asdict(cluster), indent=2) + "\n", encoding="utf-8")
         unfinished.replace(self.path / "cluster.json")
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a `start` left anything here.
+
+        Raises:
+            CommandFailed: the file about the cluster is damaged.
+        """
+        return bool(self.started()) or self.etcd_pid_file.exists()
+
+    def started(self) -> list[str]:
+        """Return the ids of the brokers that were started here.
+
+        Those behind a pid file are among them, although nothing else is known of what a killed start left.
+
+        Raises:
+            CommandFailed: the file about the cluster is damaged.
+        """
+        cluster = self.read()
+        known = [] if cluster is None else list(cluster.brokers)
+        noted = sorted(file.name.removesuffix(PID) for file in self.path.glob("*" + PID))
+        return list(dict.fromkeys([*known, *noted]))
+
     def pid_file(self, broker: str) -> Path:
         """Return the path of a broker's pid file."""
-        return self.path / f"{broker}.pid"
+        return self.path / (broker + PID)
 
     def log(self, broker: str) -> Path:
         """Return the path of a broker's log."""

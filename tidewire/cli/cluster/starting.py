@@ -51,7 +51,7 @@ def start_cluster(folder: ClusterFolder, cluster: Cluster, brokers: Sequence[str
     before = folder.read()
     # A start that was killed may have left processes whose addresses nobody knows.
     known = {} if before is None else before.brokers
-    unknown = [(broker, folder.pid_file(broker)) for broker in brokers if broker not in known]
+    unknown = [(broker, folder.pid_file(broker)) for broker in folder.started() if broker not in known]
     _stop(unknown if before is not None else [*unknown, (OWN_ETCD, folder.etcd_pid_file)], say)
     try:
         if cluster.metadata == OWN_ETCD:
@@ -73,13 +73,11 @@ def start_cluster(folder: ClusterFolder, cluster: Cluster, brokers: Sequence[str
         raise
 
 
-def stop_cluster(folder: ClusterFolder, cluster: Cluster, say: Say, brokers: Sequence[str] = ()) -> None:
+def stop_cluster(folder: ClusterFolder, say: Say, brokers: Sequence[str] = ()) -> None:
     """Stop these brokers, if they run. Without any, stop all of them, and then the cluster's own etcd."""
-    if brokers:
-        _stop([(broker, folder.pid_file(broker)) for broker in brokers], say)
-        return
-    _stop([(broker, folder.pid_file(broker)) for broker in cluster.brokers], say)
-    _stop([(OWN_ETCD, folder.etcd_pid_file)], say)
+    _stop([(broker, folder.pid_file(broker)) for broker in brokers or folder.started()], say)
+    if not brokers:
+        _stop([(OWN_ETCD, folder.etcd_pid_file)], say)
 
 
 def _etcd(folder: ClusterFolder, cluster: Cluster, started: list[tuple[str, Path]], say: Say) -> int:

@@ -1,0 +1,99 @@
+"""What `start` and `stop` make of a folder that another command, or a killed one, has left. No broker runs here."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tidewire.cli.cluster import command, starting
+from tidewire.cli.cluster.folder import Addresses, Cluster, ClusterFolder
+from tidewire.cli.cluster.pids import note_pid
+
+WAITS = (sys.executable, "-c", "import signal; signal.pause()")
+KEPT = Addresses("127.0.0.1:7000", "127.0.0.1:7001")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ClusterFolder:
+    """A folder in which a cluster of one broker was started."""
+    made = ClusterFolder(tmp_path)
+    made.path.mkdir()
+    made.write(Cluster("embedded", KEPT.pulsar, KEPT.http, brokers={"broker-1": KEPT}))
+    return made
+
+
+@contextmanager
+def process(folder: ClusterFolder, broker: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a process that the pid file of this broker names."""
+    with subprocess.Popen(WAITS) as child:
+        note_pid(folder.pid_file(broker), child.pid)
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@contextmanager
+def behind_another_command(monkeypatch: pytest.MonkeyPatch, left: Cluster) -> Iterator[None]:
+    """Let another command end, and leave `left`, when the next one has begun and is not alone yet."""
+    locked = ClusterFolder.locked
+
+    @contextmanager
+    def locked_behind(folder: ClusterFolder) -> Iterator[None]:
+        with locked(folder):
+            folder.write(left)
+            yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterFolder, "locked", locked_behind)
+        yield
+
+
+def test_a_start_goes_on_from_what_another_one_has_just_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """C21: it neither forgets the other's brokers nor replaces their addresses."""
+    left = Cluster("embedded", KEPT.pulsar, KEPT.http, brokers={"broker-1": KEPT})
+    started: list[tuple[Cluster, list[str]]] = []
+    monkeypatch.setattr(
+        starting, "start_cluster", lambda _folder, cluster, names, _say: started.append((cluster, names))
+    )
+    with behind_another_command(monkeypatch, left):
+        command.start(data_dir=tmp_path)
+    assert started == [(left, ["broker-1"])]
+    assert f"service-url=pulsar://{KEPT.pulsar} " in capsys.readouterr().out
+
+
+def test_a_stop_stops_what_a_start_has_just_added(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = Cluster("embedded", KEPT.pulsar, KEPT.http, brokers={"broker-1": KEPT, "broker-2": KEPT})
+    with process(folder, "broker-2") as child, behind_another_command(monkeypatch, later):
+        command.stop(data_dir=folder.data_dir)
+        assert child.poll() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_stop_stops_what_a_killed_start_left(
+    folder: ClusterFolder, is_first: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E4: pid files alone name it. With the first start, nothing else was written yet."""
+    if is_first:
+        (folder.path / "cluster.json").unlink()
+    with process(folder, "broker-2") as child:
+        command.stop(data_dir=folder.data_dir)
+        assert child.poll() == -signal.SIGTERM
+    assert "stopped broker-2" in capsys.readouterr().out
+    assert not folder.pid_file("broker-2").exists()
+
+
+def test_a_start_replaces_all_that_a_killed_one_left(folder: ClusterFolder) -> None:
+    """E4: also brokers that this start does not ask for."""
+    cluster = folder.read()
+    assert cluster is not None
+    with process(folder, "broker-1") as known, process(folder, "broker-7") as unknown:
+        starting.start_cluster(folder, cluster, ["broker-1"], print)
+        assert unknown.poll() == -signal.SIGTERM
+        assert known.poll() is None

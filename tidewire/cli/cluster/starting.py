@@ -45,7 +45,8 @@ def start_cluster(folder: ClusterFolder, cluster: Cluster, brokers: Sequence[str
     """Start those of `brokers` that do not run, and the cluster's own etcd. Return when they are ready.
 
     Raises:
-        CommandFailed: a process did not become ready. Those that this call started are stopped again.
+        CommandFailed: a process did not become ready, or the folder refused a file. What this call started is stopped
+            again.
     """
     started: list[tuple[str, Path]] = []
     before = folder.read()
@@ -67,9 +68,11 @@ def start_cluster(folder: ClusterFolder, cluster: Cluster, brokers: Sequence[str
             cluster.brokers[broker] = addresses
             say(f"{broker} pulsar={addresses.pulsar} http={addresses.http} pid={process.pid}")
         folder.write(cluster)
-    except BaseException:
+    except BaseException as failure:
         # The brokers first: etcd started first.
         _stop(started[::-1], _say_nothing)
+        if isinstance(failure, OSError):
+            raise CommandFailed(f"The folder {folder.path} cannot be used: {failure.strerror}.") from failure
         raise
 
 
@@ -87,7 +90,11 @@ def _etcd(folder: ClusterFolder, cluster: Cluster, started: list[tuple[str, Path
             return cluster.etcd_port
     etcd = EtcdProcess(folder.etcd, port=cluster.etcd_port, outlives=True)
     etcd.start()
-    note_pid(folder.etcd_pid_file, etcd.pid)
+    try:
+        note_pid(folder.etcd_pid_file, etcd.pid)
+    except BaseException:
+        etcd.kill()
+        raise
     started.append((OWN_ETCD, folder.etcd_pid_file))
     cluster.etcd_port = int(etcd.endpoint.rpartition(":")[2])
     say(f"etcd at {etcd.endpoint} pid={etcd.pid}")
@@ -117,7 +124,13 @@ def _launch(folder: ClusterFolder, cluster: Cluster, broker: str, started: list[
             # Ctrl-C in this command's terminal must not stop it.
             start_new_session=True,
         )
-    note_pid(folder.pid_file(broker), process.pid)
+    try:
+        note_pid(folder.pid_file(broker), process.pid)
+    except BaseException:
+        # Without its pid file, nobody would find it.
+        with process:
+            process.kill()
+        raise
     started.append((broker, folder.pid_file(broker)))
     return _Starting(broker, process, begin)
 

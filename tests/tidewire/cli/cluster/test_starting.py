@@ -1,5 +1,6 @@
 """What `start` and `stop` make of a folder that another command, or a killed one, has left. No broker runs here."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from tidewire.cli.cluster import command, starting
 from tidewire.cli.cluster.folder import Addresses, Cluster, ClusterFolder
 from tidewire.cli.cluster.pids import note_pid
+from tidewire.cli.endings import CommandFailed
 
 WAITS = (sys.executable, "-c", "import signal; signal.pause()")
 KEPT = Addresses("127.0.0.1:7000", "127.0.0.1:7001")
@@ -97,3 +99,30 @@ def test_a_start_replaces_all_that_a_killed_one_left(folder: ClusterFolder) -> N
         starting.start_cluster(folder, cluster, ["broker-1"], print)
         assert unknown.poll() == -signal.SIGTERM
         assert known.poll() is None
+
+
+def test_a_broker_without_a_pid_file_does_not_stay_behind(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C24: the disk is full, so nobody could find the broker later."""
+    children: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start(_command: object, **settings: object) -> "subprocess.Popen[bytes]":
+        children.append(popen(WAITS, **settings))  # type: ignore[call-overload]
+        return children[-1]
+
+    def refuse(_path: Path, _pid: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(starting, "note_pid", refuse)
+    cluster = folder.read()
+    assert cluster is not None
+    try:
+        with pytest.raises(CommandFailed, match="No space left on device"):
+            starting.start_cluster(folder, cluster, ["broker-1"], print)
+        assert [child.poll() for child in children] == [-signal.SIGKILL]
+    finally:
+        for child in children:
+            child.kill()

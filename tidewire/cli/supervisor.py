@@ -100,15 +100,16 @@ async def _supervise(settings: "BrokerSettings", given: Sequence[str]) -> None:
         stack.callback(os.close, pipe)
         inherited = [*(socket.fileno() for socket in sockets), pipe]
         children = [_Child(settings, number, given, inherited) for number in range(settings.processes)]
-        nursery = await stack.enter_async_context(trio.open_nursery())
         all_ready = trio.Event()
-        for child in children:
-            nursery.start_soon(child.keep, all_ready)
-        nursery.start_soon(_say_ready, children, settings, [_name(socket) for socket in sockets], all_ready)
         try:
-            await anext(signals)
-            nursery.cancel_scope.cancel()
+            async with trio.open_nursery() as nursery:
+                for child in children:
+                    nursery.start_soon(child.keep, all_ready)
+                nursery.start_soon(_say_ready, children, settings, [_name(socket) for socket in sockets], all_ready)
+                await anext(signals)
+                nursery.cancel_scope.cancel()
         finally:
+            # Behind the nursery, because the start of a process cannot be cancelled.
             with trio.CancelScope(shield=True):
                 await _stop(children)
 

@@ -11,16 +11,18 @@ from time import monotonic
 
 import pytest
 import trio
+import trio.testing
 
 import tidewire
 from broker.addresses import Address
+from broker.config import load_settings
 from tests.support.http import HEALTH, request
 from tests.support.processes import BROKER_COMMAND, RunningBroker, children_of, running_broker
 from tests.tidewire.cli.cluster.conftest import states
 from tidewire.cli.broker_http import BrokerHttp
 from tidewire.cli.cluster.pids import Process, opened, wait_ended
 from tidewire.cli.local_etcd import EtcdProcess
-from tidewire.cli.supervisor import STOP_SECONDS_MAX
+from tidewire.cli.supervisor import STOP_SECONDS_MAX, _supervise
 
 SECONDS_MAX = 60
 BROKERS = ["broker-1", "broker-1-2", "broker-1-3"]
@@ -147,3 +149,41 @@ def test_what_cannot_start_is_told_and_ends(
     assert (done.returncode, done.stdout) == (status, ""), done
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+class StartedLate:
+    """A process that exists only when the command is being stopped. Its start, once begun, cannot be cancelled."""
+
+    def __init__(self) -> None:
+        self.was_told = False
+        self.stdout: trio.abc.ReceiveStream = trio.testing.memory_stream_one_way_pair()[1]
+        self._ended = trio.Event()
+
+    def terminate(self) -> None:
+        self.was_told = True
+        self._ended.set()
+
+    kill = terminate
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        return 0
+
+
+async def test_a_stop_ends_a_process_that_is_being_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """C23: for example one that had ended and is started again at that moment."""
+    started: list[StartedLate] = []
+
+    async def start_late(*_command: object, **_settings: object) -> StartedLate:
+        signal.raise_signal(signal.SIGTERM)
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1)
+        started.append(StartedLate())
+        return started[-1]
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", start_late)
+    flags = {"data_dir": tmp_path, "processes": 2, "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    await _supervise(load_settings(flags, None), [])
+    assert [process.was_told for process in started] == [True, True]

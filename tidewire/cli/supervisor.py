@@ -12,6 +12,7 @@ inherited sockets. So a broker that is stopped or busy gets no connection there.
 |------------------------------------------------|--------------------------------------------------------------------|
 | a broker ends before all were ready            | the others are stopped, and the command ends with its status       |
 | a broker ends later                            | it is started again on its addresses, after RESTART_SECONDS        |
+| it cannot be started again for now             | the same, while the other brokers serve                            |
 | a broker ends with the status of a wrong call  | the others are stopped, and the command ends with that status      |
 | SIGTERM or SIGINT                              | all brokers get SIGTERM; after STOP_SECONDS_MAX they are killed    |
 | the supervisor ends in any other way           | its end of a pipe closes; the brokers read that, and stop          |
@@ -170,7 +171,14 @@ class _Child:
         ends = 0
         while True:
             began = trio.current_time()
-            status = await self._run()
+            try:
+                status = await self._run()
+                what = f"has ended ({_described(status)})"
+            except OSError as refused:
+                # Often there is no memory for it, which may be why it ended.
+                status, what = EXIT_FAILED, f"cannot be started: {refused.strerror}"
+                if not all_ready.is_set():
+                    typer.echo(f"tidewire broker: The process of {self.name} {what}.", err=True)
             if status == EXIT_USAGE or not all_ready.is_set():
                 raise _Ended(status if status > 0 else EXIT_FAILED)
             if trio.current_time() - began >= STEADY_SECONDS:
@@ -178,7 +186,7 @@ class _Child:
             pause = RESTART_SECONDS[min(ends, len(RESTART_SECONDS) - 1)]
             ends += 1
             typer.echo(
-                f"tidewire broker: The process of {self.name} has ended ({_described(status)}). It is started again"
+                f"tidewire broker: The process of {self.name} {what}. It is started again"
                 + (f" in {pause:g} s." if pause else "."),
                 err=True,
             )

@@ -1,5 +1,6 @@
 """`tidewire broker --processes N` on etcd: one address, one ready line, and nothing that stays behind."""
 
+import errno
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ from tests.tidewire.cli.cluster.conftest import states
 from tidewire.cli.broker_http import BrokerHttp
 from tidewire.cli.cluster.pids import Process, opened, wait_ended
 from tidewire.cli.local_etcd import EtcdProcess
-from tidewire.cli.supervisor import STOP_SECONDS_MAX, _supervise
+from tidewire.cli.supervisor import STOP_SECONDS_MAX, _Child, _Ended, _supervise
 
 SECONDS_MAX = 60
 BROKERS = ["broker-1", "broker-1-2", "broker-1-3"]
@@ -187,3 +188,32 @@ async def test_a_stop_ends_a_process_that_is_being_started(
     flags = {"data_dir": tmp_path, "processes": 2, "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0"}
     await _supervise(load_settings(flags, None), [])
     assert [process.was_told for process in started] == [True, True]
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_a_process_that_cannot_be_started_is_tried_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+    capsys: pytest.CaptureFixture[str],
+    is_first: bool,
+) -> None:
+    """E11: the machine has no memory for it, so one broker is missing. Only a first start gives up."""
+    began: list[float] = []
+
+    async def refuse(*_command: object, **_settings: object) -> None:
+        await trio.lowlevel.checkpoint()
+        began.append(trio.current_time())
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", refuse)
+    child, all_ready = _Child(load_settings({"data_dir": tmp_path}, None), 1, [], []), trio.Event()
+    if is_first:
+        with pytest.raises(_Ended):
+            await child.keep(all_ready)
+    else:
+        all_ready.set()
+        with trio.move_on_after(1.6):
+            await child.keep(all_ready)
+    assert len(began) == (1 if is_first else 4)
+    assert "The process of broker-1-2 cannot be started: Cannot allocate memory." in capsys.readouterr().err

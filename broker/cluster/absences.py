@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from broker.cluster.membership import BROKERS, Membership, registered
+from broker.cluster.membership import BROKERS, Membership, registration_in
 from broker.keyed_locks import KeyedLocks
 from broker.store_retry import RETRY_SECONDS
 from storage.broker_home import BrokerHome
@@ -92,9 +92,11 @@ class Absences:
             self._missing.clear()
         key = BROKERS + writer.broker
         record = await self._metadata.get(key)
-        if record is not None and registered(record, "folder") in (writer.folder, None):
-            self._missing.pop(writer.broker, None)
-            raise WriterAlive(writer)
+        if record is not None:
+            registered = registration_in(record)
+            if registered is None or registered.folder == writer.folder:
+                self._missing.pop(writer.broker, None)
+                raise WriterAlive(writer)
         if await probe(self._home.files, self._home.data_dir, writer.broker, lock) is not Liveness.DEAD:
             now = trio.current_time()
             missing = self._missing.get(writer.broker)
@@ -124,7 +126,8 @@ class Absences:
             tried = self._tried.get(broker_id)
             if tried is not None and tried.version == record.version and trio.current_time() < tried.until:
                 return tried.has_ended
-            lock = registered(record, "lock")
+            registered = registration_in(record)
+            lock = None if registered is None else registered.lock
             has_ended = await probe(self._home.files, self._home.data_dir, broker_id, lock) is Liveness.DEAD
             if has_ended and record.session is not None:
                 log.info("ending the session of a broker whose process has ended", broker=broker_id)

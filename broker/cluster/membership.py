@@ -15,7 +15,7 @@ writing. Only the fence ensures that (`storage.fence`).
 """
 
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 import structlog
@@ -33,6 +33,26 @@ log = structlog.get_logger(__name__)
 
 class BrokerRuns(StartError):
     """Another process with this broker's id runs on the same metadata. The message is for the operator."""
+
+
+class Registration(NamedTuple):
+    """What tells the process that wrote a registration from others."""
+
+    folder: str
+    """Identity of its data folder."""
+    lock: str
+    """The name of the lock that it holds."""
+    service_url: str
+
+
+def registration_in(record: Record) -> Registration | None:
+    """Return what a registration says; None if it is damaged. Then its process may live, in any folder."""
+    try:
+        fields = orjson.loads(record.value)
+        return Registration(str(fields["folder"]), str(fields["lock"]), str(fields["service_url"]))
+    except (KeyError, TypeError, ValueError) as damaged:
+        log.error("the registration of a broker is damaged", key=record.key, reason=repr(damaged))
+        return None
 
 
 class Membership:
@@ -119,10 +139,11 @@ class Membership:
                 return check
 
     def _runs(self, held: Record) -> BrokerRuns:
-        url, folder = (registered(held, field) or "unknown" for field in ("service_url", "folder"))
+        other = registration_in(held)
+        where = "" if other is None else f" at {other.service_url}, on the data folder with the identity {other.folder}"
         return BrokerRuns(
-            f"A broker with the id {self._broker_id} already runs at {url}, on the data folder with the identity "
-            f"{folder}. Stop that broker, or start this one with another --broker-id."
+            f"A broker with the id {self._broker_id} already runs{where}. Stop that broker, or start this one with "
+            "another --broker-id."
         )
 
     @property
@@ -135,13 +156,5 @@ class Membership:
 
     def _is_over(self, held: Record) -> bool:
         """Return whether the process that wrote this record has ended, or is this process."""
-        return registered(held, "lock") == self._lock_name
-
-
-def registered(registration: Record, field: str) -> str | None:
-    """Return what a registration says in this field; None if it does not, or is damaged."""
-    try:
-        value = orjson.loads(registration.value)[field]
-    except (KeyError, TypeError, ValueError):
-        return None
-    return value if isinstance(value, str) else None
+        other = registration_in(held)
+        return other is not None and other.lock == self._lock_name

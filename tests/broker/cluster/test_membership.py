@@ -118,3 +118,13 @@ async def test_a_store_that_does_not_answer_is_no_other_broker(autojump_clock: M
     for next_one in (member(store), member(store, broker_id="two")):
         with pytest.raises(StoreUnavailable, match="away"):
             await next_one.register(session, timeout_seconds=TIMEOUT)
+
+
+async def test_a_damaged_registration_counts_as_a_living_process(store: MemoryStore, autojump_clock: MockClock) -> None:
+    """E4, E11: the start waits for the end of its session."""
+    session = await store.open_session(TIMEOUT)
+    await store.put("/brokers/one", b"[]", session=session)
+    with pytest.raises(BrokerRuns, match=r"id one already runs\. Stop that broker"):
+        await registered(store, member(store))
+    await session.close()
+    await registered(store, member(store))

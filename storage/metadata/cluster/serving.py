@@ -169,7 +169,8 @@ class LinkServer:
         while peer.connection is not None:
             peer.connection.end("its store has connected again")
             await peer.connection.gone.wait()
-            if hello.attempt < peer.attempt:
+            if hello.attempt < peer.attempt or self._peers.get(hello.nonce) is not peer:
+                # A newer one has come, or may have come, because the store was forgotten meanwhile.
                 return LinkRefusal.OLD_ATTEMPT
         peer.connection = connection
         try:

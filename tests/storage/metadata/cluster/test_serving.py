@@ -1,6 +1,6 @@
 """The controller's side, as a peer sees it that sends what it likes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -79,6 +79,28 @@ class Peer:
         return messages
 
 
+class SlowToClose(trio.abc.Stream):
+    """A stream whose end takes as long as the test wants."""
+
+    def __init__(self, stream: trio.abc.Stream, close_hook: Callable[[], Awaitable[None]]) -> None:
+        self._stream = stream
+        self._close_hook = close_hook
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        with trio.CancelScope(shield=True):
+            await self._close_hook()
+        await self._stream.aclose()
+
+
 class Served:
     """A server, and connections to it."""
 
@@ -87,11 +109,11 @@ class Served:
         self.server = LinkServer(reign.reign, cluster=CLUSTER, timeout=TIMEOUT)
         self.nursery = nursery
 
-    def connect(self) -> Peer:
-        """A new connection."""
+    def connect(self, close_hook: Callable[[], Awaitable[None]] | None = None) -> Peer:
+        """A new connection. At its end, the server waits for `close_hook`, as for another task that has its turn."""
         near, far = memory_stream_pair()
         peer = Peer(near, self.reign.reign.epoch)
-        self.nursery.start_soon(self.server.serve, far)
+        self.nursery.start_soon(self.server.serve, far if close_hook is None else SlowToClose(far, close_hook))
         self.nursery.start_soon(peer.receive)
         return peer
 
@@ -188,6 +210,30 @@ async def test_the_newest_attempt_has_the_link(autojump_clock: MockClock) -> Non
         await third.send(Barrier(1))
         assert await third.received() == [At(1, found.reign.point.sequence)]
         assert len(found.reign.image.sessions) == 1
+        assert found.server.links == 1
+
+
+async def test_a_store_that_was_forgotten_meanwhile_has_one_link_too(autojump_clock: MockClock) -> None:
+    """M22: its session ends while its second connection waits for the end of the first one. The third one wins."""
+    closes = trio.Event()
+    async with served() as found:
+        first = found.connect(closes.wait)
+        await first.send(hello(attempt=1))
+        (welcome, *_rest) = await first.received()
+        assert isinstance(welcome, Welcome)
+        second = found.connect()
+        await second.send(hello(attempt=2))
+        assert await second.received() == []
+        await found.reign.reign.propose(EndSessions((welcome.session,)))
+        await trio.sleep(TIMEOUT)
+        assert found.server.peers == 0
+        third = found.connect()
+        await third.send(hello(attempt=3))
+        assert isinstance((await third.received())[0], Welcome)
+        closes.set()
+        assert await second.received() == [Refuse(LinkRefusal.OLD_ATTEMPT)]
+        await third.send(Barrier(1))
+        assert At(1, found.reign.point.sequence) in await third.received()
         assert found.server.links == 1
 
 

@@ -4,8 +4,10 @@ A broker holds its lock file open for as long as it runs. So the process that ha
 other process can be taken for it.
 """
 
+import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,8 @@ from tidewire.cli.endings import CommandFailed
 
 KILL_SECONDS_MAX: Final = 10.0
 """From SIGKILL to the process's end, which takes only the kernel's work."""
+
+_PROCESSES: Final = Path("/proc")
 
 
 def kill_broker(data_dir: Path, broker: str) -> int:
@@ -41,11 +45,17 @@ def _holders(path: Path) -> Iterator[int]:
         wanted = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return
-    for folder in Path("/proc").glob("[0-9]*/fd"):
-        try:
-            descriptors = [entry.stat() for entry in folder.iterdir()]
-        except OSError:
-            # The process, or one of its files, has just gone, or belongs to another user.
-            continue
-        if any((found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino) for found in descriptors):
-            yield int(folder.parent.name)
+    for folder in _PROCESSES.glob("[0-9]*/fd"):
+        # If the process has just gone, or belongs to another user, it shows no files.
+        with suppress(OSError):
+            if any(_is_same(entry, wanted) for entry in folder.iterdir()):
+                yield int(folder.parent.name)
+
+
+def _is_same(descriptor: Path, wanted: os.stat_result) -> bool:
+    try:
+        found = descriptor.stat()
+    except OSError:
+        # A busy process opens and closes files all the time.
+        return False
+    return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)

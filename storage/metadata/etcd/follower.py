@@ -99,12 +99,13 @@ class Follower:
             create = pb.WatchCreateRequest(
                 key=span.start, range_end=span.end, start_revision=max(1, self._next_revision - 1)
             )
+            asked = self._rpc.current
             error = await self._rpc.watch(create, self._receive, seconds_max=ATTEMPT_SECONDS_MAX)
             if self._reversed is not None:
                 raise self._reversed
             if not self._is_compacted:
                 self.resumed += 1
-                self._rpc.turn()
+                self._rpc.turn(asked)
                 if self._next_revision != before:
                     delays = iter(RETRY_DELAYS)
                 delay = next(delays, RETRY_DELAYS[-1])

@@ -143,7 +143,7 @@ class Leases:
             seconds_left = await self._rpc.keep_alive([lease.id for lease in due], seconds_max=patience)
         except RpcError as error:
             log.info("leases were not renewed", reason=str(error), again_in_seconds=RENEWAL_RETRY_SECONDS)
-            self._rpc.turn()
+            self._rpc.turn(error.server)
             for lease in due:
                 lease.due = min(trio.current_time() + RENEWAL_RETRY_SECONDS, lease.ends)
             return

@@ -56,7 +56,7 @@ class Attempts:
         if trio.current_time() + delay >= self._until:
             servers = ", ".join(self._rpc.endpoints)
             raise StoreUnavailable(f"etcd at {servers} gave no answer for {self._seconds_max:g} s: {error}") from error
-        self._rpc.turn()
+        self._rpc.turn(error.server)
         await trio.sleep(delay)
 
 

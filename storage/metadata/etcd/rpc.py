@@ -83,10 +83,12 @@ _REFUSALS: Final = frozenset(
 class RpcError(Exception):
     """A call failed. Carries the name of gRPC's code, and the message of the server or the library."""
 
-    def __init__(self, code: str, details: str) -> None:
+    def __init__(self, code: str, details: str, *, server: int = 0) -> None:
         super().__init__(f"{details or 'no reason given'} ({code})")
         self.code = code
         self.details = details
+        self.server = server
+        """The server that was asked, as a number in the list of endpoints."""
 
     @property
     def is_refusal(self) -> bool:
@@ -138,9 +140,18 @@ class Rpc:
         for channel in self._channels:
             channel.close()
 
-    def turn(self) -> None:
-        """Send later calls to the next server of the list, because this one does not answer."""
-        self._current = (self._current + 1) % len(self._channels)
+    @property
+    def current(self) -> int:
+        """The server that calls are sent to, as a number in the list of endpoints."""
+        return self._current
+
+    def turn(self, silent: int) -> None:
+        """Send later calls to the server behind `silent` in the list, because that one does not answer.
+
+        No effect if they go elsewhere already. Otherwise calls that fail together would turn back to it.
+        """
+        if silent == self._current:
+            self._current = (silent + 1) % len(self._channels)
 
     async def call(self, method: Method[Request, Response], request: Request, *, seconds_max: float) -> Response:
         """One unary call. If it is cancelled, it is unknown whether it was carried out.
@@ -168,13 +179,14 @@ class Rpc:
             return trio.lowlevel.Abort.SUCCEEDED
 
         self.statistics.calls += 1
+        server = self._current
         stub = self._stub("unary_unary", method)
         future = stub.future(request, timeout=seconds_max, wait_for_ready=self._waits)
         future.add_done_callback(done)
         await trio.lowlevel.wait_task_rescheduled(abort)
         if future.code() is not grpc.StatusCode.OK:
             self.statistics.failures += 1
-            raise _error_of(future)
+            raise _error_of(future, server)
         response: Response = future.result()
         return response
 
@@ -186,6 +198,7 @@ class Rpc:
         Raises:
             RpcError: it failed, or took longer than `seconds_max`.
         """
+        server = self._current
         call = self._stub("stream_stream", _KEEP_ALIVE)(
             iter([pb.LeaseKeepAliveRequest(ID=lease) for lease in leases]),
             timeout=seconds_max,
@@ -196,7 +209,7 @@ class Rpc:
             try:
                 return {response.ID: response.TTL for response in call}
             except grpc.RpcError as error:
-                return _error_of(error)
+                return _error_of(error, server)
 
         result = await self._read_in_thread(call, read)
         if isinstance(result, RpcError):
@@ -212,6 +225,7 @@ class Rpc:
             Why the stream ended by itself: that nothing came in the first `seconds_max`, for example; None after False.
         """
         self.statistics.streams += 1
+        server = self._current
         # The server ends the watch when the stream of requests ends, so that stream waits for the end.
         requests: SimpleQueue[pb.WatchRequest | None] = SimpleQueue()
         requests.put(pb.WatchRequest(create_request=create))
@@ -231,8 +245,8 @@ class Rpc:
                     for response in call:
                         inbox.put(response, self._token)
                 except grpc.RpcError as error:
-                    return _error_of(error)
-                return RpcError("UNAVAILABLE", "the server ended the watch")
+                    return _error_of(error, server)
+                return RpcError("UNAVAILABLE", "the server ended the watch", server=server)
 
             try:
                 error = await self._read_in_thread(call, read)
@@ -242,7 +256,7 @@ class Rpc:
             if inbox.failure is not None:
                 raise inbox.failure
             return None if inbox.is_closed else error
-        return RpcError("DEADLINE_EXCEEDED", f"no watch was set up within {seconds_max:g} s")
+        return RpcError("DEADLINE_EXCEEDED", f"no watch was set up within {seconds_max:g} s", server=server)
 
     async def _read_in_thread(self, call: Any, read: Callable[[], Result]) -> Result:  # noqa: ANN401 - untyped library
         """Run `read` in a thread. If this is cancelled, the call is cancelled, which ends the thread."""
@@ -314,5 +328,5 @@ def _until_none(requests: "SimpleQueue[pb.WatchRequest | None]") -> Iterator[pb.
         yield request
 
 
-def _error_of(call: Any) -> RpcError:  # noqa: ANN401 - the library has no types
-    return RpcError(call.code().name, call.details() or "")
+def _error_of(call: Any, server: int) -> RpcError:  # noqa: ANN401 - the library has no types
+    return RpcError(call.code().name, call.details() or "", server=server)

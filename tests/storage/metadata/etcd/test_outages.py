@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from storage.metadata.etcd.generated import etcd_pb2 as pb
-from storage.metadata.etcd.rpc import COMPACT, TXN, Rpc, RpcError
+from storage.metadata.etcd.rpc import COMPACT, RANGE, TXN, Rpc, RpcError
 from storage.metadata.etcd.store import EtcdStore
 from storage.metadata.store import ABSENT, Conflict, Delete, Put, PutSequential, RangeWatch, StoreUnavailable
 from tests.support.etcd import etcd_store, fresh_root, running_etcd
@@ -323,6 +323,27 @@ async def test_no_server_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"etcd at 127\.0\.0\.1:1, 127\.0\.0\.1:2 gave no answer for 0\.3 s"):
         async with EtcdStore.open(["127.0.0.1:1", "127.0.0.1:2"], root="/t", connect_seconds_max=0.3):
             raise AssertionError("nobody is there")
+
+
+async def test_calls_that_fail_together_turn_to_the_next_server(etcd_server: EtcdProcess) -> None:
+    """M15, E14: and not back to the one that none of them reached, however many they are."""
+    async with EtcdStore.open([etcd_server.endpoint, "127.0.0.1:1"], root=fresh_root()) as store:
+        rpc, failed = store._rpc, list[RpcError]()
+        rpc.turn(0)
+        assert rpc.current == 1
+
+        async def ask() -> None:
+            with pytest.raises(RpcError) as refused:
+                await rpc.call(RANGE, pb.RangeRequest(key=b"a"), seconds_max=5)
+            failed.append(refused.value)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(ask)
+        for error in failed:
+            await store._retry.attempts().after(error)
+        assert rpc.current == 0
+        await store.put("/a", b"")
 
 
 async def test_another_server_of_the_list_is_asked(etcd_server: EtcdProcess) -> None:

@@ -273,7 +273,7 @@ async def test_an_end_without_an_answer_is_tried_again(looking: Looking, one: Br
     one.close()
     end_session = looking.metadata.end_session
 
-    async def unanswered(_session_id: int) -> None:
+    async def unanswered(session_id: int) -> None:
         looking.metadata.end_session = end_session  # type: ignore[method-assign]
         raise StoreUnavailable("no answer")
 

@@ -8,6 +8,7 @@ transactions loads it.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -22,20 +23,15 @@ from broker.errors import BrokerError, TopicClosed, TopicDamaged, TopicNotFound
 from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.reader_positions import ReaderPositions
-from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
+from broker.topic_claims import TopicClaims
 from broker.topic_existence import TopicExistence
 from broker.topic_removal import remove_subscription, remove_topic
 from broker.topic_services import TopicServices
 from storage.errors import CursorCorrupt, ExpectedError, JournalMissing, LedgerCorrupt, LedgerListCorrupt, fresh
-from storage.managed_ledger_opening import let_go_of_managed_ledger
 from storage.metadata.store import Check
 
 log = structlog.get_logger(__name__)
-
-RELEASE_SECONDS_MAX = 5
-"""How long the release of a topic may take. After that, this broker keeps it until the next request for it, or until a
-later attempt succeeds, or until the session ends."""
 
 IDLE_SECONDS_MAX = 120.0
 """How long a topic stays loaded without connected clients and requests."""
@@ -98,7 +94,6 @@ class Topics:
             nursery: runs the topics.
             instance: unique for every run of every broker; part of generated producer names.
         """
-        self._claims = claims
         self._existence = TopicExistence(layouts)
         self._open_topic = open_topic
         self._services = services
@@ -106,10 +101,8 @@ class Topics:
         self._slots: dict[TopicName, _Slot] = {}
         self.reader_positions = ReaderPositions()
         """The positions of all topics' readers; they outlive the unloading of a topic."""
-        self._perhaps_claimed: set[TopicName] = set()
-        """Topics with a claim whose answer was lost, until a task has looked after it."""
         self._listeners: list[Listener] = []
-        self._is_closing = False
+        self._claims = TopicClaims(claims, services, self._reserved, nursery)
         self._producer_names = (f"tidewire-{instance}-{number}" for number in count())
 
     def __iter__(self) -> Iterator[Topic]:
@@ -237,7 +230,7 @@ class Topics:
         It is for a broker that stops. The caller must then cancel the topics' tasks. The claims end with the session,
         because releasing each would be a write per topic. No topic may be requested any more.
         """
-        self._is_closing = True
+        self._claims.close()
         async with trio.open_nursery() as nursery:
             for topic in self:
                 nursery.start_soon(topic.close)
@@ -313,7 +306,7 @@ class Topics:
             with slot.scope:
                 if slot.wait_seconds:
                     with trio.move_on_after(slot.wait_seconds):
-                        await self._claims.wait_not_elsewhere(str(name))
+                        await self._claims.wait_not_elsewhere(name)
                     # The owner may have deleted it instead.
                     if not slot.creates:
                         await self._existence.require_made(name)
@@ -321,7 +314,7 @@ class Topics:
                     await self._existence.require_remains(name)
                 else:
                     await self._existence.require(name)
-                claim = await self._claim(name)
+                claim = await self._claims.take(name)
                 try:
                     if slot.work is None:
                         await self._run(name, slot, claim)
@@ -331,8 +324,7 @@ class Topics:
                 finally:
                     # A cancellation from outside means that the broker ends. What is open is recovered later.
                     is_ending = trio.current_effective_deadline() == -inf and not slot.scope.cancel_called
-                    if not self._is_closing:
-                        await self._leave(name, claim, is_ending=is_ending)
+                    await self._claims.leave(name, claim, is_ending=is_ending)
         except ExpectedError as error:
             # Callers that wait for the topic get the reason. Other topics continue.
             log.warning("topic cannot be served", topic=str(name), reason=str(error))
@@ -344,90 +336,29 @@ class Topics:
                 log.exception("topic ended by an unexpected error", topic=str(name))
             slot.error = TopicClosed(f"{name} cannot be served: {error!r}. The broker's log has more.")
         finally:
-            if slot.error is None and not slot.ready.is_set():
-                slot.error = TopicClosed(f"{name} is being closed")
-            del self._slots[name]
-            slot.ready.set()
-            slot.gone.set()
+            self._empty(name, slot)
             if slot.topic is not None:
                 self._tell(slot.topic)
 
-    async def _claim(self, name: TopicName) -> Check:
-        try:
-            return await self._claims.claim(str(name))
-        except ExpectedError as error:
-            if not error.definite and name not in self._perhaps_claimed:
-                # This broker may have the claim. Others would wait for what the owner does.
-                self._perhaps_claimed.add(name)
-                self._nursery.start_soon(self._leave_perhaps, name)
-            raise
+    def _empty(self, name: TopicName, slot: _Slot) -> None:
+        """Remove a slot that is done, so that those who wait for it go on."""
+        if slot.error is None and not slot.ready.is_set():
+            slot.error = TopicClosed(f"{name} is being closed")
+        del self._slots[name]
+        slot.ready.set()
+        slot.gone.set()
 
-    async def _leave_perhaps(self, name: TopicName) -> None:
+    @contextmanager
+    def _reserved(self, name: TopicName) -> Iterator[bool]:
+        """See `Reserve`."""
+        if name in self._slots:
+            yield False
+            return
+        slot = self._slots[name] = _Slot(is_idle=True)
         try:
-            await self._leave_later(name, None)
+            yield True
         finally:
-            self._perhaps_claimed.discard(name)
-
-    async def _leave(self, name: TopicName, claim: Check, *, is_ending: bool) -> None:
-        is_released = False
-        try:
-            with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
-                is_released = await self._give_up(name, claim, lets_go=not is_ending)
-        finally:
-            if not is_released and not is_ending:
-                self._nursery.start_soon(self._leave_later, name, claim)
-
-    async def _leave_later(self, name: TopicName, claim: Check | None) -> None:
-        """Release a claim that this broker could not release at once. Changes of the topic's layout wait for it.
-
-        Without a `claim` it is any claim of this broker, because the answer was lost when it was made.
-        """
-        is_released = False
-        while not is_released and not self._is_closing and not self._claims.has_ended:
-            await trio.sleep(RETRY_SECONDS)
-            if name in self._slots:
-                continue
-            slot = self._slots[name] = _Slot(is_idle=True)
-            try:
-                with trio.move_on_after(RELEASE_SECONDS_MAX):
-                    held = await self._claims.held(str(name))
-                    # If a later request has renewed the claim, its end releases it.
-                    if held is None or claim not in (None, held):
-                        return
-                    is_released = await self._give_up(name, held, lets_go=True)
-            except ExpectedError as error:
-                log.warning("a topic's claim cannot be released yet", topic=str(name), reason=str(error))
-            finally:
-                del self._slots[name]
-                slot.error = TopicClosed(f"{name} is being closed")
-                slot.ready.set()
-                slot.gone.set()
-
-    async def _give_up(self, name: TopicName, claim: Check, *, lets_go: bool) -> bool:
-        """Release the claim, unless a ledger of the topic stays open here: no other broker could take that over.
-
-        Return whether it was released.
-        """
-        # In any case the topic can be loaded here again.
-        self._claims.forget(claim)
-        if lets_go and not self._claims.has_ended:
-            services = self._services
-            try:
-                is_closed = await let_go_of_managed_ledger(
-                    str(name),
-                    metadata=services.metadata,
-                    ledgers=services.ledgers,
-                    claim=claim,
-                )
-            except (ExpectedError, *UNEXPECTED) as error:
-                # Also if its files cannot be read. That may end no other topic.
-                reason = str(error) or repr(error)
-                log.warning("this broker keeps a topic that it cannot close", topic=str(name), reason=reason)
-                return False
-            if not is_closed:
-                return False
-        await self._claims.release(claim)
-        return True
+            self._empty(name, slot)
 
     async def _run(self, name: TopicName, slot: _Slot, claim: Check) -> None:
         reason: BaseException | None = None

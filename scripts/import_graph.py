@@ -56,6 +56,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "broker: topics": (
         "topics",
+        "topic_claims",
         "topic",
         "topic_existence",
         "topic_removal",

@@ -11,7 +11,7 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicClosed
 from broker.names import TopicName
 from broker.topic import Topic
-from broker.topics import RELEASE_SECONDS_MAX
+from broker.topic_claims import RELEASE_SECONDS_MAX
 from storage.metadata.store import Check, Op, Put, StoreUnavailable
 from storage.position import EARLIEST
 from storage.writer import Writer

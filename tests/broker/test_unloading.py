@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker import topics
+from broker import topic_claims
 from broker.cluster.ownership import KEY_PREFIX as OWNERS
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicClosed
@@ -147,7 +147,7 @@ async def test_a_disk_fault_at_the_end_of_a_topic_ends_no_other(
             raise OSError(EIO, "Input/output error")
         return await let_go_of_managed_ledger(name, **others)
 
-    monkeypatch.setattr(topics, "let_go_of_managed_ledger", faulty)
+    monkeypatch.setattr(topic_claims, "let_go_of_managed_ledger", faulty)
     await publish(await broker.topics.get(PLAIN), b"a")
     await broker.topics.unload(PLAIN)
     await publish(await broker.topics.get(OTHER), b"goes on")

@@ -14,21 +14,18 @@ from typing import Final
 
 import trio
 
+from broker.beginning import begin
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
-from broker.cluster.absences import Absences
 from broker.config import BrokerSettings
 from broker.descriptors import connections_possible
 from broker.front_ends import ENTRY_CODECS, Ready, Shared, open_front_ends
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import internal_address, open_metadata
 from broker.metadata_sessions import serve_sessions
-from broker.registration import register_broker, require_local_folders
+from broker.registration import require_local_folders
 from storage.clock import SteadyClock
-from storage.damages import Damages
-from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.files import DiskFiles
-from storage.journal_records import JournalRecords
 from storage.metadata.store import Session
 
 CURSORS_SECONDS_MAX: Final = 2.5
@@ -71,7 +68,7 @@ async def serve(
         files = DiskFiles()
         await files.run(require_local_folders, settings)
         metadata = await stack.enter_async_context(open_metadata(settings, files, front_ends.internal))
-        registration = await register_broker(
+        registration, absences, ledgers = await begin(
             settings,
             files,
             metadata,
@@ -79,19 +76,8 @@ async def serve(
             http_url=front_ends.http_url,
             internal_url=None if front_ends.internal is None else internal_address(settings, front_ends.internal),
             release=version,
-            timeout_seconds=settings.session_timeout_seconds,
         )
         stack.callback(registration.home.close)
-        absences = Absences(
-            metadata, registration.membership, registration.home, grace_seconds=settings.session_timeout_seconds / 2
-        )
-        ledgers = await DirectoryLedgerStore.open(
-            registration.home,
-            config=LedgerStoreConfig(journal_file_bytes=int(settings.journal_file_bytes_max)),
-            journals=JournalRecords(metadata, settings.data_dir),
-            damages=Damages(metadata),
-            require_gone=absences.require_gone,
-        )
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(ledgers.run)
         foundation = Foundation(

@@ -7,7 +7,7 @@ from storage.errors import DataFolderInUse, Fenced, IdentityMismatch, JournalCon
 from storage.file_systems import NetworkFileSystem
 from storage.files import AlreadyLocked, DiskFull
 from storage.metadata.corruption import CorruptMetadata
-from storage.metadata.store import MetadataError, StoreUnavailable
+from storage.metadata.store import MetadataError, SessionLost, StoreUnavailable
 
 
 def operator_message(error: BaseException, settings: BrokerSettings) -> str | None:
@@ -41,6 +41,11 @@ def operator_message(error: BaseException, settings: BrokerSettings) -> str | No
             return f"The metadata store is not available: {error}. Check etcd and --metadata, then restart the broker."
         case MetadataError() if settings.metadata != EMBEDDED:
             return f"The metadata in {settings.metadata} cannot be used: {error}. Nothing was changed."
+        case StoreUnavailable() | SessionLost() if settings.internal is not None:
+            return (
+                f"The cluster's metadata cannot be used: {error}. Check the other brokers and the disk, then start "
+                "this broker again."
+            )
         case StoreUnavailable():
             return f"The metadata log cannot be written: {error}. Check the disk, then restart the broker."
         case DiskFull():

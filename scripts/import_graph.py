@@ -45,7 +45,7 @@ FOLDERS: Final = (
 """A module belongs to the first of these that it is in."""
 
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
-    "broker: start": ("main", "front_ends", "metadata_sessions", "registration", "startup_errors"),
+    "broker: start": ("main", "beginning", "front_ends", "metadata_sessions", "registration", "startup_errors"),
     "broker: one broker": (
         "broker",
         "administration",

@@ -30,6 +30,9 @@ LEFT_SECONDS: Final = 2.0
 RETENTION_SECONDS: Final = 30.0
 """The least time for which a broker under such a load must remember an ended transaction."""
 
+ASKED_AT_ONCE: Final = 32
+"""Transactions whose outcome `finish` asks for at the same time. After an hour there are thousands."""
+
 COMMIT_ASKED: Final = "commit asked"
 COMMITTED: Final = "committed"
 ABORT_ASKED: Final = "abort asked"
@@ -117,6 +120,11 @@ class Outcomes:
 
     async def finish(self) -> None:
         """Learn how the other transactions ended. Those left to their time-out must be aborted."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(ASKED_AT_ONCE):
+                nursery.start_soon(self._finish_some)
+
+    async def _finish_some(self) -> None:
         while self._unresolved:
             await self._ask_by_aborting(self._unresolved.pop())
         while self._left:

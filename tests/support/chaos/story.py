@@ -34,6 +34,8 @@ SEGMENTS: Final = 3
 """Of each scalable topic, at first."""
 OPEN_SECONDS_MAX: Final = 300.0
 """From the start of a witness to its first promise. Spark takes the longest."""
+READ_SHARE: Final = 0.5
+"""How much longer a witness may take to end its work, and to read everything again, for each second of the day."""
 WELL_SECONDS_MAX: Final = 60.0
 """From the end of the witnesses' work until the doctor finds nothing."""
 
@@ -125,13 +127,19 @@ class _Day:
             return False
         self._logbook.begin()
         self._logbook.say("all witnesses work; the day begins")
+        begun = trio.current_time()
         await performing.perform(acts)
+        day_seconds = trio.current_time() - begun
         await self._heal()
-        if not await self._all(self._finish, _finishes_in, "did not end its work"):
+
+        def finishes_in(witness: Witness) -> float:
+            return witness.finish_seconds_max + day_seconds * READ_SHARE
+
+        if not await self._all(self._finish, finishes_in, "did not end its work"):
             return False
         await self._see_the_doctor()
         await self._begin_anew()
-        return await self._all(self._read, _finishes_in, "did not read everything again")
+        return await self._all(self._read, finishes_in, "did not read everything again")
 
     async def _heal(self) -> None:
         self._logbook.say("the last act is over; everything must heal")
@@ -215,7 +223,3 @@ class _Day:
         while answer is None:
             answer = await self._cluster.ask_any(layout_path(topic))
         return [view for view in segments_in(answer.json) if view.is_active]
-
-
-def _finishes_in(witness: Witness) -> float:
-    return witness.finish_seconds_max

@@ -35,7 +35,7 @@ class Witness(Protocol):
     heal_seconds_max: float
     """How long it may take from the end of the last act until it has gone on."""
     finish_seconds_max: float
-    """How long it may take to end its work, and then to read everything again."""
+    """How long it may take to end its work, and then to read everything again, if that is little."""
 
     async def open(self, cluster: Cluster, stack: AsyncExitStack) -> None:
         """Connect."""

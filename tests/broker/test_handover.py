@@ -78,11 +78,11 @@ async def brokers(store: MetadataStore, *names: str, files: SimulatedFiles | Non
         stop.set()
 
 
-def await_topic(nursery: trio.Nursery, broker: Rooms, name: TopicName) -> list[Topic]:
+def await_topic(nursery: trio.Nursery, broker: Rooms, name: TopicName, *, creates: bool = True) -> list[Topic]:
     came: list[Topic] = []
 
     async def come() -> None:
-        came.append(await broker.topics.get(name))
+        came.append(await broker.topics.get(name, creates=creates))
 
     nursery.start_soon(come)
     return came
@@ -276,6 +276,55 @@ async def test_what_cannot_be_handed_over_stays() -> None:
         assert two.topics.owned == (name,)
 
 
+async def test_a_drain_releases_what_cannot_be_assigned() -> None:
+    """C21: the store has no space for the assignment. The next lookup places the topic."""
+    store = SteeredStore()
+    async with brokers(store, "one", "two") as (one, two):
+        await publish(await one.topics.get(PLAIN), b"a")
+
+        async def full(ops: Sequence[Op]) -> None:
+            if any(isinstance(op, Put) and op.key.startswith(ASSIGNMENTS) for op in ops):
+                raise StoreFull("no space")
+
+        store.before = full
+        await one.handover.drain()
+        assert one.topics.owned == ()
+        assert await payloads(await two.topics.get(PLAIN)) == [b"a"]
+
+
+async def test_a_drain_goes_on_when_the_last_other_broker_drains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C21: what is left is released, and nobody is named to its clients."""
+    monkeypatch.setattr(handover, "AT_ONCE_MAX", 1)
+    store = SteeredStore()
+    async with brokers(store, "one", "two") as (one, _two):
+        clients = []
+        for number in range(2):
+            topic = await one.topics.get(TopicName.parse(f"persistent://public/default/{number}"))
+            clients.append(Client())
+            topic.add_producer(clients[-1])
+
+        async def drain_two(ops: Sequence[Op]) -> None:
+            if any(isinstance(op, Put) and op.key.startswith(ASSIGNMENTS) for op in ops):
+                store.after = None
+                await store.put(DRAINING + "two", b"{}")
+
+        store.after = drain_two
+        await one.handover.drain()
+        assert one.topics.owned == ()
+        assert {client.sent_to[0] for client in clients} == {"pulsar://two:6650", None}
+
+
+async def test_a_topic_that_was_just_lost_is_not_moved() -> None:
+    """D4: whoever asked is told, and its new owner keeps it."""
+    store = MemoryStore()
+    async with brokers(store, "one", "two") as (one, _two):
+        topic = await one.topics.get(PLAIN)
+        await store.put(topic.claim.key, b'{"broker": "three", "service_url": "pulsar://three:6650"}')
+        with pytest.raises(NotOwned, match="just lost"):
+            await one.handover.move(PLAIN, "two")
+        assert await assignments(store) == []
+
+
 async def test_topics_stay_where_they_are_while_the_disk_is_full(autojump_clock: MockClock) -> None:
     """E13: to close one takes space, and until there is some it would serve nobody. Reads go on here."""
     store, files = MemoryStore(), SimulatedFiles(seed=3)
@@ -396,6 +445,11 @@ async def test_a_topic_that_is_never_released_is_given_up(autojump_clock: MockCl
         with pytest.raises(OwnedElsewhere, match="Broker one"):
             await two.topics.get(PLAIN)
         assert await payloads(topic) == []
+        # Nor is it tried again with each later assignment.
+        other = await one.topics.get(PLAIN.parse(f"{PLAIN}-2"))
+        await one.assignments.assign(str(other.name), "two", Why.MOVE, condition=other.claim)
+        await wait_all_tasks_blocked()
+        assert set(two.topics.owned) == {other.name}
 
 
 async def test_a_topic_that_is_deleted_before_it_is_released_is_not_made_again(autojump_clock: MockClock) -> None:
@@ -427,7 +481,7 @@ async def test_a_client_that_may_create_the_topic_gets_it_although_it_is_deleted
         await one.assignments.assign(str(PLAIN), "two", Why.MOVE, condition=topic.claim)
         await wait_all_tasks_blocked()
         async with trio.open_nursery() as clients:
-            came = await_topic(clients, two, PLAIN)
+            came = [await_topic(clients, two, PLAIN, creates=creates) for creates in (False, True, False)]
             await wait_all_tasks_blocked()
             await one.topics.delete(PLAIN)
-        assert [await payloads(made) for made in came] == [[]]
+        assert [[await payloads(made) for made in each] for each in came] == [[[]]] * 3

@@ -18,7 +18,7 @@ from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
 from storage.managed_ledger_opening import let_go_of_managed_ledger
-from storage.metadata.store import ChangeSetTooLarge, Delete, Op, Put, starting_with
+from storage.metadata.store import ChangeSetTooLarge, Delete, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
@@ -132,6 +132,19 @@ async def test_a_claim_that_could_not_be_given_up_keeps_nobody_out(
     store.before = None
     assert len(await claims(broker)) == 1
     await publish(await broker.topics.get(PLAIN), b"after")
+
+
+async def test_a_claim_that_nobody_knows_of_is_given_up_each_time(
+    broker: Rooms, store: SteeredStore, autojump_clock: MockClock
+) -> None:
+    """D4, C14: its answer was lost. Others would wait for what the owner does."""
+    for _ in range(2):
+        store.leave_unanswered(1, made=True)
+        with pytest.raises(StoreUnavailable):
+            await broker.topics.get(PLAIN)
+        assert len(await claims(broker)) == 1
+        await trio.sleep(2 * RETRY_SECONDS)
+        assert await claims(broker) == []
 
 
 async def test_a_disk_fault_at_the_end_of_a_topic_ends_no_other(

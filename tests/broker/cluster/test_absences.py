@@ -209,6 +209,24 @@ async def test_a_broker_that_is_back_keeps_its_session(looking: Looking, one: Br
     assert await looking.metadata.get(BROKERS + "one") is not None
 
 
+async def test_a_broker_that_returns_during_the_try_keeps_its_session(
+    looking: Looking, one: BrokerHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C21, E14: the lock was free before it took it again. Only the session of before ends."""
+    before = await registered_as(looking, FOLDER, lock=one.lock_name)
+    after = await looking.metadata.open_session(10)
+    one.close()
+
+    async def probe(files: Files, data_dir: Path, broker_id: str, lock_name: str | None) -> Liveness:
+        found = await dead_or_alive.probe(files, data_dir, broker_id, lock_name)
+        await membership_of_one(looking, FOLDER, lock=one.lock_name).register(after, timeout_seconds=10)
+        return found
+
+    monkeypatch.setattr(absences, "probe", probe)
+    await looking.absences.has_ended("one")
+    assert (before.has_ended, after.has_ended) == (True, False)
+
+
 async def test_a_held_lock_is_tried_once_by_clients_that_come_together(
     looking: Looking, one: BrokerHome, autojump_clock: MockClock
 ) -> None:

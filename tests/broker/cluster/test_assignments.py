@@ -79,6 +79,23 @@ async def test_only_the_owner_assigns_what_is_owned(store: MemoryStore, nursery:
     assert one.assignments.broker_for(NAME) == "three"
 
 
+async def test_a_broker_knows_what_it_should_take_now(store: MemoryStore, nursery: trio.Nursery) -> None:
+    """E16: not what it has taken, nor what another broker should take by now."""
+    one, two = await started(store, "one", nursery), await started(store, "two", nursery)
+    for name in (NAME, OTHER):
+        await one.assignments.assign(name, "two", Why.MOVE, condition=Check(claim_key(name), ABSENT))
+    await wait_all_tasks_blocked()
+    assert one.assignments.mine == {}
+    assert set(two.assignments.mine) == {NAME, OTHER}
+    await two.claims.claim(NAME)
+    await wait_all_tasks_blocked()
+    assert set(two.assignments.mine) == {OTHER}
+    await one.assignments.assign(OTHER, "one", Why.MOVE, condition=Check(claim_key(OTHER), ABSENT))
+    await wait_all_tasks_blocked()
+    assert two.assignments.mine == {}
+    assert set(one.assignments.mine) == {OTHER}
+
+
 async def test_an_assignment_ends_with_the_broker_that_wrote_it(store: MemoryStore, nursery: trio.Nursery) -> None:
     """C21: so what a dead broker wished is forgotten, and it can wish nothing more."""
     one, two = await started(store, "one", nursery), await started(store, "two", nursery)

@@ -220,11 +220,14 @@ async def test_a_broker_without_its_registration_does_not_recover_itself(autojum
         await publish(topic, b"a")
         journals = JournalRecords(metadata, DATA)
         own = DeadBrokers(metadata, one, journals, await metadata.open_session(10), broker_id="one")
-        nursery.start_soon(own.run)
-        await wait_all_tasks_blocked()
-        await session.close()
-        await trio.sleep(60)
-        assert await left_open_by("one", metadata) == ["topic"]
+        for was_registered in (True, False):
+            with trio.move_on_after(60):
+                async with trio.open_nursery() as work:
+                    work.start_soon(own.run)
+                    await wait_all_tasks_blocked()
+                    assert session.has_ended is not was_registered
+                    await session.close()
+            assert await left_open_by("one", metadata) == ["topic"]
         await publish(topic, b"b")
         nursery.cancel_scope.cancel()
 

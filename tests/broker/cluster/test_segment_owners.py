@@ -61,6 +61,30 @@ async def test_followers_know_the_owners_at_once_and_at_each_change(
     assert owners.elsewhere(TOPIC) == {}
 
 
+@pytest.mark.parametrize("by", ["nobody", "this broker", "this broker at once"])
+async def test_a_segment_that_another_broker_gave_up_is_not_elsewhere(
+    nursery: trio.Nursery, autojump_clock: MockClock, by: str
+) -> None:
+    """C21: nobody has it, or this broker. A watch may leave out the moment in between."""
+    store = MemoryStore()
+    one, two = await claims_of(store, "one"), await claims_of(store, "two")
+    held = await claim(two, SEGMENTS[0])
+    owners = SegmentOwners(store, nursery, me="one")
+    follower = Follower(owners)
+    await owners.follow(TOPIC, follower.changed)
+    if by == "this broker at once":
+        own = await one.claim("another name")
+        record = await store.get(own.key)
+        assert record is not None
+        await store.put(held.key, record.value)
+    else:
+        await two.release(held)
+        if by == "this broker":
+            await claim(one, SEGMENTS[0])
+    await trio.sleep(TELL_SECONDS_MIN)
+    assert follower.told == [{}]
+
+
 async def test_this_brokers_own_claims_are_no_news(nursery: trio.Nursery) -> None:
     """C21: one broker alone tells its clients nothing, whatever it loads and unloads."""
     store = MemoryStore()

@@ -8,6 +8,7 @@ from tests.support.backends import on_trio
 from tests.support.scripted_broker import ADDRESS, ScriptedBroker, T, scripted_broker
 from tidewire.client.topic_owner import TopicOwner
 from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.backoff import DELAY_SECONDS_MIN
 from tidewire.protocol.errors import ConnectFailed, ProtocolViolation
 
 X = "persistent://public/default/x"
@@ -77,6 +78,33 @@ async def test_a_broker_that_names_itself_is_not_asked_without_a_pause() -> None
             broker.close_producers(segment, str(ADDRESS))
             await producer.send(b"b")
             assert clock.took() == (True, 1, [])
+
+
+@on_trio
+async def test_a_named_owner_behind_a_proxy_is_reached_through_it() -> None:
+    """E13: the client may not reach it by itself."""
+    async with scripted_broker() as broker, broker.network(**PAUSES) as network:
+        broker.add_topic(X)
+        first = BrokerAddress("first", 6650)
+        owner = TopicOwner(network, X)
+        owner.closed(await network.connection(ADDRESS, first), str(NEXT))
+        connection = await owner.connection()
+        assert (connection.address, connection.proxied_to) == (ADDRESS, NEXT)
+        # It is not asked in a loop, if it names itself.
+        owner.closed(connection, str(NEXT))
+        assert await owner.connection() is await network.connection(ADDRESS)
+
+
+@on_trio
+async def test_pauses_are_short_again_behind_a_success() -> None:
+    async with scripted_broker() as broker, broker.network(**PAUSES) as network:
+        owner = TopicOwner(network, X)
+        for _ in range(9):
+            await owner.pause()
+        owner.opened()
+        began = trio.current_time()
+        await owner.pause()
+        assert trio.current_time() - began <= DELAY_SECONDS_MIN
 
 
 @on_trio

@@ -5,6 +5,7 @@ start tries a held lock again, so it does not notice.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,7 +94,13 @@ def _fence(files: Files, directory: Path) -> Fence | None:
         return None
     epochs = MetadataEpochs(files, directory, _draw_nothing)
     newest = epochs.newest()
-    return None if newest is None else Fence(newest.epoch, newest.broker, epochs.has_ended(newest))
+    if newest is None:
+        return None
+    # In a copy without lock files, nobody holds a lock.
+    has_ended = True
+    with suppress(FileNotFoundError):
+        has_ended = epochs.has_ended(newest)
+    return Fence(newest.epoch, newest.broker, has_ended)
 
 
 def _draw_nothing(_bits: int) -> int:

@@ -183,14 +183,23 @@ def _say_nothing(_text: str) -> None:
 
 
 def _stop(named: Sequence[tuple[str, Path]], say: Say) -> None:
-    """Stop processes together: SIGTERM, and SIGKILL for those that do not end."""
+    """Stop processes together: SIGTERM, and SIGKILL for those that do not end.
+
+    Raises:
+        CommandFailed: one of them is another user's.
+    """
     with ExitStack() as stack:
         found: dict[Process, str] = {}
         for name, pid_file in named:
             process = stack.enter_context(running(pid_file))
             if process is not None:
                 found[process] = name
-                process.send(signal.SIGTERM)
+                try:
+                    process.send(signal.SIGTERM)
+                except PermissionError:
+                    raise CommandFailed(
+                        f"{name} (pid {process.pid}) belongs to another user, who has to stop it."
+                    ) from None
         stubborn = wait_ended(list(found), STOP_SECONDS_MAX)
         for process in stubborn:
             process.send(signal.SIGKILL)

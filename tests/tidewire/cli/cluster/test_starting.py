@@ -91,6 +91,21 @@ def test_a_stop_stops_what_a_killed_start_left(
     assert not folder.pid_file("broker-2").exists()
 
 
+def test_the_processes_of_another_user_are_left_alone(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_process: int, _number: signal.Signals) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    with process(folder, "broker-1") as child:
+        with monkeypatch.context() as patch:
+            patch.setattr(signal, "pidfd_send_signal", refuse)
+            with pytest.raises(SystemExit):
+                command.stop(data_dir=folder.data_dir)
+        assert f"broker-1 (pid {child.pid}) belongs to another user" in capsys.readouterr().err
+        assert folder.pid_file("broker-1").exists()
+
+
 def test_a_start_replaces_all_that_a_killed_one_left(folder: ClusterFolder) -> None:
     """E4: also brokers that this start does not ask for."""
     cluster = folder.read()

@@ -293,7 +293,9 @@ class RolePlayer:
         me = self._me
         if is_again:
             newest = self._epochs.newest()
-            gone = 0 if newest is None else newest.epoch
+            if newest is not None and newest.broker == me.broker:
+                # The earlier try made it. Whoever else has made one since was faster.
+                gone = newest.epoch
         # Before the epoch, because later beats need no space.
         beat = Beat.make(me.files, me.directory, gone + 1)
         try:

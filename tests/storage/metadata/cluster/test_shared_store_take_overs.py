@@ -1,6 +1,7 @@
 """A process is stopped or killed inside a take-over, or its log file, and another one goes on."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
@@ -10,7 +11,9 @@ from storage.metadata.cluster.deadlines import beat_seconds
 from storage.metadata.cluster.playing import SECOND_LOOK_SECONDS
 from storage.metadata.cluster.roles import Role
 from storage.metadata.embedded import EmbeddedStore
+from storage.metadata.epochs import MetadataEpochs
 from storage.metadata.store import MetadataStore, Put, PutSequential, Record, starting_with
+from storage.metadata.take_over import take_over
 from tests.support.metadata_log import DATA, DIRECTORY
 from tests.support.shared_stores import TIMEOUT, Brokers, brokers
 from tests.support.stepped_files import SteppedFiles
@@ -200,11 +203,51 @@ async def test_a_batch_that_is_being_written_is_no_damage(is_late: bool, autojum
         log.write_at(0, whole)
         taker.at = None
         writer.resume()
-        await them.until("b2", Role.LEADING)
+        # Behind its fence, the controller of before may be faster than its second try.
+        await them.until("b2", Role.LEADING, Role.FOLLOWING)
         found = await second.get("/a")
         assert found is not None
         assert found.value == b"value"
         await require_a_restart_reads(them, await everything(second))
+
+
+async def test_a_second_look_deposes_nobody_who_was_faster(autojump_clock: MockClock) -> None:
+    """C13: a standby looks again because of damage. Meanwhile another one has seen none, and leads."""
+    async with brokers(stepped=True) as them, trio.open_nursery() as nursery:
+        first = await them.start("b1")
+        await them.start("b2")
+        writer = them.files["b1"]
+        assert isinstance(writer, SteppedFiles)
+
+        def hold(operation: str, path: Path) -> None:
+            if (operation, path.suffix) == ("sync", ".log"):
+                writer.at = None
+                writer.stop()
+
+        writer.at = hold
+        nursery.start_soon(first.put, "/a", b"value")
+        await them.until("b2", Role.SEEKING)
+        (name,) = [name for name in them.disk.names(DIRECTORY) if name.endswith(".log")]
+        whole = them.disk.content(DIRECTORY / name)
+        log = them.disk.open(DIRECTORY / name)
+        log.write_at(0, whole[: len(whole.rstrip(b"\0")) - 10].ljust(len(whole), b"\0"))
+        await them.until("b2", Role.TAKING_OVER)
+        await trio.sleep(SECOND_LOOK_SECONDS / 2)
+        log.write_at(0, whole)
+        files = them.disk.process()
+        faster = take_over(
+            files,
+            DIRECTORY,
+            MetadataEpochs(files, DIRECTORY, Random(3).getrandbits),
+            broker="b3",
+            address="b3",
+            after=1,
+        )
+        await them.until("b2", Role.SEEKING, Role.LEADING)
+        faster.epoch.check()
+        faster.close()
+        await them.until("b2", Role.LEADING)
+        writer.resume()
 
 
 async def test_a_process_leads_again(autojump_clock: MockClock) -> None:

@@ -213,6 +213,22 @@ async def test_the_newest_attempt_has_the_link(autojump_clock: MockClock) -> Non
         assert found.server.links == 1
 
 
+async def test_a_store_that_connects_again_while_its_session_is_opened_has_one(autojump_clock: MockClock) -> None:
+    """M18: the first link's end does not leave a session that its store never hears of."""
+    async with served() as found:
+        found.reign.disk.stop()
+        first, second = found.connect(), found.connect()
+        await first.send(hello(attempt=1))
+        assert await first.received() == []
+        await second.send(hello(attempt=2))
+        assert await second.received() == []
+        found.reign.disk.resume()
+        (welcome, *_rest) = await second.received()
+        assert isinstance(welcome, Welcome)
+        assert list(found.reign.image.sessions) == [welcome.session]
+        assert first.is_closed
+
+
 async def test_a_store_that_was_forgotten_meanwhile_has_one_link_too(autojump_clock: MockClock) -> None:
     """M22: its session ends while its second connection waits for the end of the first one. The third one wins."""
     closes = trio.Event()
@@ -389,15 +405,21 @@ async def test_a_frame_of_another_epoch_ends_the_link(autojump_clock: MockClock)
 async def test_the_size_of_undecided_writes_is_bounded(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E8: a link that sends more than a follower may ends. A single large change set is allowed."""
+    """E8: a link that sends more than a follower may ends. A single large change set is allowed.
+
+    What has its answer counts no longer.
+    """
     monkeypatch.setattr(served_link, "CHANGE_SET_BYTES_MAX", 1000)
     async with served() as found:
         peer = await found.link()
+        for number in range(1, 4):
+            await peer.send(write(number, Put("/w", bytes(600))))
+            assert any(isinstance(message, Answer) for message in await peer.received())
         found.reign.disk.stop()
-        await peer.send(write(1, Put("/x", bytes(2000))))
+        await peer.send(write(4, Put("/x", bytes(2000))))
         await peer.send(Barrier(1))
         assert await peer.received() == [At(1, found.reign.point.sequence)]
-        await peer.send(write(2, Put("/y", bytes(10))))
+        await peer.send(write(5, Put("/y", bytes(10))))
         await peer.received()
         assert peer.is_closed
         found.reign.disk.resume()
@@ -432,6 +454,8 @@ async def test_only_the_newest_token_renews(autojump_clock: MockClock) -> None:
         assert peer.is_closed
         assert not found.reign.image.sessions
         assert found.server.peers == 0
+        # Not even the token that it never echoed.
+        assert not found.server._deadlines._sent
 
 
 async def test_the_links_end_with_the_reign(autojump_clock: MockClock) -> None:

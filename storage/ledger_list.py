@@ -11,7 +11,7 @@ The module also has the record of the ledgers in the metadata store. Pure.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -163,7 +163,7 @@ class ManagedLedgerRecord:
             if writer is not None and len(row) > width
         }
         owners = {ledger: owner for owner, ledgers in fields.get("aborted_owners", ()) for ledger in ledgers}
-        return cls(
+        record = cls(
             creation_id=fields["creation_id"],
             ledgers=tuple(
                 LedgerInfo(*row[: _COLUMNS - 1])._replace(
@@ -181,6 +181,21 @@ class ManagedLedgerRecord:
             unknown_of_writers=unknown_of_writers,
             unknown=unknown_in(fields, _FIELDS),
         )
+        record._require_types()
+        return record
+
+    def _require_types(self) -> None:
+        writers = {ledger.writer for ledger in self.ledgers if ledger.writer is not None}
+        texts = [self.creation_id, *(text for writer in writers for text in (writer.folder, writer.broker))]
+        numbers = chain(
+            (self.newest_id, self.trimmed.position.ledger, self.trimmed.position.entry, self.trimmed.next_index),
+            self.removing,
+            (number for writer in writers for number in writer.life),
+            chain.from_iterable(ledger[: _COLUMNS - 1] for ledger in self.ledgers),
+            (ledger.aborted_owner for ledger in self.ledgers),
+        )
+        if not (set(map(type, texts)) <= {str} and set(map(type, numbers)) <= {int, bool}):
+            raise TypeError("a field has another type")
 
 
 class LedgerList:

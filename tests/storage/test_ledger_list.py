@@ -1,9 +1,11 @@
 """Position arithmetic, compared with a plain list of all positions."""
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.errors import LedgerListCorrupt
 from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedgerRecord, Trimmed
 from storage.metadata.records import RECORD_BYTES_MAX
 from storage.position import EARLIEST, LATEST, Position
@@ -109,6 +111,28 @@ def test_the_record_survives_its_encoding() -> None:
     assert ManagedLedgerRecord.decode(record.encode()) == record
     plain = ManagedLedgerRecord("7", (), 9)
     assert ManagedLedgerRecord.decode(plain.encode()) == plain
+
+
+DAMAGED = {
+    "creation_id": 7,
+    "newest_id": None,
+    "trimmed": {"position": ["x", 1], "next_index": 0},
+    "removing": [None],
+    "writers": [["folder", "broker", 1, "stream"]],
+    "ledgers": [[None, 0, 3, 3, 100, 1_000, True, 0, 0]],
+    "aborted_owners": [["owner", [9]]],
+}
+
+
+@pytest.mark.parametrize("field", DAMAGED)
+def test_a_record_with_a_field_of_another_type_is_damaged(field: str) -> None:
+    """E11: a text in place of a ledger's id would end the journal, and the process with it."""
+    writer = Writer("folder", "broker", 1, 2)
+    record = ManagedLedgerRecord("7", (LedgerInfo(9, 0, 3, 3, 100, 1_000, True, 1, 5, writer),), 9)
+    fields = orjson.loads(record.encode())
+    assert ManagedLedgerRecord.decode(orjson.dumps(fields)) == record
+    with pytest.raises(LedgerListCorrupt, match="another type"):
+        ManagedLedgerRecord.decode(orjson.dumps(fields | {field: DAMAGED[field]}))
 
 
 def test_a_record_of_as_many_ledgers_as_there_may_be_fits_every_store() -> None:

@@ -10,7 +10,7 @@ wait for it.
     another process was first to take the journal  | at once: that process has moved on meanwhile
     the broker is in its grace (`absences`)        | at the end of the grace
     of disk, store, or anything else retriable     | after a pause, because no event says that it is over
-    it is not retriable                            | by whoever opens one of the topics
+    it is not retriable, or a record is damaged    | by whoever opens one of the topics
 """
 
 from collections.abc import Iterator
@@ -42,6 +42,9 @@ from storage.writer import Writer
 
 AT_ONCE_MAX: Final = 32
 """Ends recorded at the same time."""
+
+_UNREADABLE: Final = (OSError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What a failing disk or a damaged record of the journal raises."""
 
 log = structlog.get_logger(__name__)
 
@@ -106,8 +109,8 @@ class DeadBrokers:
                     return
                 log.info("the recovery of a broker waits", broker=broker_id, reason=str(refused))
                 await self._wait_behind(refused, broker_id)
-            except OSError as failed:
-                log.error("the files of a dead broker cannot be read", broker=broker_id, reason=str(failed))
+            except _UNREADABLE as failed:
+                log.error("what a dead broker left cannot be read", broker=broker_id, reason=repr(failed))
                 return
             else:
                 return
@@ -130,10 +133,10 @@ class DeadBrokers:
 
         Raises:
             StorageError: some could not be recorded. If it is retriable, another try may succeed.
-            OSError: files could not be read.
+            Exception: one of `_UNREADABLE`.
         """
         names = await left_open_by(broker_id, self._metadata)
-        refused: list[StorageError | OSError] = []
+        refused: list[Exception] = []
         left = iter(names)
         async with trio.open_nursery() as nursery:
             for _ in range(min(AT_ONCE_MAX, len(names))):
@@ -143,7 +146,7 @@ class DeadBrokers:
         if names:
             log.info("what a dead broker left open is recovered", broker=broker_id, topics=len(names))
 
-    async def _record_some(self, broker_id: str, names: Iterator[str], refused: list[StorageError | OSError]) -> None:
+    async def _record_some(self, broker_id: str, names: Iterator[str], refused: list[Exception]) -> None:
         for name in names:
             if refused:
                 return
@@ -159,7 +162,7 @@ class DeadBrokers:
                 continue  # A new owner has claimed it, and finds the end itself.
             except (LedgerCorrupt, LedgerListCorrupt, LedgerOutOfReach) as lost:
                 log.error("the end of a topic cannot be recovered", topic=name, broker=broker_id, reason=str(lost))
-            except (StorageError, OSError) as error:
+            except (StorageError, *_UNREADABLE) as error:
                 # It concerns the whole journal. Each further try would replay it again.
                 refused.append(error)
 

@@ -17,7 +17,7 @@ from broker.cluster.recovery import DeadBrokers
 from broker.store_retry import RETRY_SECONDS
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import WriterAlive
-from storage.journal_records import JOURNALS, JournalRecords
+from storage.journal_records import JOURNALS, RECOVERING, JournalRecords
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import ManagedLedgerRecord
 from storage.managed_ledger import ManagedLedger
@@ -417,6 +417,24 @@ async def test_a_damaged_list_of_ledgers_hinders_no_other_topic(
         nursery.start_soon(two.run)
         await wait_all_tasks_blocked()
         assert await left_open_by("one", metadata) == ["a"]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("key", [JOURNALS + "four", RECOVERING + "four"])
+async def test_a_damaged_record_of_a_journal_ends_no_other_recovery(autojump_clock: MockClock, key: str) -> None:
+    """E11, C11: another broker's topics get their ends, and nothing is tried for ever."""
+    files, metadata = SimulatedFiles(), Counting()
+    for broker_id in ("four", "one"):
+        async with ledger_store(files.process(), broker_id=broker_id, metadata=metadata) as store:
+            await publish(await opened(broker_id, metadata, store), b"kept")
+    await metadata.put(key, b"{}")
+    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(two.run)
+        await wait_all_tasks_blocked()
+        assert await writers_of_open_ledgers(metadata) == ["four"]
+        calls = metadata.calls
+        await trio.sleep(600)
+        assert metadata.calls == calls
         nursery.cancel_scope.cancel()
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from storage.errors import LedgerListCorrupt
 from storage.metadata.store import ABSENT, Conflict, MetadataStore
 
 LEDGER_IDS_KEY: Final = "/ids/ledger"
@@ -29,10 +30,19 @@ class LedgerIds:
 
         A ledger must have a greater id than the one before it, so that positions rise. If another process's block is
         higher than the rest of this block, this block is dropped.
+
+        Raises:
+            LedgerListCorrupt: the id `above` was never given out, so a record is damaged.
         """
         async with self._reserving:
-            while self._next >= self._stop or self._next <= above:
+            if self._next >= self._stop or self._next <= above:
                 await self._reserve()
+            if self._next <= above:
+                # Nobody may count up to it: every other topic would wait.
+                raise LedgerListCorrupt(
+                    f"a list of ledgers names ledger {above}, but the record {LEDGER_IDS_KEY} says that no ledger had "
+                    f"an id above {self._next - 1}"
+                )
             taken = self._next
             self._next += 1
             return taken

@@ -1,7 +1,9 @@
 """Ids of ledgers: reserved in blocks, never reused."""
 
+import pytest
 import trio
 
+from storage.errors import LedgerListCorrupt
 from storage.ledger_ids import IDS_PER_BLOCK, LEDGER_IDS_KEY, LedgerIds
 from storage.metadata.memory import MemoryStore
 
@@ -29,3 +31,12 @@ async def test_ids_taken_at_once_differ(metadata: MemoryStore) -> None:
         for _ in range(10):
             nursery.start_soon(take, LedgerIds(metadata))
     assert len(set(taken)) == len(taken) == 30
+
+
+async def test_an_id_that_was_never_given_out_is_damage(metadata: MemoryStore) -> None:
+    """E11: a flipped digit. To count up to it would take for ever, and every other topic would wait."""
+    ids = LedgerIds(metadata)
+    first = await ids.take(above=-1)
+    with pytest.raises(LedgerListCorrupt, match="names ledger 1000000000000000000"):
+        await ids.take(above=10**18)
+    assert first < await ids.take(above=first) <= 3 * IDS_PER_BLOCK

@@ -101,8 +101,12 @@ async def test_a_deletion_of_a_subscription_goes_on_at_a_broker_without_control(
     async with several("one", "two") as brokers:
         topics = await spread(brokers, "two")
         brokers.store("two").lose_answer(cursor_key(str(topics[0].name), "s") if at_cursor else layout_key(TOPIC))
-        with pytest.raises(ExpectedError):
+        try:
             await brokers["two"].controller.subscriptions.delete(TOPIC, "s", force=True)
-        assert (await brokers["one"].layouts.get(TOPIC)).subscriptions["s"].is_deleting
+        except ExpectedError:
+            assert (await brokers["one"].layouts.get(TOPIC)).subscriptions["s"].is_deleting
+        else:
+            # The segment's owner does the same at the same time, and was the one without an answer.
+            assert at_cursor
         await trio.sleep(10)
         assert (await brokers["one"].layouts.get(TOPIC)).subscriptions == {}

@@ -27,6 +27,8 @@ BROKERS_MAX: Final = 64
 EMBEDDED: Final = "embedded"
 OWN_ETCD: Final = "etcd"
 PULSAR_DEFAULT: Final = "127.0.0.1:6650"
+HEALTH: Final = "/admin/v2/brokers/health"
+UNAVAILABLE: Final = 503
 
 Broker = Annotated[str, typer.Argument(help="The broker's id, from `tidewire cluster status`.", show_default=False)]
 
@@ -222,9 +224,9 @@ def kill(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT) -> None:
 
 
 def _ask(data_dir: Path, http: str | None, method: str, path: str, content: object = None) -> list[bytes]:
-    """Ask the first broker that answers. Return the lines of its answer."""
+    """Ask the first broker that answers and is well. Return the lines of its answer."""
     with one_sentence(COMMAND):
-        from tidewire.cli.administration import NotAnswered
+        from tidewire.cli.administration import NotAccepted, NotAnswered
         from tidewire.cli.broker_http import BrokerHttp
 
         asked = addresses(data_dir, http)
@@ -234,7 +236,23 @@ def _ask(data_dir: Path, http: str | None, method: str, path: str, content: obje
             except NotAnswered:
                 if number == len(asked):
                     raise
+            except NotAccepted as refused:
+                # A broker without a metadata session refuses everything. Another one may have its session.
+                if number == len(asked) or refused.status_code != UNAVAILABLE or _is_well(address):
+                    raise
     raise AssertionError("a cluster has an address")
+
+
+def _is_well(address: str) -> bool:
+    """Return whether the broker at this address says that it can serve."""
+    from tidewire.cli.administration import NotAccepted, NotAnswered
+    from tidewire.cli.broker_http import BrokerHttp
+    from tidewire.cli.cluster.status import ANSWER_SECONDS_MAX
+
+    try:
+        return bool(list(BrokerHttp(address, answer_seconds_max=ANSWER_SECONDS_MAX).lines(HEALTH, {})))
+    except (NotAnswered, NotAccepted):
+        return False
 
 
 def _planned(

@@ -46,6 +46,19 @@ async def link_of(reign: Reign) -> int:
     return (await reign.propose(OpenSession(5000, "b2", 7))).revision
 
 
+async def test_an_ended_writer_leaves_nothing(disk: SimulatedFiles) -> None:
+    """E16: neither in the state nor in what the controller knows of arrivals."""
+    async with leading(disk) as store:
+        reign = store.reign
+        session = await link_of(reign)
+        await reign.propose_once(writing(Put("/a", b"")), WriteId(session, 1, 1))
+        await reign.propose(EndSessions((session,)))
+        arrivals = reign._numbered._arrivals
+        assert not arrivals._deciding
+        assert not arrivals._answered_below
+        assert list(reign.image.outcomes.each()) == []
+
+
 async def test_a_write_that_arrives_again_gets_its_answer_again(disk: SimulatedFiles) -> None:
     """M22: it changes nothing the second time."""
     async with leading(disk) as store:

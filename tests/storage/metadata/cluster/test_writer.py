@@ -17,7 +17,7 @@ from storage.metadata.cluster.proposals import Told
 from storage.metadata.cluster.writer import Writer
 from storage.metadata.outcomes import Made, Outcomes, WriteId
 from storage.metadata.proposed import Commit, EndSessions, OpenSession, Proposed
-from storage.metadata.store import Conflict, Put, StoreEnded, StoreUnavailable
+from storage.metadata.store import Conflict, Put, StoreEnded, StoreFull, StoreUnavailable
 from tests.support.schedules import every_schedule
 
 
@@ -180,6 +180,35 @@ async def test_another_session_is_another_writer(autojump_clock: MockClock) -> N
             await wait_all_tasks_blocked()
             assert waiting.made == Made(3)
             assert "unknown" in str(sent.error)
+
+
+async def test_another_writer_ends_the_sessions_too(autojump_clock: MockClock) -> None:
+    """M18: nobody knows whether the end was made, and to end a session twice does no harm."""
+    writes = Writer()
+    async with trio.open_nursery() as nursery:
+        ends, puts = Asked(writes, EndSessions((5,)), nursery), Asked(writes, put("a"), nursery)
+        async with linked(writes, session=1) as link:
+            assert sorted(link.numbers) == [1, 2]
+        async with linked(writes, session=2) as link:
+            assert [message for message in link.sent if isinstance(message, End)] == link.sent
+            writes.answered(1, Made(9))
+            await wait_all_tasks_blocked()
+    assert (ends.made, ends.error) == (Made(9), None)
+    assert isinstance(puts.error, StoreUnavailable)
+
+
+async def test_a_full_disk_of_this_process_is_a_refusal(autojump_clock: MockClock) -> None:
+    """C24: it is definite, although the store may be unavailable for other reasons."""
+    writes, reign = Writer(), UndecidedReign()
+    async with trio.open_nursery() as nursery:
+        asked = Asked(writes, put("a"), nursery)
+        nursery.start_soon(writes.decide, 1, reign)
+        await wait_all_tasks_blocked()
+        (told,) = reign.told
+        told(StoreFull("the disk is full"))
+        await wait_all_tasks_blocked()
+        assert isinstance(asked.error, StoreFull)
+        nursery.cancel_scope.cancel()
 
 
 async def test_whose_caller_is_gone(autojump_clock: MockClock) -> None:

@@ -56,6 +56,18 @@ async def test_a_drain_that_begins_during_a_claim_wins() -> None:
     await claims.claim(NAME)
 
 
+async def test_a_claim_of_an_ended_session_needs_no_release() -> None:
+    """E14: the store may not answer for a long time, and there is nothing to release."""
+    store = SteeredStore()
+    session = await store.open_session(10)
+    claims = Claims(store, session, broker_id="broker-1", service_url="pulsar://127.0.0.1:1")
+    claim = await claims.claim(NAME)
+    await session.close()
+    store.fail_at(1)
+    await claims.release(claim)
+    assert claims.counts()["segments"] == 0
+
+
 async def test_the_end_of_the_session_releases_every_claim() -> None:
     """D4: this also holds for the same broker after a restart, whose claims are new ones."""
     store = MemoryStore()

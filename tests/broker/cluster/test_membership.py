@@ -120,6 +120,18 @@ async def test_a_store_that_does_not_answer_is_no_other_broker(autojump_clock: M
             await next_one.register(session, timeout_seconds=TIMEOUT)
 
 
+async def test_a_slow_store_is_waited_for(autojump_clock: MockClock) -> None:
+    """E4: the limit is for another process. Nobody knows yet whether there is one."""
+    store = SteeredStore()
+    answers = store.late["/brokers/one"] = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(registered, store, member(store))
+        await trio.sleep(2 * WAITS_PER_TIMEOUT * TIMEOUT)
+        assert store.commits == 0
+        answers.set()
+    assert await store.get("/brokers/one") is not None
+
+
 async def test_a_damaged_registration_counts_as_a_living_process(store: MemoryStore, autojump_clock: MockClock) -> None:
     """E4, E11: the start waits for the end of its session."""
     session = await store.open_session(TIMEOUT)

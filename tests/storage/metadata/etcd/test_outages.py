@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from storage.metadata.etcd.generated import etcd_pb2 as pb
-from storage.metadata.etcd.rpc import COMPACT, RANGE, TXN, Rpc, RpcError
+from storage.metadata.etcd.rpc import COMPACT, LEASE_REVOKE, RANGE, TXN, Rpc, RpcError
 from storage.metadata.etcd.store import EtcdStore
 from storage.metadata.store import ABSENT, Conflict, Delete, Put, PutSequential, RangeWatch, StoreUnavailable
 from tests.support.etcd import etcd_store, fresh_root, running_etcd
@@ -229,6 +229,34 @@ async def test_what_a_full_etcd_refuses_may_have_been_made(
         assert record is not None
         assert record.version == version
         assert await keys(store) == [*(f"/made/{number}" for number in range(writes)), "/next", "/warm"]
+
+
+async def test_without_its_slot_a_lost_answer_stays_unknown(
+    etcd_server: EtcdProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M22, M5: the writer's lease ended meanwhile, and nothing tells any more that the first copy was made."""
+    call = Rpc.call
+    is_lost = True
+
+    async def lose_first(rpc: Rpc, method: object, *given: object, **named: float) -> object:
+        nonlocal is_lost
+        answer: object = await call(rpc, method, *given, **named)  # type: ignore[arg-type, type-var]
+        if method is TXN and is_lost:
+            is_lost = False
+            assert writer is not None
+            await call(rpc, LEASE_REVOKE, pb.LeaseRevokeRequest(ID=writer.id), seconds_max=5)
+            raise RpcError("UNAVAILABLE", "the connection broke off")
+        return answer
+
+    async with etcd_store(etcd_server.endpoint) as store:
+        await store.put("/warm", b"")
+        writer = store._writer._lease
+        with monkeypatch.context() as losing:
+            losing.setattr(Rpc, "call", lose_first)
+            with pytest.raises(StoreUnavailable, match="lease has ended"):
+                await store.commit([PutSequential("/op", b"", "1")])
+        await store.put("/later", b"")
+        assert await keys(store) == ["/later", "/op-00000000000000000001", "/warm"]
 
 
 async def test_without_an_answer_in_time_the_outcome_is_unknown(proxy: Proxy) -> None:

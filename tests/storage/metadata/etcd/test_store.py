@@ -229,6 +229,33 @@ async def test_a_reading_waits_for_what_the_watch_has_not_brought(etcd_server: E
         assert read == [None]
 
 
+async def test_who_ends_the_session_of_another_process_finds_it_gone(etcd_server: EtcdProcess) -> None:
+    """M18: on return also the image does not hold its records, so that `peek` shows none of them."""
+    root = fresh_root()
+    async with (
+        etcd_store(etcd_server.endpoint, root=root) as store,
+        etcd_store(etcd_server.endpoint, root=root) as other,
+    ):
+        session = await other.open_session(30)
+        await other.put("/e", b"", session=session)
+        assert await store.get("/e") is not None
+        held = HeldBack(store)
+        shown: list[object] = []
+
+        async def end() -> None:
+            await store.end_session(session.id)
+            shown.append(store.peek("/e"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end)
+            await session.wait_lost()
+            for _ in range(5):
+                await other.barrier()
+            assert shown == []
+            held.let_go()
+        assert shown == [None]
+
+
 async def test_silence_ends_a_session_here_too(etcd_server: EtcdProcess) -> None:
     """M18, M19: a process that cannot reach etcd for its timeout must assume that its session has ended."""
     async with open_proxy(etcd_server.endpoint) as proxy, etcd_store(proxy.endpoint) as store:

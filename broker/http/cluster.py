@@ -16,7 +16,9 @@
     PUT /admin/v2/scalable/{tenant}/{namespace}/{topic}/unload      the same for all segments of a scalable topic
 
 A change answers 204 when it is done. It may be about another broker, which is then asked (`broker.peers`).
-Changes are pushed, and joined if they come faster than one every UPDATE_SECONDS_MIN. See `lines` for how a stream ends.
+Changes are pushed, and joined if they come faster than one every UPDATE_SECONDS_MIN. After ALIVE_SECONDS without a
+change the line is repeated, because a reader cannot tell a quiet cluster from a broker that stands still. See `lines`
+for how a stream ends.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -48,6 +50,8 @@ WATCHES_MAX: Final = 16
 """Most streams at a time; further ones are refused. Each takes memory for every claim in the cluster."""
 UPDATE_SECONDS_MIN: Final = 0.5
 """The time between two lines of a stream."""
+ALIVE_SECONDS: Final = 3.0
+"""The most time between two lines, besides that."""
 
 
 def routes(store: MetadataStore, service: ClusterService) -> list[BaseRoute]:
@@ -171,7 +175,7 @@ async def _overview(store: MetadataStore) -> AsyncIterator[Overview]:
 
 @asynccontextmanager
 async def views(store: MetadataStore) -> AsyncIterator[NextLines]:
-    """Follow the cluster, for `PushedLines`: a line at first, and after each change."""
+    """Follow the cluster, for `PushedLines`: a line at first, after each change, and as a sign of life."""
     async with _overview(store) as overview:
         shown: ClusterView | None = None
 
@@ -179,10 +183,11 @@ async def views(store: MetadataStore) -> AsyncIterator[NextLines]:
             nonlocal shown
             if shown is not None:
                 await trio.sleep(UPDATE_SECONDS_MIN)
-            while (view := overview.view()) == shown:
-                await overview.changed.wait()
-            shown = view
-            return [line(_as_json(view))]
+            with trio.move_on_after(ALIVE_SECONDS):
+                while overview.view() == shown:
+                    await overview.changed.wait()
+            shown = overview.view()
+            return [line(_as_json(shown))]
 
         yield next_lines
 

@@ -101,6 +101,10 @@ class BrokerHttp:
                     begun = True
                     yield open_socket, response
         except (OSError, HTTPException) as error:
+            if begun and isinstance(error, TimeoutError):
+                raise NotAnswered(
+                    f"The broker at {self.url} was silent for {self._answer_seconds_max:g} s during its answer."
+                ) from error
             if begun:
                 raise NotAnswered(f"The broker at {self.url} closed the connection during its answer.") from error
             raise NotAnswered(

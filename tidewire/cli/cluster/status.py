@@ -1,11 +1,11 @@
 """`tidewire cluster status`: asks the brokers in turn, and prints what they show.
 
-Any broker knows the whole cluster. If the broker that was asked ends, the next one goes on.
+Any broker knows the whole cluster. If the broker that was asked ends or stands still, the next one goes on.
 """
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -29,20 +29,24 @@ View = dict[str, Any]
 """The cluster, as a broker shows it."""
 
 
-def views(addresses: Sequence[str], *, watch: bool) -> Iterator[View]:
+def views(addresses: Sequence[str], *, watch: bool) -> Generator[View, None, None]:
     """Yield the cluster as it is now; with `watch`, again after every change, until this is interrupted.
 
     Raises:
         NotAnswered, NotAccepted: none of the brokers answers.
     """
     silent = 0
+    shown: View | None = None
     while True:
         for address in addresses:
             broker = BrokerHttp(address, answer_seconds_max=ANSWER_SECONDS_MAX)
             try:
-                for line in broker.lines(PATH, {"watch": "true"} if watch else {}, pushed=watch):
+                for line in broker.lines(PATH, {"watch": "true"} if watch else {}):
                     silent = 0
-                    yield json.loads(line)
+                    # A broker repeats itself as a sign of life, and the next broker says the same.
+                    if shown != (view := json.loads(line)):
+                        shown = view
+                        yield view
             except (NotAnswered, NotAccepted) as failure:
                 # A broker without a metadata session refuses everything. Another one may have its session.
                 silent += 1

@@ -12,7 +12,7 @@ unmodified `pulsar-client` on regular topics.
 """
 
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from random import Random
@@ -120,8 +120,10 @@ class Follow:
         self.ends: set[bytes] = set()
         """The last messages, which `finish` sends."""
 
-    async def open(self, url: str, stack: AsyncExitStack) -> Client:
-        """Open everything, through a client of its own, and return the client."""
+    async def open(
+        self, url: str, stack: AsyncExitStack, *, wait_room: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    ) -> Client:
+        """Open everything, through a client of its own, and return the client. For `wait_room` see `Load`."""
         client = await stack.enter_async_context(
             tidewire.connect(
                 url,
@@ -142,6 +144,7 @@ class Follow:
             self.outcomes,
             seed=self.seed,
             pause_seconds_max=PAUSE_SECONDS_MAX,
+            wait_room=wait_room,
         )
         return client
 

@@ -75,7 +75,7 @@ class Pipeline:
         self._stopping = trio.Event()
         self._stopped = trio.Event()
         self._more = trio.Event()
-        """Set when more is settled."""
+        """Set, and replaced, when more is settled."""
 
     async def run(self) -> None:
         """Copy until `finish` is called."""
@@ -88,8 +88,11 @@ class Pipeline:
     async def until_settled(self, values: Iterable[bytes]) -> None:
         """Wait until all messages with these values are in a piece that is known to be committed."""
         while values := self._copies.missing(values):
-            self._more = trio.Event()
-            await self._more.wait()
+            await self.more_settled()
+
+    async def more_settled(self) -> None:
+        """Wait until one more piece is known to be committed."""
+        await self._more.wait()
 
     async def finish(self) -> None:
         """Let the workers end their current work, and wait for them."""
@@ -203,7 +206,8 @@ class Pipeline:
         if piece.fate is not Fate.COMMITTED:
             return False
         self._copies.settle(piece)
-        self._more.set()
+        settled, self._more = self._more, trio.Event()
+        settled.set()
         # A new consumer gets no settled messages.
         return random.random() > 0.05
 

@@ -11,7 +11,7 @@ to time out. The seed decides what each transaction does. The timing depends on 
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -63,8 +63,13 @@ class Load:
         *,
         seed: int,
         pause_seconds_max: float = 0.0,
+        wait_room: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     ) -> None:
-        """Set up a load through `producer`, on an existing topic. Workers pause at most this long."""
+        """Set up a load through `producer`, on an existing topic.
+
+        Workers pause at most this long between two transactions, and for as long as `wait_room` takes.
+        """
+        self._wait_room = wait_room
         self.complaints: list[str] = []
         self._client = client
         self._producer = producer
@@ -110,6 +115,7 @@ class Load:
                 if random.random() < 0.3:
                     open_ones.rotate(1)
                 await self._end(open_ones.popleft(), random)
+            await self._wait_room()
             if self._pause_seconds_max:
                 await trio.sleep(random.uniform(0, self._pause_seconds_max))
         for ours in open_ones:

@@ -19,6 +19,8 @@ from tests.support.pipeline import Pipeline
 from tests.support.transactional_load import BEGIN, RECEIPT
 
 GOES_ON_COMMITS: Final = 5
+BEHIND_MAX: Final = 2_000
+"""Messages by which the copies may lag. Beyond it the load waits, or it would take them another hour to catch up."""
 LIMITED: Final = (BEGIN, COMMIT, ABORT)
 """The calls with a time-out. A send has none: it waits for its segment's next owner, however long that takes."""
 
@@ -42,10 +44,15 @@ class Ours:
     async def open(self, cluster: Cluster, stack: AsyncExitStack) -> None:
         """See `Witness.open`."""
         follow = self._follow
-        client = await follow.open(cluster.url(follow.seed % len(cluster.brokers)), stack)
+        url = cluster.url(follow.seed % len(cluster.brokers))
+        client = await follow.open(url, stack, wait_room=self._wait_room)
         self._target = await stack.enter_async_context(client.producer(self._copies_topic))
         given = (self._target, self._copies, follow.happenings, follow.outcomes)
         self._pipeline = Pipeline(client, follow.topic, "copies", *given, ordered=self._ordered, seed=follow.seed)
+
+    async def _wait_room(self) -> None:
+        while len(self._follow.reader.reads) - len(self._copies.settled) > BEHIND_MAX:
+            await self._pipeline.more_settled()
 
     def begin(self, nursery: trio.Nursery) -> None:
         """See `Witness.begin`."""

@@ -4,6 +4,7 @@ The metadata store may not answer meanwhile: its controller has just died, or th
 its session has ended. Then the broker begins again, for a bounded time.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 import structlog
@@ -11,16 +12,18 @@ import trio
 
 from broker.cluster.absences import Absences
 from broker.config import BrokerSettings
-from broker.registration import BrokerRegistration, register_broker
+from broker.registration import BrokerRegistration
 from broker.store_retry import RETRY_SECONDS
 from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
-from storage.files import Files
 from storage.journal_records import JournalRecords
 from storage.metadata.store import MetadataStore, SessionLost, StoreEnded, StoreFull, StoreUnavailable
 
 AGAIN_SECONDS_MAX: Final = 60.0
 """How long after its first try a broker begins again."""
+
+Register = Callable[[], Awaitable[BrokerRegistration]]
+"""`register_broker` with its arguments."""
 
 log = structlog.get_logger(__name__)
 
@@ -33,17 +36,8 @@ class Begun(NamedTuple):
     ledgers: DirectoryLedgerStore
 
 
-async def begin(
-    settings: BrokerSettings,
-    files: Files,
-    metadata: MetadataStore,
-    *,
-    service_url: str,
-    http_url: str,
-    internal_url: str | None,
-    release: str,
-) -> Begun:
-    """Register the broker that the settings name, and take over its journal. For the arguments see `register_broker`.
+async def begin(register: Register, settings: BrokerSettings, metadata: MetadataStore) -> Begun:
+    """Register the broker that the settings name, and take over its journal.
 
     Raises:
         SessionLost, StoreUnavailable: the metadata store did not answer, for AGAIN_SECONDS_MAX and longer.
@@ -52,17 +46,7 @@ async def begin(
     deadline = trio.current_time() + AGAIN_SECONDS_MAX
     while True:
         try:
-            registration = await register_broker(
-                settings,
-                files,
-                metadata,
-                service_url=service_url,
-                http_url=http_url,
-                internal_url=internal_url,
-                release=release,
-                timeout_seconds=settings.session_timeout_seconds,
-            )
-            return await _take_journal(registration, settings, metadata)
+            return await _take_journal(await register(), settings, metadata)
         except (StoreEnded, StoreFull):
             raise
         except (SessionLost, StoreUnavailable) as failed:

@@ -10,6 +10,7 @@ cursors, then the journal and the metadata log close.
 """
 
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
 import trio
@@ -23,7 +24,7 @@ from broker.front_ends import ENTRY_CODECS, Ready, Shared, open_front_ends
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import internal_address, open_metadata
 from broker.metadata_sessions import serve_sessions
-from broker.registration import require_local_folders
+from broker.registration import register_broker, require_local_folders
 from storage.clock import SteadyClock
 from storage.files import DiskFiles
 from storage.metadata.store import Session
@@ -68,7 +69,8 @@ async def serve(
         files = DiskFiles()
         await files.run(require_local_folders, settings)
         metadata = await stack.enter_async_context(open_metadata(settings, files, front_ends.internal))
-        registration, absences, ledgers = await begin(
+        register = partial(
+            register_broker,
             settings,
             files,
             metadata,
@@ -77,6 +79,7 @@ async def serve(
             internal_url=None if front_ends.internal is None else internal_address(settings, front_ends.internal),
             release=version,
         )
+        registration, absences, ledgers = await begin(register, settings, metadata)
         stack.callback(registration.home.close)
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(ledgers.run)

@@ -54,7 +54,6 @@ async def register_broker(
     http_url: str,
     internal_url: str | None,
     release: str,
-    timeout_seconds: float,
 ) -> BrokerRegistration:
     """Register the broker that the settings name.
 
@@ -66,7 +65,6 @@ async def register_broker(
         http_url: where it serves HTTP.
         internal_url: where the other brokers on its data folder reach its metadata store; None if it is alone.
         release: the version of Tidewire that it runs.
-        timeout_seconds: the timeout of the broker's metadata sessions.
 
     Raises:
         IdentityMismatch: folder, journal and metadata do not belong together; nothing was changed.
@@ -85,7 +83,7 @@ async def register_broker(
         files, settings.data_dir, identity.folder, settings.broker_id, patience_seconds=PROBED_SECONDS_MAX
     )
     try:
-        session = await metadata.open_session(timeout_seconds)
+        session = await metadata.open_session(settings.session_timeout_seconds)
         membership = Membership(
             metadata,
             broker_id=settings.broker_id,
@@ -96,7 +94,7 @@ async def register_broker(
             internal_url=internal_url,
             release=release,
         )
-        await membership.register(session, timeout_seconds=timeout_seconds)
+        await membership.register(session, timeout_seconds=settings.session_timeout_seconds)
     except BaseException:
         home.close()
         raise

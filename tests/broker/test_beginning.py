@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ from trio.testing import MockClock
 from broker.beginning import AGAIN_SECONDS_MAX, Begun, begin
 from broker.cluster.membership import BROKERS
 from broker.config import BrokerSettings, load_settings
+from broker.registration import register_broker
 from broker.startup_errors import operator_message
 from storage.journal_records import JOURNALS, JournalRecords
 from storage.metadata.store import MetadataError, Op, Put, SessionLost, StoreEnded, StoreFull, StoreUnavailable
@@ -23,7 +25,8 @@ SETTINGS = load_settings({"data_dir": "/data", "broker_id": "one", "journal_file
 async def begun(
     store: SteeredStore, files: SimulatedFiles, settings: BrokerSettings = SETTINGS
 ) -> AsyncIterator[Begun]:
-    place = await begin(
+    register = partial(
+        register_broker,
         settings,
         files,
         store,
@@ -32,6 +35,7 @@ async def begun(
         internal_url=None,
         release="test",
     )
+    place = await begin(register, settings, store)
     async with trio.open_nursery() as nursery:
         await nursery.start(place.ledgers.run)
         yield place

@@ -121,8 +121,7 @@ class HandOver:
             NotOwned: this broker does not own it. Nothing was changed.
             NoSpace: the disk is full. Nothing was changed.
         """
-        topic = await self._owned(name)
-        topic.require_space()
+        await self._to_hand_over(name)
         await self._topics.unload(name)
 
     async def drain(self) -> None:
@@ -209,13 +208,17 @@ class HandOver:
                 await self._topics.unload(name)
 
     async def _hand_over(self, name: TopicName, to: Member, why: Why) -> None:
-        topic = await self._owned(name)
-        topic.require_space()
+        topic = await self._to_hand_over(name)
         try:
             await self._assignments.assign(str(name), to.broker, why, condition=topic.claim)
         except Conflict as lost:
             raise NotOwned(f"This broker has just lost {name}. Look it up again.") from lost
         await self._topics.unload(name, to.service_url)
+
+    async def _to_hand_over(self, name: TopicName) -> Topic:
+        topic = await self._owned(name)
+        topic.require_space()
+        return topic
 
     async def _owned(self, name: TopicName) -> Topic:
         topic = await self._topics.loaded(name)

@@ -82,17 +82,6 @@ async def test_the_end_of_the_session_releases_every_claim() -> None:
     assert await store.get(renewed.key) is not None
 
 
-async def test_a_claim_that_ended_with_its_session_is_not_released_again() -> None:
-    """E14: the store may be away, and whoever releases it would wait for that."""
-    store = SteeredStore()
-    session = await store.open_session(10)
-    claims = Claims(store, session, broker_id="broker-1", service_url="pulsar://127.0.0.1:1")
-    claim = await claims.claim(NAME)
-    await session.close()
-    store.fail_at(1)
-    await claims.release(claim)
-
-
 async def test_a_broker_started_again_takes_over_what_its_earlier_run_held() -> None:
     """D4: the earlier run's session is still alive, but its late writes are refused, and nobody else gets the topic."""
     store = MemoryStore()

@@ -113,7 +113,9 @@ class OutsideWitness:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[pulsar.Client]:
         # Lost connections are no error here.
-        logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(self._log or "/dev/null"))
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+        if self._log is not None:
+            logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(self._log))
         client = pulsar.Client(self._service_url, logger=logger, operation_timeout_seconds=DEADLOCK_SECONDS)
         try:
             yield client

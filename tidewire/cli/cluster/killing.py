@@ -54,8 +54,7 @@ def _holders(path: Path) -> Iterator[int]:
 
 def _is_same(descriptor: Path, wanted: os.stat_result) -> bool:
     try:
-        found = descriptor.stat()
+        return os.path.samestat(descriptor.stat(), wanted)
     except OSError:
         # A busy process opens and closes files all the time.
         return False
-    return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)

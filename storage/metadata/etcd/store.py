@@ -27,6 +27,7 @@ from typing import Final, Self
 import structlog
 import trio
 
+from storage.errors import fresh
 from storage.metadata.delta import measure
 from storage.metadata.etcd.follower import Follower, StoreRolledBack
 from storage.metadata.etcd.generated import etcd_pb2 as pb
@@ -111,7 +112,7 @@ class EtcdStore(MetadataStore):
                 try:
                     yield store
                 finally:
-                    store._end(trio.ClosedResourceError("it was closed"))
+                    store._end(_closed())
                     with trio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
                         await store._leases.revoke_all()
                     nursery.cancel_scope.cancel()
@@ -160,7 +161,7 @@ class EtcdStore(MetadataStore):
         self._barrier_asked.set()
         await barrier.passed.wait()
         if barrier.error is not None:
-            raise StoreUnavailable(str(barrier.error)) from barrier.error
+            raise fresh(barrier.error)
         return barrier.revision
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
@@ -294,8 +295,12 @@ class EtcdStore(MetadataStore):
             except StoreUnavailable as error:
                 barrier.error = error
             except StoreRolledBack as error:
-                barrier.error = error
                 self._end(error)
+                barrier.error = self._unavailable()
+            except trio.Cancelled:
+                # The store closes. Its callers may be shielded, and must not take the image for an answer.
+                barrier.error = StoreEnded(_closed())
+                raise
             finally:
                 barrier.passed.set()
 
@@ -406,7 +411,11 @@ class _Barrier:
     def __init__(self) -> None:
         self.passed = trio.Event()
         self.revision = 0
-        self.error: Exception | None = None
+        self.error: StoreUnavailable | None = None
+
+
+def _closed() -> trio.ClosedResourceError:
+    return trio.ClosedResourceError("it was closed")
 
 
 def _put(key: bytes, value: bytes, lease: int = 0) -> pb.RequestOp:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata.etcd.generated import etcd_pb2 as pb
 from storage.metadata.etcd.requests import OPERATIONS_MAX
@@ -23,6 +24,7 @@ from storage.metadata.store import (
     Put,
     PutSequential,
     SessionLost,
+    StoreEnded,
 )
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.etcd import HeldBack, etcd_store, fresh_root
@@ -377,6 +379,26 @@ async def test_questions_that_wait_together_share_a_request(etcd_server: EtcdPro
                 nursery.start_soon(ask)
         assert answers == [version] * 1_000
         assert store.statistics().extra["barriers"] - before <= 3
+
+
+async def test_a_question_without_an_answer_fails_when_the_store_closes(etcd_server: EtcdProcess) -> None:
+    """M1, M22: the image as it is would be an answer of an unknown age."""
+    root = fresh_root()
+    async with etcd_store(etcd_server.endpoint, root=root) as other, trio.open_nursery() as nursery:
+        async with etcd_store(etcd_server.endpoint, root=root) as store:
+            held = HeldBack(store)
+            await other.put("/a", b"")
+
+            async def ask() -> None:
+                with pytest.raises(StoreEnded, match="it was closed"):
+                    await store.get("/a")
+
+            for _ in range(2):
+                # The second question waits for the first one's answer.
+                nursery.start_soon(ask)
+                await wait_all_tasks_blocked()
+            await other.barrier()
+        held.let_go()
 
 
 async def test_a_later_format_is_refused(etcd_server: EtcdProcess) -> None:

@@ -7,7 +7,7 @@ background work in which it happened (E11).
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import structlog
 import trio
@@ -16,19 +16,6 @@ from broker.store_retry import RETRY_SECONDS
 from storage.errors import ExpectedError
 
 log = structlog.get_logger(__name__)
-
-
-UNEXPECTED: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What a damaged record, an unreadable disk or a bug of the broker raises."""
 
 
 async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> NoReturn:

@@ -4,7 +4,21 @@ Each protocol's front end has one table from these types to its own codes. So th
 and do not know how it reads on the wire. Errors of names are in `broker.names`, those of transactions in `txn.errors`.
 """
 
+from typing import Final
+
 from storage.errors import ExpectedError
+
+UNEXPECTED: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a damaged record, an unreadable disk or a bug of the broker raises."""
 
 
 def sentences(message: object) -> str:

@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 import trio
 
-from broker.background import UNEXPECTED
 from broker.cluster.ownership import Claims
+from broker.errors import UNEXPECTED
 from broker.names import TopicName
 from broker.store_retry import RETRY_SECONDS
 from broker.topic_services import TopicServices

@@ -17,9 +17,9 @@ from math import inf
 import structlog
 import trio
 
-from broker.background import UNEXPECTED, first_of, is_environment
+from broker.background import first_of, is_environment
 from broker.cluster.ownership import Claims
-from broker.errors import BrokerError, TopicClosed, TopicDamaged, TopicNotFound
+from broker.errors import UNEXPECTED, BrokerError, TopicClosed, TopicDamaged, TopicNotFound
 from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.reader_positions import ReaderPositions

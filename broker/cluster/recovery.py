@@ -22,6 +22,7 @@ import trio
 
 from broker.cluster.membership import BROKERS
 from broker.cluster.ownership import claim_key
+from broker.errors import UNEXPECTED
 from broker.store_retry import RETRY_SECONDS
 from storage.errors import (
     Fenced,
@@ -42,9 +43,6 @@ from storage.writer import Writer
 
 AT_ONCE_MAX: Final = 32
 """Ends recorded at the same time."""
-
-_UNREADABLE: Final = (OSError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What a failing disk or a damaged record of the journal raises."""
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +107,7 @@ class DeadBrokers:
                     return
                 log.info("the recovery of a broker waits", broker=broker_id, reason=str(refused))
                 await self._wait_behind(refused, broker_id)
-            except _UNREADABLE as failed:
+            except UNEXPECTED as failed:
                 log.error("what a dead broker left cannot be read", broker=broker_id, reason=repr(failed))
                 return
             else:
@@ -133,7 +131,7 @@ class DeadBrokers:
 
         Raises:
             StorageError: some could not be recorded. If it is retriable, another try may succeed.
-            Exception: one of `_UNREADABLE`.
+            Exception: one of `UNEXPECTED`.
         """
         names = await left_open_by(broker_id, self._metadata)
         refused: list[Exception] = []
@@ -162,7 +160,7 @@ class DeadBrokers:
                 continue  # A new owner has claimed it, and finds the end itself.
             except (LedgerCorrupt, LedgerListCorrupt, LedgerOutOfReach) as lost:
                 log.error("the end of a topic cannot be recovered", topic=name, broker=broker_id, reason=str(lost))
-            except (StorageError, *_UNREADABLE) as error:
+            except (StorageError, *UNEXPECTED) as error:
                 # It concerns the whole journal. Each further try would replay it again.
                 refused.append(error)
 

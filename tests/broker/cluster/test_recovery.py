@@ -1,10 +1,7 @@
 """What dead brokers left open is recovered by others, at a cost that depends on nothing else."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from errno import EIO
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
 import pytest
 import trio
@@ -15,62 +12,17 @@ from broker.cluster.membership import BROKERS
 from broker.cluster.ownership import claim_key
 from broker.cluster.recovery import DeadBrokers
 from broker.store_retry import RETRY_SECONDS
-from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import WriterAlive
-from storage.journal_records import JOURNALS, RECOVERING, JournalRecords
-from storage.ledger_chain import ManagedLedgerConfig
-from storage.ledger_list import ManagedLedgerRecord
-from storage.managed_ledger import ManagedLedger
-from storage.managed_ledger_opening import open_managed_ledger, record_ends
-from storage.managed_ledger_record import left_open_by, record_key, writers_of_open_ledgers
+from storage.journal_records import JOURNALS, JournalRecords
+from storage.managed_ledger_opening import record_ends
+from storage.managed_ledger_record import left_open_by, writers_of_open_ledgers
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT, Check, Committed, MetadataStore, Op, Put, Record
 from storage.position import EARLIEST, LATEST
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import DATA, LEDGERS, IsAlive, journal_dir, ledger_store
-
-
-async def opened(name: str, metadata: MemoryStore, store: DirectoryLedgerStore) -> ManagedLedger:
-    config = ManagedLedgerConfig()
-    return await open_managed_ledger(
-        name, metadata=metadata, ledgers=store, claim=None, config=config, now_ms=lambda: 1_000
-    )
-
-
-async def publish(topic: ManagedLedger, payload: bytes) -> None:
-    await topic.confirmed.wait_for(topic.append(payload))
-
-
-async def stored(name: str, metadata: MemoryStore) -> ManagedLedgerRecord:
-    record = await metadata.get(record_key(name))
-    assert record is not None
-    return ManagedLedgerRecord.decode(record.value)
-
-
-class Counting(MemoryStore):
-    """Counts what is read and written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    async def get(self, key: str) -> Record | None:
-        self.calls += 1
-        return await super().get(key)
-
-    async def commit(self, ops: Sequence[Op]) -> Committed:
-        self.calls += 1
-        return await super().commit(ops)
-
-
-@asynccontextmanager
-async def survivor(
-    metadata: MemoryStore, files: SimulatedFiles, name: str = "two", *, is_alive: IsAlive | None = None
-) -> AsyncIterator[DeadBrokers]:
-    async with ledger_store(files, broker_id=name, metadata=metadata, is_alive=is_alive) as store:
-        session = await metadata.open_session(10)
-        yield DeadBrokers(metadata, store, JournalRecords(metadata, DATA), session, broker_id=name)
+from tests.support.ledgers import DATA, ledger_store
+from tests.support.recoveries import Counting, opened, publish, stored, survivor
 
 
 async def test_the_ends_of_a_dead_broker_go_on_record(autojump_clock: MockClock) -> None:
@@ -232,24 +184,6 @@ async def test_a_broker_without_its_registration_does_not_recover_itself(autojum
         nursery.cancel_scope.cancel()
 
 
-async def test_a_damaged_topic_hinders_no_other_of_its_broker(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """E10, C11: the dead broker's other topics get their ends, also one after another."""
-    monkeypatch.setattr(recovery, "AT_ONCE_MAX", 1)
-    files, metadata = SimulatedFiles(), MemoryStore()
-    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
-        for name in ("a", "b", "c"):
-            await publish(await opened(name, metadata, one), name.encode())
-    (info,) = (await stored("a", metadata)).ledgers
-    files.remove(LEDGERS / f"{info.id:020d}.ledger")
-    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
-        nursery.start_soon(two.run)
-        await wait_all_tasks_blocked()
-        assert await left_open_by("one", metadata) == ["a"]
-        nursery.cancel_scope.cancel()
-
-
 async def test_two_survivors_recover_a_broker_once(autojump_clock: MockClock) -> None:
     """C8, C11: the second one finds nothing left, and the journal has one new epoch."""
     files, metadata = SimulatedFiles(), MemoryStore()
@@ -378,87 +312,4 @@ async def test_a_recovery_that_was_overtaken_is_tried_at_once(mock_clock: MockCl
         await wait_all_tasks_blocked()
         assert not metadata.overtakes
         assert await left_open_by("one", metadata) == []
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_broker_that_cannot_be_recovered_hinders_no_other(autojump_clock: MockClock) -> None:
-    """E3, C11: the journal of one is gone; the other's topics get their ends, and nothing is tried for ever."""
-    files, metadata = SimulatedFiles(), MemoryStore()
-    for broker_id in ("four", "one"):
-        async with ledger_store(files.process(), broker_id=broker_id, metadata=metadata) as store:
-            for name in ("a", "b"):
-                await publish(await opened(f"{broker_id}-{name}", metadata, store), b"kept")
-    for name in files.names(journal_dir("one")):
-        files.remove(journal_dir("one") / name)
-    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
-        nursery.start_soon(two.run)
-        await wait_all_tasks_blocked()
-        assert await left_open_by("four", metadata) == []
-        assert await left_open_by("one", metadata) == ["one-a", "one-b"]
-        before = metadata.statistics().revision
-        await trio.sleep(600)
-        assert metadata.statistics().revision == before
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_damaged_list_of_ledgers_hinders_no_other_topic(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """E11, C11: the dead broker's other topics get their ends, and nothing is tried for ever."""
-    monkeypatch.setattr(recovery, "AT_ONCE_MAX", 1)
-    files, metadata = SimulatedFiles(), MemoryStore()
-    async with ledger_store(files.process(), broker_id="one", metadata=metadata) as one:
-        for name in ("a", "b"):
-            await publish(await opened(name, metadata, one), b"kept")
-    record = await metadata.get(record_key("a"))
-    assert record is not None
-    await metadata.put(record.key, b"{}", indexes=record.indexes)
-    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
-        nursery.start_soon(two.run)
-        await wait_all_tasks_blocked()
-        assert await left_open_by("one", metadata) == ["a"]
-        nursery.cancel_scope.cancel()
-
-
-@pytest.mark.parametrize("key", [JOURNALS + "four", RECOVERING + "four"])
-async def test_a_damaged_record_of_a_journal_ends_no_other_recovery(autojump_clock: MockClock, key: str) -> None:
-    """E11, C11: another broker's topics get their ends, and nothing is tried for ever."""
-    files, metadata = SimulatedFiles(), Counting()
-    for broker_id in ("four", "one"):
-        async with ledger_store(files.process(), broker_id=broker_id, metadata=metadata) as store:
-            await publish(await opened(broker_id, metadata, store), b"kept")
-    await metadata.put(key, b"{}")
-    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
-        nursery.start_soon(two.run)
-        await wait_all_tasks_blocked()
-        assert await writers_of_open_ledgers(metadata) == ["four"]
-        calls = metadata.calls
-        await trio.sleep(600)
-        assert metadata.calls == calls
-        nursery.cancel_scope.cancel()
-
-
-async def test_files_that_cannot_be_read_end_no_other_recovery(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """E11, C11: the disk has a fault where the journal of one is. The other's topics get their ends."""
-    files, metadata = SimulatedFiles(), MemoryStore()
-    for broker_id in ("four", "one"):
-        async with ledger_store(files.process(), broker_id=broker_id, metadata=metadata) as store:
-            await publish(await opened(broker_id, metadata, store), b"kept")
-
-    async def faulty(name: str, **others: Any) -> bool:
-        if name == "one":
-            raise OSError(EIO, "Input/output error")
-        await has_failed.wait()
-        return await record_ends(name, **others)
-
-    monkeypatch.setattr(recovery, "record_ends", faulty)
-    has_failed = trio.Event()
-    async with survivor(metadata, files.process()) as two, trio.open_nursery() as nursery:
-        nursery.start_soon(two.run)
-        await wait_all_tasks_blocked()
-        has_failed.set()
-        await wait_all_tasks_blocked()
-        assert await writers_of_open_ledgers(metadata) == ["one"]
         nursery.cancel_scope.cancel()

@@ -68,7 +68,8 @@ class PendingBook:
             # The transaction was forgotten meanwhile, with all its commands.
             return
         pending.commands.remove(command)
-        if command.identity is not None and pending.by_identity[command.identity] is command:
+        # A repeat that was not recognised has the same identity, and may have been withdrawn before.
+        if command.identity is not None and pending.by_identity.get(command.identity) is command:
             del pending.by_identity[command.identity]
         self._commands -= 1
         self._acks -= len(command.acks)

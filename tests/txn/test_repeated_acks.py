@@ -112,6 +112,35 @@ async def test_a_repeat_waits_for_the_first(is_taken: bool) -> None:
         assert len(await rig.op_keys()) == is_taken
 
 
+async def test_a_cumulative_command_and_its_repeat_are_both_refused() -> None:
+    """T24, E5: they do not wait for each other, and the transaction ends before either is recorded."""
+    store = SteeredStore()
+    async with owned(store, stream_of(3)) as rig:
+        txn = await rig.begin()
+        held: list[trio.Event] = []
+
+        async def hold(ops: Sequence[Op]) -> None:
+            if writes(ops, PutSequential, OPS):
+                held.append(trio.Event())
+                await held[-1].wait()
+
+        async def acknowledge() -> None:
+            with pytest.raises(TransactionEnded):
+                await rig.acknowledge(txn, 1, cumulative=True, identity=command())
+
+        store.before = hold
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(acknowledge)
+                await wait_all_tasks_blocked()
+            await rig.end(txn, EndAction.COMMIT)
+            for write in held:
+                write.set()
+                await wait_all_tasks_blocked()
+        assert not rig.is_acknowledged(1)
+        rig.assert_clean()
+
+
 async def test_a_repeat_of_a_refused_command_is_the_first() -> None:
     """E5: the first one had met a conflict that is over now."""
     async with owned(SteeredStore(), stream_of(3)) as rig:

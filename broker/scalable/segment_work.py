@@ -9,12 +9,13 @@
 |                               | end of a segment with messages                                     |
 
 Each step waits until it is done, and so for another broker, however long that takes. If the owner gives the segment up
-first, or dies, this broker goes on. A step that is done by records is conditioned on the layout that asks for it, and
-on the absence of an owner.
+first, or dies, this broker goes on. If the layout no longer asks for a cursor's step, nobody waits for it. A step that
+is done by records is conditioned on the layout that asks for it, and on the absence of an owner.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import trio
@@ -25,8 +26,9 @@ from broker.cluster.ownership import Claims, ClaimUnreadable, OwnedElsewhere, cl
 from broker.errors import TopicNotFound
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import listed_name, segment_in, segment_topic
-from broker.layouts.parts import Segment, StartPosition
-from broker.layouts.store import Layouts, LayoutVersion
+from broker.layouts.parts import LayoutSubscription, Segment, StartPosition
+from broker.layouts.record import from_json
+from broker.layouts.store import Layouts, LayoutVersion, layout_key
 from broker.names import Domain, TopicName
 from broker.peers import PeerRefused, PeerSilent
 from broker.scalable.draining import sealed_ledgers
@@ -92,7 +94,8 @@ class SegmentWork:
             if records.records[cursor] is not None:
                 return
             if self._claims.is_elsewhere(records.records[claim]):
-                await self._wait(segment, cursor, lambda record: record is not None)
+                unchanged = partial(_is_still, name=subscription, registered=registered)
+                await self._wait(segment, cursor, lambda record: record is not None, while_in=(topic, unchanged))
                 continue
             if records.records[claim] is None:
                 conditions = _enough_for_a_cursor(registered.start, records, ledger)
@@ -131,7 +134,8 @@ class SegmentWork:
             if self._claims.is_elsewhere(records[claim]):
                 if records[cursor] is None:
                     return
-                await self._wait(segment, cursor, lambda record: record is None)
+                unchanged = partial(_is_still, name=subscription, registered=registered)
+                await self._wait(segment, cursor, lambda record: record is None, while_in=(topic, unchanged))
                 continue
             with suppress(Conflict, OwnedElsewhere):
                 here = await self._topics.unsubscribe(segment, subscription, [found.check])
@@ -260,8 +264,18 @@ class SegmentWork:
             return False
         return True
 
-    async def _wait(self, segment: TopicName, key: str, is_done: Callable[[Record | None], bool]) -> None:
-        """Wait until the owner's work shows in the record `key`, or no other broker owns the segment."""
+    async def _wait(
+        self,
+        segment: TopicName,
+        key: str,
+        is_done: Callable[[Record | None], bool],
+        *,
+        while_in: tuple[TopicName, Callable[[Layout], bool]] | None = None,
+    ) -> None:
+        """Wait until the owner's work shows in the record `key`, or no other broker owns the segment.
+
+        With `while_in`, wait only for as long as this topic's layout asks for the work. Another broker may withdraw it.
+        """
 
         async def follow_record() -> None:
             async with self._metadata.watch_key(key) as watch:
@@ -273,9 +287,17 @@ class SegmentWork:
             await self._claims.wait_not_elsewhere(str(segment))
             nursery.cancel_scope.cancel()
 
+        async def follow_layout(topic: TopicName, asks: Callable[[Layout], bool]) -> None:
+            async with self._metadata.watch_key(layout_key(topic)) as watch:
+                while (record := await watch.next()) is not None and asks(from_json(record.value)):
+                    pass
+            nursery.cancel_scope.cancel()
+
         async with one_error_nursery() as nursery:
             nursery.start_soon(follow_record)
             nursery.start_soon(follow_claim)
+            if while_in is not None:
+                nursery.start_soon(follow_layout, *while_in)
 
 
 async def on_each(segments: Iterable[TopicName], act: Callable[[TopicName], Awaitable[None]]) -> None:
@@ -289,6 +311,10 @@ async def on_each(segments: Iterable[TopicName], act: Callable[[TopicName], Awai
     async with one_error_nursery() as nursery:
         for segment in segments:
             nursery.start_soon(act_on, segment)
+
+
+def _is_still(layout: Layout, name: str, registered: LayoutSubscription) -> bool:
+    return layout.subscriptions.get(name) == registered
 
 
 def _is_sealed(managed_ledger: Record | None) -> bool:

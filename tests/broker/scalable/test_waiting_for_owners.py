@@ -13,7 +13,7 @@ from broker.names import TopicName
 from storage.cursor import cursor_key
 from storage.errors import ExpectedError
 from storage.metadata.store import StoreUnavailable
-from tests.broker.scalable.test_changes_across_brokers import check_whole, settled, spread
+from tests.broker.scalable.test_changes_across_brokers import EARLY, STREAM, check_whole, settled, spread
 from tests.support.rooms import TOPIC, Rooms
 from tests.support.several_rooms import Brokers, several
 
@@ -110,3 +110,18 @@ async def test_a_deletion_of_a_subscription_goes_on_at_a_broker_without_control(
             assert at_cursor
         await trio.sleep(10)
         assert (await brokers["one"].layouts.get(TOPIC)).subscriptions == {}
+
+
+async def test_a_creation_goes_on_when_another_broker_deletes_the_subscription(autojump_clock: MockClock) -> None:
+    """C14, D16: the segment's owner makes no cursor any more. The creation waited for that cursor for ever."""
+    async with several("one", "two", "three") as brokers:
+        (topic,) = await spread(brokers, "two")
+        brokers.store("two").fall_silent(cursor_key(str(topic.name), "late"))
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(brokers["one"].controller.subscriptions.add, TOPIC, "late", STREAM, EARLY)
+                await wait_all_tasks_blocked()
+                assert (await brokers["one"].layouts.get(TOPIC)).subscriptions["late"].is_creating
+                await brokers["three"].controller.subscriptions.delete(TOPIC, "late", force=True)
+                brokers.store("two").answer()
+        await check_whole(brokers, {"s", "late"}, [b"0"])

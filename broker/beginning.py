@@ -1,7 +1,8 @@
 """Makes this process the broker of its id: registered, and the writer of its journal.
 
 The metadata store may not answer meanwhile: its controller has just died, or this process stood still for so long that
-its session has ended. Then the broker begins again, for a bounded time.
+its session has ended. Or another broker is recovering the journal that an earlier run left. Then the broker begins
+again, for a bounded time.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from broker.registration import BrokerRegistration
 from broker.store_retry import RETRY_SECONDS
 from storage.damages import Damages
 from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
+from storage.errors import JournalContended
 from storage.journal_records import JournalRecords
 from storage.metadata.store import MetadataStore, SessionLost, StoreEnded, StoreFull, StoreUnavailable
 
@@ -41,6 +43,7 @@ async def begin(register: Register, settings: BrokerSettings, metadata: Metadata
 
     Raises:
         SessionLost, StoreUnavailable: the metadata store did not answer, for AGAIN_SECONDS_MAX and longer.
+        JournalContended: other processes took the journal over at the same moment, for as long.
         Exception: see `register_broker` and `DirectoryLedgerStore.open`.
     """
     deadline = trio.current_time() + AGAIN_SECONDS_MAX
@@ -49,7 +52,7 @@ async def begin(register: Register, settings: BrokerSettings, metadata: Metadata
             return await _take_journal(await register(), settings, metadata)
         except (StoreEnded, StoreFull):
             raise
-        except (SessionLost, StoreUnavailable) as failed:
+        except (SessionLost, StoreUnavailable, JournalContended) as failed:
             if trio.current_time() >= deadline:
                 raise
             log.warning("the broker cannot start yet, and tries again", reason=str(failed))

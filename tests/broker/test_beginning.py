@@ -13,7 +13,7 @@ from broker.cluster.membership import BROKERS
 from broker.config import BrokerSettings, load_settings
 from broker.registration import register_broker
 from broker.startup_errors import operator_message
-from storage.journal_records import JOURNALS, JournalRecords
+from storage.journal_records import JOURNALS, JournalRecords, Pending
 from storage.metadata.store import MetadataError, Op, Put, SessionLost, StoreEnded, StoreFull, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.steered_store import SteeredStore
@@ -74,6 +74,26 @@ async def test_a_session_that_ends_during_the_start_is_replaced(autojump_clock: 
     store.before = lose
     async with begun(store, files):
         assert losses == ["lost"]
+
+
+async def test_a_recovery_at_the_same_moment_delays_the_start(autojump_clock: MockClock) -> None:
+    """C11, E2, E14: another broker was recovering the journal of this one's last run, and the start ended."""
+    store, files = SteeredStore(), SimulatedFiles(seed=1)
+    async with begun(store, files) as place:
+        life = place.ledgers.writer.life
+    records = JournalRecords(store, SETTINGS.data_dir)
+    reservations: list[Pending] = []
+
+    async def reserve(ops: Sequence[Op]) -> None:
+        if not reservations and any(isinstance(op, Put) and op.key.startswith(JOURNALS) for op in ops):
+            reservations.append(Pending(life.number + 9, 7, "two"))
+            known = await records.read("one")
+            assert known is not None
+            await records.reserve("one", known, reservations[0], None)
+
+    store.before = reserve
+    async with begun(store, files) as place:
+        assert place.ledgers.writer.epoch == life.number + 10
 
 
 @pytest.mark.parametrize("cause", [StoreEnded(OSError("the log's disk failed")), StoreFull("no space is left")])

@@ -23,6 +23,8 @@ PASSING: Final = frozenset({404, 409, 412, 503, 504})
 """Answers to a request that cannot be carried out at the moment, because of other acts."""
 DONE: Final = 204
 
+STARTS_MAX: Final = 3
+"""How often a broker that does not become ready is started."""
 CHANGE_SECONDS_MAX: Final = 90.0
 """How long a split or merge may take. The broker's own limits are shorter."""
 
@@ -142,14 +144,16 @@ class Performing:
             self._logbook.say(f"{name} has stopped, after {trio.current_time() - begun:.1f} s")
 
     async def _start(self, name: str) -> None:
-        """Start a broker. If it does not start, the end of the acts tries again."""
+        """Start a broker, and start it again if it ends, as a service manager does. The end of the acts tries again."""
         begun = trio.current_time()
-        try:
-            await self._cluster.start(name)
-        except* BrokerFailure as failed:
-            self._logbook.complain(f"{name} did not start: {shortened(failed)}")
-        else:
-            self._logbook.say(f"{name} runs again, after {trio.current_time() - begun:.1f} s")
+        for _ in range(STARTS_MAX):
+            try:
+                await self._cluster.start(name)
+            except* BrokerFailure as failed:
+                self._logbook.complain(f"{name} did not start: {shortened(failed)}")
+            else:
+                self._logbook.say(f"{name} runs again, after {trio.current_time() - begun:.1f} s")
+                break
         self._victims.discard(name)
 
     async def _kill_etcd(self, act: Act, random: Random) -> None:

@@ -111,7 +111,7 @@ thorough: thorough-examples thorough-kills ## run the next two, one after the ot
 thorough-examples: java $(STAMP) ## run the tests with drawn examples and schedules, with many more of them
 	$(BIN)/python scripts/need.py porcupine etcd
 	$(PYTEST) $(BY_TEST) -m "(hypothesis or thorough) and not interop and not kills" --hypothesis-profile=thorough \
-		--timeout=3600 $(ARGS)
+		--show-capture=no --timeout=3600 $(ARGS)
 
 thorough-kills: java $(STAMP) ## kill brokers, metadata stores and Spark jobs by the hundred
 	$(BIN)/python scripts/need.py porcupine etcd

@@ -233,6 +233,7 @@ class RolePlayer:
             if not asking.cancel_called:
                 self._move(event)
 
+        said: set[str] = set()
         with asking:
             while self._plays(Role.SEEKING):
                 link = _LinkUp(lambda: told(RoleEvent.LINK_UP))
@@ -242,7 +243,11 @@ class RolePlayer:
                 except CannotFollow as off_chain:
                     self._move_to_end(RoleEvent.OFF_CHAIN, off_chain)
                 except (LinkLost, LinkError, LinkRefused, OSError) as lost:
-                    log.info("there is no link to the metadata controller", broker=found.broker, reason=str(lost))
+                    reason = str(lost)
+                    # It is asked ten times a second, so each reason is logged once.
+                    if reason not in said:
+                        said.add(reason)
+                        log.info("there is no link to the metadata controller", broker=found.broker, reason=reason)
                     told(RoleEvent.LINK_LOST)
                     if not link.is_up:
                         await trio.sleep(LOOK_SECONDS)

@@ -22,7 +22,7 @@ from txn.headers import BY_GROUP, Header
 from txn.unreadable import Unreadable
 
 UNANSWERED_SECONDS: Final = 1.0
-"""How long after the metadata store gave no answer a decision is written into the headers again."""
+"""How long after the metadata store gave no answer it is asked again."""
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +71,12 @@ class GroupSettlement:
         """Settle what other brokers left, whenever their groups may have become this one's."""
         while True:
             await self._duty_changed.wait()
-            await self._settle_left()
+            try:
+                await self._settle_left()
+            except StoreUnavailable as unanswered:
+                log.warning("the groups of other brokers are not taken up yet", reason=str(unanswered))
+                await trio.sleep(UNANSWERED_SECONDS)
+                self._duty_changed.set()
 
     async def _settle_left(self) -> None:
         left = await self._counters.query(self._metadata, BY_GROUP, *starting_with(""))

@@ -23,6 +23,8 @@ class Tenure:
     def __init__(self, segment: str) -> None:
         self._segment = segment
         self._end: TxnError | None = None
+        self._settling: trio.CancelScope | None = None
+        """Set while the task settles."""
         self.due = Signal()
         """Set it when there is something to remove."""
 
@@ -35,6 +37,9 @@ class Tenure:
         """End the tenure with this error, unless it has ended. Returns the error for the caller to raise."""
         self._end = self._end or error
         self.due.set()
+        if self._settling is not None:
+            # It may wait for space, or for acknowledgements that only the next owner can apply.
+            self._settling.cancel()
         return fresh(error)
 
     def require(self) -> None:
@@ -48,7 +53,8 @@ class Tenure:
     async def repeat(self, settle: Callable[[], Awaitable[None]], wait: Callable[[], Awaitable[None]]) -> None:
         """Call `settle` after each `wait`, until the tenure ends. `settle` removes records and may be repeated.
 
-        While the metadata store is full, it is repeated. Decisions are applied in memory, so reading goes on.
+        While the metadata store is full, it is repeated. Decisions are applied in memory, so reading goes on. The end
+        of the tenure cancels it.
 
         Raises:
             OwnershipLost, OutcomeUnknown: the tenure has ended.
@@ -57,8 +63,12 @@ class Tenure:
             await wait()
             self.require()
             try:
-                await settle()
+                with trio.CancelScope() as self._settling:
+                    await settle()
             except StoreFull as full:
                 log.warning("records of transactions cannot be removed yet", segment=self._segment, reason=str(full))
                 await trio.sleep(SPACE_RETRY_SECONDS)
                 self.due.set()
+            finally:
+                self._settling = None
+            self.require()

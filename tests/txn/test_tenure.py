@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.errors import SPACE_RETRY_SECONDS
 from storage.metadata.store import StoreFull
@@ -50,3 +50,24 @@ async def test_a_refused_removal_is_repeated_until_there_is_space(autojump_clock
         await tenure.repeat(settle, tenure.due.wait)
     assert [at - began for at in tries] == pytest.approx([0, SPACE_RETRY_SECONDS, 2 * SPACE_RETRY_SECONDS])
     assert not tenure.has_ended
+
+
+async def test_a_tenure_that_ends_does_not_wait_for_what_is_being_settled() -> None:
+    """D4, M22: that may wait for space, or for acknowledgements that only the next owner can apply."""
+    tenure = Tenure(SEGMENT)
+    ended: list[OutcomeUnknown] = []
+
+    async def run() -> None:
+        try:
+            await tenure.repeat(trio.sleep_forever, tenure.due.wait)
+        except OutcomeUnknown as unknown:
+            ended.append(unknown)
+
+    tenure.due.set()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await wait_all_tasks_blocked()
+        tenure.end(OutcomeUnknown(SEGMENT, "an op record"))
+        await wait_all_tasks_blocked()
+        assert len(ended) == 1
+        nursery.cancel_scope.cancel()

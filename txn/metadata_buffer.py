@@ -21,7 +21,7 @@ from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import NoSpace
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, MetadataStore, RecordVersion, StoreFull, StoreUnavailable
-from storage.position import EARLIEST, Position
+from storage.position import EARLIEST, LATEST, Position
 from storage.watermark import Watermark
 from txn.aborted_transactions import AbortedTransactions, Span
 from txn.counters import OpCounters, OutstandingOps
@@ -31,7 +31,7 @@ from txn.headers import is_v5
 from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
 from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
 from txn.read_barriers import ReadBarriers
-from txn.segment_write import SegmentWrite, find_span
+from txn.segment_write import SegmentWrite, find_spans
 from txn.settlement import Settlement
 from txn.states import TxnState
 from txn.tenure import Tenure
@@ -184,6 +184,7 @@ class MetadataTransactionBuffer:
     async def _take_over(self) -> None:
         await self._aborted.load(self._metadata)
         hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
+        bounds: dict[TxnId, Position] = {}
         for hit in hits:
             op = WriteOp.from_record(hit.record)
             if op.creation_id != self._ledger.creation_id:
@@ -195,10 +196,10 @@ class MetadataTransactionBuffer:
             write.ops.append(RecordVersion.of(hit.record))
             self._outstanding.add(1)
             self._headers.join(op.txn, self)
-            if write.span is None:
-                write.span = await find_span(self._ledger, op.txn, op.lower_bound)
-                if write.span is not None:
-                    self._held.hold(op.txn, write.span.first)
+            bounds[op.txn] = min(op.lower_bound, bounds.get(op.txn, LATEST))
+        for txn, span in (await find_spans(self._ledger, bounds)).items():
+            self._writes[txn].span = span
+            self._held.hold(txn, span.first)
         for write in self._writes.values():
             write.joining = None
             if write.decided is not None:

@@ -1,5 +1,6 @@
 """The writes of one unresolved transaction on a segment, and where its entries are."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,7 +10,7 @@ from storage.entry import TxnId
 from storage.errors import EntriesUnreadable
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import RecordVersion
-from storage.position import Position
+from storage.position import EARLIEST, LATEST, Position
 from txn.aborted_transactions import Span
 from txn.states import TxnState
 
@@ -41,24 +42,34 @@ class SegmentWrite:
     """Set when its op record is durable or was refused. None once that is settled, and then it stays None."""
 
 
-async def find_span(ledger: ManagedLedger, txn: TxnId, lower_bound: Position) -> Span | None:
-    """Where a transaction's entries are: from the first one, at or above the bound, to the recovered end.
+async def find_spans(ledger: ManagedLedger, bounds: Mapping[TxnId, Position]) -> dict[TxnId, Span]:
+    """Where the entries of transactions are: each from its first one, at or above its bound, to the recovered end.
 
-    The place of its last entry is unknown without reading on, and the recovered end is not below it. None if it has no
-    entry (T18).
+    The place of a last entry is unknown without reading on, and the recovered end is not below it. A transaction
+    without an entry has no span (T18). However many there are, each entry is read at most once.
     """
     end = ledger.confirmed.value
-    start = lower_bound
-    while start <= end:
-        try:
-            entries = await ledger.read(start, upto=end, entries_max=SCAN_ENTRIES_MAX, bytes_max=SCAN_BYTES_MAX)
-        except EntriesUnreadable as damage:
-            # Its first entry may be in this range.
-            return Span(damage.first, end)
-        if not entries:
-            return None
-        for entry in entries:
-            if entry.txn == txn:
-                return Span(entry.position, end)
-        start = ledger.next_after(entries[-1].position)
-    return None
+    order = sorted(bounds, key=bounds.__getitem__)
+    spans: dict[TxnId, Span] = {}
+    start = EARLIEST
+    for txn in order:
+        start = max(start, bounds[txn])
+        while txn not in spans and start <= end:
+            # Reads from memory do not pause.
+            await trio.lowlevel.checkpoint()
+            try:
+                entries = await ledger.read(start, upto=end, entries_max=SCAN_ENTRIES_MAX, bytes_max=SCAN_BYTES_MAX)
+            except EntriesUnreadable as damage:
+                # Any first entry that is still sought may be in this range.
+                for sought in order:
+                    if bounds[sought] <= damage.last:
+                        spans.setdefault(sought, Span(damage.first, end))
+                start = ledger.next_after(damage.last)
+                continue
+            if not entries:
+                return spans
+            for entry in entries:
+                if entry.txn is not None and bounds.get(entry.txn, LATEST) <= entry.position:
+                    spans.setdefault(entry.txn, Span(entry.position, end))
+            start = ledger.next_after(entries[-1].position)
+    return spans

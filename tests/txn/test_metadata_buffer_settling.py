@@ -7,8 +7,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.segments import append, segment_host
+from tests.support.steered_store import SteeredStore, Stopped
+from txn import settlement
+from txn.ops import KEY_PREFIX as OPS
+from txn.ops import WriteOp
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -51,6 +56,32 @@ async def test_removing_op_records_takes_no_sync_of_its_own(commit: bool, mock_c
             assert await host.op_keys() == []
             await segment.publish(b"a", txn)
         assert store.statistics().extra["groups"] - groups == 5 * (3 if commit else 4)
+
+
+async def test_an_abort_is_on_record_before_any_of_its_op_records_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T19, T25, D3: the owner dies between change sets, and a transaction may have several op records."""
+    monkeypatch.setattr(settlement, "RECORDS_AT_ONCE_MAX", 2)
+    store, files = SteeredStore(), SimulatedFiles(seed=3)
+    async with segment_host(store, files) as first:
+        segment = await first.own()
+        txn = await first.begin()
+        await segment.publish(b"aborted", txn)
+        # An owner that does not know whether it wrote one is followed by an owner that writes another.
+        (op,) = await store.scan(*starting_with(OPS))
+        await store.commit([WriteOp.from_record(op).to_put()])
+    async with segment_host(store, files := files.kill()) as second:
+        segment = await second.own()
+        store.fail_at(3)
+        await second.abort(txn)
+        await segment.has_ended.wait()
+        assert isinstance(segment.ended, Stopped)
+        store.fail_at(None)
+        assert len(await second.op_keys()) == 1
+    async with segment_host(store, files.kill()) as third:
+        segment = await third.own()
+        await wait_all_tasks_blocked()
+        assert await segment.visible() == []
+        assert await third.op_keys() == []
 
 
 async def test_an_aborted_transaction_is_hidden_in_every_ledger_that_it_wrote_to() -> None:

@@ -1,13 +1,17 @@
 """What removing op records waits for, and what ends the wait."""
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage import cursor_record
-from tests.support.pending_acks import owned, stream_of
+from storage.metadata.store import Op, PutSequential, StoreUnavailable
+from tests.support.pending_acks import owned, stream_of, writes
 from tests.support.steered_store import SteeredStore
 from txn.errors import OutcomeUnknown
+from txn.ops import KEY_PREFIX as OPS
 from txn.states import EndAction
 
 
@@ -34,3 +38,31 @@ async def test_an_unknown_outcome_closes_a_segment_whose_cursor_has_gaps(monkeyp
         assert all(rig.is_acknowledged(entry) for entry in range(4))
         assert await rig.op_keys() == []
         rig.assert_clean()
+
+
+@pytest.mark.parametrize("made", [False, True])
+async def test_what_may_not_be_on_record_is_left_to_the_next_owner(made: bool) -> None:
+    """M22, T23: the commit comes before the unknown outcome, and counts for what the next owner finds on record."""
+    store = SteeredStore()
+    async with owned(store, stream_of(3)) as rig:
+        txn = await rig.begin()
+
+        async def decide_and_leave_unanswered(ops: Sequence[Op]) -> None:
+            if writes(ops, PutSequential, OPS):
+                store.before = store.after = None
+                await rig.end(txn, EndAction.COMMIT)
+                raise StoreUnavailable("no answer")
+
+        if made:
+            store.after = decide_and_leave_unanswered
+        else:
+            store.before = decide_and_leave_unanswered
+        with pytest.raises(OutcomeUnknown):
+            await rig.acknowledge(txn, 1)
+        await wait_all_tasks_blocked()
+        assert not rig.is_acknowledged(1)
+        assert [type(end) for end in rig.ended] == [OutcomeUnknown]
+    async with owned(store, rig.stream) as rig:
+        assert rig.is_acknowledged(1) is made
+        await wait_all_tasks_blocked()
+        assert await rig.op_keys() == []

@@ -15,7 +15,7 @@ import trio
 
 from broker.errors import SubscriptionNotFound
 from broker.topic_services import TopicServices
-from dispatch.errors import AcknowledgementRefused
+from dispatch.errors import AcknowledgementRefused, SubscriptionClosed
 from dispatch.source import Source
 from dispatch.subscription import Subscription
 from storage.cursor import Cursor, CursorError, cursor_key
@@ -170,10 +170,14 @@ class DurableSubscriptions:
         The pending acknowledgement is durable on return.
 
         Raises:
-            AcknowledgementRefused: the subscription is not one of these.
+            AcknowledgementRefused: the subscription is not durable.
+            SubscriptionClosed: it has ended.
             Exception: see `PendingAcks.acknowledge`.
         """
         pending = self._pending.get(subscription)
+        if pending is None and subscription.cursor.is_durable:
+            # Its topic ends here, and its consumers are not told yet.
+            raise SubscriptionClosed(f"Subscription {subscription.name} is closed. Subscribe again.")
         if pending is None:
             raise AcknowledgementRefused(
                 f"Subscription {subscription.name} is not durable, so it cannot acknowledge in a transaction. "

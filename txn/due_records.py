@@ -20,7 +20,7 @@ import trio
 
 from storage.ages import DueTimes, due_ms
 from storage.clock import WallClock
-from storage.metadata.store import IndexHit, MetadataStore, Record, starting_with
+from storage.metadata.store import ABSENT, IndexHit, MetadataStore, Record, starting_with
 from txn.counters import OpCounters
 from txn.duty import Duty
 from txn.headers import stamped_until
@@ -198,7 +198,8 @@ class DueRecords:
     def _see_new(self, hits: Iterable[IndexHit]) -> None:
         moments = {hit.record.key: hit.index_key for hit in hits}
         for record in self._readable(hits):
-            if record.key not in self._times:
+            # The watch may have shown a newer one. Without the duty, it has not shown what was written meanwhile.
+            if record.version > self._versions.get(record.key, ABSENT):
                 with self.unreadable.reading(record.key):
                     self._see(record, self._kind.moment_of(moments[record.key]))
 

@@ -308,3 +308,25 @@ async def test_a_duty_that_changes_within_a_sweep_loses_nothing(autojump_clock: 
         headers = await store.scan(*starting_with(KEY_PREFIX))
         assert {Header.from_value(record.value).state for record in headers} <= {TxnState.ABORTED}
         assert sum(host.transactions.coordinator.statistics().aborted for host in hosts) == 3 * SWEEP_BATCH
+
+
+async def test_a_group_written_again_while_another_broker_had_the_duty_is_forgotten(
+    mock_clock: MockClock, store: MemoryStore
+) -> None:
+    """C17, E16: the duty comes back before a sweep has seen that it was gone."""
+    share = Share(group_key("app"))
+    sweeper = Host(store, share)
+    due = sweeper.transactions.group_sweep.due
+    await store.commit([GroupRecord(1, GroupState.COMMITTED, sweeper.now_ms(), once=True).to_put("app", ABSENT)])
+    assert [page async for page in due.pages()] == []
+    share.take(group_key("app"))
+    found = await store.get(group_key("app"))
+    assert found is not None
+    await store.commit([GroupRecord(2, GroupState.COMMITTED, sweeper.now_ms(), once=True).to_put("app", found.version)])
+    found = await store.get(group_key("app"))
+    assert found is not None
+    due.shown(found)
+    share.give(group_key("app"))
+    assert [page async for page in due.pages()] == []
+    mock_clock.jump(TIMEOUT)
+    assert [page async for page in due.pages()] == [[found]]

@@ -172,6 +172,10 @@ class MetadataTransactionBuffer:
             await self._headers.catch_up(list(self._writes), *self._claim)
         except Conflict as conflict:
             raise self._tenure.end(OwnershipLost(self._segment)) from conflict
+        for write in tuple(self._writes.values()):
+            # Its decision is applied when it is known whether it joined.
+            if write.decided is not None and write.joining is not None:
+                await write.joining.wait()
 
     async def recover(self) -> None:
         """See `TransactionBuffer`."""

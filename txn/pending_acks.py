@@ -180,6 +180,7 @@ class PendingAcks:
 
         Raises:
             OwnershipLost: another broker owns the segment.
+            OutcomeUnknown: the segment is closed here, and applies no decision any more.
         """
         waiting = [pending.txn for pending in self._book if pending.decided is None]
         try:
@@ -187,6 +188,11 @@ class PendingAcks:
             await self._headers.catch_up(waiting, *self._claim)
         except Conflict as conflict:
             raise self._tenure.end(OwnershipLost(self._segment)) from conflict
+        for pending in self._book:
+            # A decision is applied when the outcome of each command of its transaction is known.
+            while pending.decided is not None and pending.in_flight:
+                await self._landed.wait()
+        self._tenure.require()
         await self._decisions.wait_applied()
 
     async def apply(self) -> None:

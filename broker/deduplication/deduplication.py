@@ -110,6 +110,9 @@ class Deduplication:
         self._bytes = 0
         self._due = Signal()
         self._writing = trio.Lock()
+        self._is_discarded = False
+        self._committing = trio.Lock()
+        """Held while a snapshot is committed or removed, so that none is committed after `discard`."""
         self._written = trio.Event()
 
     async def recover(self) -> None:
@@ -204,7 +207,10 @@ class Deduplication:
             }
         )
         await self._ledger.confirmed.wait_for(upto)
-        await self._commit(Put(self._key, value))
+        async with self._committing:
+            if self._is_discarded:
+                return
+            await self._commit(Put(self._key, value))
         self._entries -= entries
         self._bytes -= size
         self._wake_if_due()
@@ -257,12 +263,14 @@ class Deduplication:
         return self._sequences.last_id(producer)
 
     async def discard(self) -> None:
-        """Remove the snapshot of a topic that is being deleted; durable on return.
+        """Remove the snapshot of a topic that is being deleted, and write no other; durable on return.
 
         Raises:
             OwnershipLost: the claim is gone.
         """
-        await self._commit(Delete(self._key))
+        self._is_discarded = True
+        async with self._committing:
+            await self._commit(Delete(self._key))
 
     async def _commit(self, op: Op) -> None:
         try:

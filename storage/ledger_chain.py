@@ -238,6 +238,8 @@ class LedgerChain:
         """See `ManagedLedger.store_aborted`."""
         await self._finish()
         async with self._changing:
+            if self.record.is_deleting:
+                return
             listed = LedgerList(self.ledgers.closed, self.ledgers.trimmed)
             indexed = []
             for ledger, spans in indexes.items():

@@ -347,8 +347,8 @@ class ManagedLedger:
     async def store_aborted(self, indexes: Mapping[int, Collection[AbortedSpan]]) -> None:
         """Write the aborted-transaction indexes of closed ledgers in which everything is decided.
 
-        The record then counts them, so that a lost index is found missing. Both are durable on return. Trimmed ledgers
-        are skipped.
+        The record then counts them, so that a lost index is found missing. Both are durable on return. Ledgers that
+        were trimmed or are being deleted are skipped.
 
         Raises:
             Fenced: the claim is lost.

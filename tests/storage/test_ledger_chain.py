@@ -2,6 +2,8 @@
 
 import pytest
 
+from storage.aborted_index import AbortedSpan
+from storage.entry import TxnId
 from storage.errors import Fenced, LedgerFailed, LedgerSealed
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import ManagedLedgerRecord
@@ -66,6 +68,19 @@ async def test_a_removal_that_was_cut_off_is_finished_by_the_next_owner(
             assert operations > 3
             return
     pytest.fail("the trim never ended")
+
+
+async def test_no_index_of_aborted_transactions_is_written_behind_a_deletion(
+    files: SimulatedFiles, metadata: MemoryStore
+) -> None:
+    """E16, E18: its owner settles transactions while the topic is deleted, and no record would name the file."""
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=10))
+        async with rolling(ledger):
+            places = await publish(ledger, [b"a" * 20, b"b" * 20])
+        await ledger.delete()
+        await ledger.store_aborted({places[0].ledger: [AbortedSpan(TxnId(0, 1), 0, 0)]})
+        assert not [name for name in files.names(LEDGERS) if int(name.split(".")[0]) == places[0].ledger]
 
 
 async def test_deleting_removes_record_and_files_and_a_new_one_is_another(

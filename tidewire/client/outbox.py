@@ -183,7 +183,7 @@ class Outbox:
         """The session is over: its frames are no longer on a connection, and wait until `take_back`."""
         for frame in self._in_flight.values():
             for message in frame.messages:
-                message.is_sent = False
+                message.take_back()
 
     def take_back(self, *, remembered_upto: int | None = None) -> list[SendFrame]:
         """After a session: queue its frames again, and return those that may or may not be stored.
@@ -204,14 +204,14 @@ class Outbox:
         self._in_flight_of.clear()
         for frame in again:
             for message in frame.messages:
-                message.is_sent = False
+                message.take_back()
         return in_doubt
 
     def take_all(self) -> list[Outgoing]:
         """Take everything unanswered, in order. The outbox is empty then."""
         messages = [message for message in self.outstanding() if message.answer is None]
         for message in messages:
-            message.is_sent = False
+            message.take_back()
         self._forget_waiting()
         self._returned.clear()
         self._in_flight.clear()

@@ -106,6 +106,12 @@ class Outgoing:
         self._tally = tally
         self._answered: anyio.Event | None = None
 
+    def take_back(self) -> None:
+        """It is in no frame on a connection any more, and waits to be sent again."""
+        self.is_sent = False
+        if self.txn is not None:
+            self.txn.send_waits()
+
     def finish(self, answer: MessageId | TidewireError) -> None:
         """Answer it. A second answer is ignored."""
         if self.answer is not None:

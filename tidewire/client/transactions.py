@@ -124,9 +124,11 @@ class Transaction:
             raise TransactionEnded(f"{self!r} is committed and cannot be aborted")
         self._state = TransactionState.ENDING
         taken_back = TransactionEnded(f"{self!r} was aborted before this message was sent")
-        for message in [message for message in self._sends if not message.is_sent]:
-            message.finish(taken_back)
-        while self._sends or self._acknowledging:
+        while True:
+            for message in [message for message in self._sends if not message.is_sent]:
+                message.finish(taken_back)
+            if not (self._sends or self._acknowledging):
+                break
             await self._sends_ended.wait()
         await self._decide(commit=False)
 
@@ -236,6 +238,12 @@ class Transaction:
     def send_begins(self, message: PendingSend) -> None:
         """A message of this transaction was enqueued."""
         self._sends.add(message)
+
+    def send_waits(self) -> None:
+        """A message that was sent and is unanswered waits to be sent again."""
+        if self._state is TransactionState.ENDING:
+            # An abort fails it: the next session may be far away, on a full disk for instance.
+            self._sends_ended.notify()
 
     def send_ends(self, message: PendingSend) -> None:
         """The message was answered."""

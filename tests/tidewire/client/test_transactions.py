@@ -356,6 +356,33 @@ async def test_a_transaction_is_aborted_while_its_sends_wait_for_space() -> None
         assert topic.segments[0].values() == [b"before", b"plain"]
 
 
+@on_trio
+async def test_an_abort_does_not_wait_for_a_disk_that_fills_up_meanwhile() -> None:
+    """E13: the broker closes the producer after the abort began. Its unanswered sends are not repeated."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client(reconnect_seconds_max=1.0) as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            await producer.send(b"before", txn=txn)
+            broker.hold(T.SEND)
+            receipt = await producer.enqueue(b"in doubt", txn=txn)
+            plain = await producer.enqueue(b"plain")
+            await broker.seen(T.SEND, 3)
+            broker.forget(T.SEND)
+            topic.segments[0].last_sequence_id = 0
+            broker.on(T.PRODUCER, disk_is_full)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(txn.abort)
+                await trio.testing.wait_all_tasks_blocked()
+                broker.close_producers(topic.segments[0])
+                with trio.fail_after(60):
+                    with pytest.raises(TransactionEnded):
+                        await receipt
+            broker.off(T.PRODUCER)
+            await plain
+        assert topic.segments[0].values() == [b"before", b"plain"]
+
+
 def disk_is_full(peer: Peer, frame: Frame) -> None:
     code = pb.ServerError.ProducerBlockedQuotaExceededError
     peer.send(commands.error(frame.command.producer.request_id, code, "the disk is full"))

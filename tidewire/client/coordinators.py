@@ -2,20 +2,25 @@
 
 A transaction's id names its coordinator in its upper half. The client opens one watch, and the broker pushes every
 change of the leaders. Before the first request to a coordinator on a connection, the client sends TC_CLIENT_CONNECT.
+
+A request is given up when its coordinator gets another leader, and made again there. The old leader may be stopped, and
+its connection lasts longer than an operation may.
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 import anyio
+from google.protobuf.message import Message as ProtobufMessage
 
 from tidewire.client.connection import Connection
 from tidewire.client.network import Network
 from tidewire.client.waking import Changes, Signal
 from tidewire.protocol.coordination import Ending, leaders_of, transaction_of
-from tidewire.protocol.errors import ConnectFailed, TidewireError, fresh
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, TidewireError, fresh
 from tidewire.protocol.features import require_transactions
 from tidewire.protocol.listeners import Kind
 from tidewire.protocol.refusals import TRANSIENT, BrokerBusy, refusal
@@ -24,6 +29,17 @@ from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 _log: Final = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer", bound=ProtobufMessage)
+
+
+class _Asking(NamedTuple):
+    """A request in progress."""
+
+    coordinator: int
+    url: str
+    """The leader that is asked."""
+    scope: anyio.CancelScope
 
 
 class Coordinators:
@@ -42,6 +58,7 @@ class Coordinators:
         self._ended = Signal()
         self._end: TidewireError | None = None
         self._introduced: dict[int, Connection] = {}
+        self._asking: set[_Asking] = set()
 
     async def new_transaction(self, timeout_ms: int) -> tuple[int, int]:
         """Begin a transaction and return its id. Coordinators take turns; the broker aborts it after `timeout_ms`.
@@ -54,10 +71,8 @@ class Coordinators:
     async def _new(self, timeout_ms: int) -> tuple[int, int]:
         leaders = await self._known_leaders()
         coordinator = sorted(leaders)[next(self._turn) % len(leaders)]
-        connection = await self._connection(coordinator)
-        answer = await connection.request(
-            partial(commands.new_txn, tc_id=coordinator, timeout_ms=timeout_ms), pb.CommandNewTxnResponse
-        )
+        begin = partial(commands.new_txn, tc_id=coordinator, timeout_ms=timeout_ms)
+        answer = await self._ask(coordinator, begin, pb.CommandNewTxnResponse)
         return transaction_of(answer, coordinator)
 
     async def include(self, transaction_id: tuple[int, int], topic: str) -> None:
@@ -68,8 +83,8 @@ class Coordinators:
         """
 
         async def announce() -> None:
-            connection = await self._connection(transaction_id[0])
-            await connection.request(
+            await self._ask(
+                transaction_id[0],
                 partial(commands.add_partition_to_txn, txn=transaction_id, partitions=[topic]),
                 pb.CommandAddPartitionToTxnResponse,
             )
@@ -84,8 +99,8 @@ class Coordinators:
         """
 
         async def announce() -> None:
-            connection = await self._connection(transaction_id[0])
-            await connection.request(
+            await self._ask(
+                transaction_id[0],
                 partial(commands.add_subscription_to_txn, txn=transaction_id, subscriptions=[(topic, subscription)]),
                 pb.CommandAddSubscriptionToTxnResponse,
             )
@@ -108,8 +123,7 @@ class Coordinators:
             with anyio.fail_after(seconds):
                 while True:
                     try:
-                        connection = await self._connection(transaction_id[0])
-                        await connection.request(ending.ask, pb.CommandEndTxnResponse)
+                        await self._ask(transaction_id[0], ending.ask, pb.CommandEndTxnResponse)
                     except TidewireError as error:
                         ending.failed(error)
                         if isinstance(error, BrokerBusy):
@@ -121,13 +135,28 @@ class Coordinators:
         except TimeoutError as error:
             raise ending.out_of_time(seconds) from (ending.last or error)
 
-    # ------------------------------------------------------------------------------------------- finding the leaders
+    # ---------------------------------------------------------------------------------------------- asking the leaders
 
-    async def _connection(self, coordinator: int) -> Connection:
-        leaders = await self._known_leaders()
-        url = leaders.get(coordinator)
+    async def _ask(self, coordinator: int, make: Callable[[int], pb.BaseCommand], expected: type[_Answer]) -> _Answer:
+        """The leader's answer to a request.
+
+        Raises:
+            ConnectionLost: the coordinator got another leader meanwhile, or as `Connection.request`.
+            TidewireError: it was refused, or there is no leader, or it did not answer.
+        """
+        url = (await self._known_leaders()).get(coordinator)
         if url is None:
             raise ConnectFailed(f"no broker serves transaction coordinator {coordinator} at the moment")
+        asking = _Asking(coordinator, url, anyio.CancelScope())
+        self._asking.add(asking)
+        try:
+            with asking.scope:
+                return await (await self._connection(coordinator, url)).request(make, expected)
+        finally:
+            self._asking.remove(asking)
+        raise ConnectionLost(f"transaction coordinator {coordinator} moved before {url} answered")
+
+    async def _connection(self, coordinator: int, url: str) -> Connection:
         what = f"transaction coordinator {coordinator}"
         connection = await self._network.connection_to(url, self._network.service_address, what)
         if self._introduced.get(coordinator) is not connection:
@@ -136,6 +165,8 @@ class Coordinators:
             )
             self._introduced[coordinator] = connection
         return connection
+
+    # ------------------------------------------------------------------------------------------- finding the leaders
 
     async def _known_leaders(self) -> dict[int, str]:
         if not self._is_watching:
@@ -191,6 +222,9 @@ class Coordinators:
             self._backoff.reset()
             self._leaders = leaders_of(update)
             self._changed.notify()
+            for asking in self._asking:
+                if self._leaders.get(asking.coordinator, asking.url) != asking.url:
+                    asking.scope.cancel()
 
     def connection_lost(self, error: TidewireError) -> None:
         """See `Listener`."""

@@ -11,6 +11,7 @@ from tidewire.client.client import Client
 from tidewire.client.errors import SendUnanswered, TransactionEnded
 from tidewire.client.producer import Producer
 from tidewire.client.transactions import Transaction, TransactionState
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import OperationTimedOut, OutcomeUnknown, ProtocolViolation, UnsupportedBroker
 from tidewire.protocol.refusals import BrokerBusy, NotAllowed, Refused, TransactionConflict, TransactionNotFound
 from tidewire.wire.pulsar import commands
@@ -492,6 +493,56 @@ async def test_a_coordinator_that_moved_is_asked_where_it_is_now() -> None:
                 pass
             assert txn.state is TransactionState.COMMITTED
         assert len(broker.of(T.TC_CLIENT_CONNECT_REQUEST)) == 3
+
+
+def move_coordinators(broker: ScriptedBroker, to: BrokerAddress) -> None:
+    """Tell the client that another broker leads all coordinators now."""
+    (watch,) = broker.of(T.WATCH_TC_ASSIGNMENTS)
+    moved = [pb.TcAssignment(tc_id=tc, broker_service_url=str(to)) for tc in range(broker.coordinators)]
+    broker.peers[0].send(commands.watch_tc_assignments_update(watch.watch_id, broker.coordinators, moved))
+
+
+@pytest.mark.parametrize("kind", ["NEW_TXN", "ADD_PARTITION_TO_TXN", "END_TXN"])
+@on_trio
+async def test_a_request_to_a_stopped_coordinator_is_made_again_at_its_next_broker(kind: str) -> None:
+    """C21: the stopped broker's connection lasts. The outcome is not left unknown until the time is over."""
+    stopped = T.Value(kind)
+    async with scripted_broker() as broker, broker.client() as client:
+        broker.add_topic(X)
+        async with client.producer(X) as producer:
+            async with client.transaction():
+                pass
+            broker.hold(stopped)
+            asked = len(broker.of(stopped))
+            before = trio.current_time()
+
+            async def story() -> None:
+                async with client.transaction() as txn:
+                    await producer.send(b"x", txn=txn)
+                assert txn.state is TransactionState.COMMITTED
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(story)
+                await broker.seen(stopped, asked + 1)
+                await trio.sleep(12)
+                broker.forget(stopped)
+                move_coordinators(broker, BrokerAddress("next", 6650))
+            assert trio.current_time() - before < 13
+            assert broker.dialed[-1] == BrokerAddress("next", 6650)
+
+
+@on_trio
+async def test_a_request_waits_for_its_broker_while_other_coordinators_move() -> None:
+    async with scripted_broker() as broker, broker.client() as client:
+        txn = await client.new_transaction()
+        broker.hold(T.END_TXN)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(txn.commit)
+            await broker.seen(T.END_TXN)
+            move_coordinators(broker, ADDRESS)
+            await trio.testing.wait_all_tasks_blocked()
+            broker.release(T.END_TXN)
+        assert len(broker.of(T.END_TXN)) == 1
 
 
 @on_trio

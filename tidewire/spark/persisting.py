@@ -21,18 +21,23 @@ def passes(error: TidewireError) -> bool:
 def persistently(
     work: Callable[[], _Result], seconds: float, passes: Callable[[TidewireError], bool] = passes
 ) -> _Result:
-    """Return what `work` returns. Retry it for `seconds` after errors that may pass.
+    """Return what `work` returns. After an error that may pass, retry it for `seconds` from then on.
+
+    The time before the first error does not count. A stopped broker may have taken all of it, and another broker has
+    taken over by then.
 
     Raises:
         TidewireError: the last error when the time is over, or one that does not pass.
     """
-    deadline = time.monotonic() + seconds
+    deadline: float | None = None
     backoff = Backoff(Random())  # noqa: S311 - spreads attempts, guards nothing
     while True:
         try:
             return work()
         except TidewireError as error:
-            left_seconds = deadline - time.monotonic()
+            now = time.monotonic()
+            deadline = now + seconds if deadline is None else deadline
+            left_seconds = deadline - now
             if not passes(error) or left_seconds <= 0:
                 raise
         # Nothing signals that a broker is back.

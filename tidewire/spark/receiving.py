@@ -6,10 +6,10 @@ reader gives no more permits than the range has messages. The broker decides whi
 committed ones, unless the reader asked for uncommitted ones.
 
 A connection may break midway: a broker restarts, a segment moves, or Spark is busy for so long that the kernel drops
-the connection. Entries come in order and positions never change. So the reader goes on behind the last entry, over a
-new connection to the segment's present owner. It retries a broker that cannot be reached or is not ready for the
-operation timeout. Spark's own retries of a task follow each other at once, so they would all fail before a restarting
-broker is back.
+the connection. A stopped broker keeps its connections, and sends nothing. Entries come in order and positions never
+change. So the reader goes on behind the last entry, over a new connection to the segment's present owner. It retries a
+broker that is silent, cannot be reached or is not ready for the operation timeout. Spark's own retries of a task follow
+each other at once, so they would all fail before a restarting broker is back.
 """
 
 import sys
@@ -69,7 +69,7 @@ def entries(
         partition: what to read.
         brokers: opens connections; called again after one broke.
         uncommitted: whether to include entries of open and aborted transactions.
-        patience_seconds: how long to retry while nothing comes.
+        patience_seconds: how long to retry after an error while nothing comes.
         clock: measures that time.
         pause: waits between two attempts.
 
@@ -89,14 +89,14 @@ def entries(
                     yield entry
                 return
         except TidewireError as error:
-            # The wait for a silent broker already took as long.
-            if not passes(error) or isinstance(error, OperationTimedOut):
+            if not passes(error):
                 raise
+            now = clock()
             if after > arrived_at:
-                failing_since = None
+                # A silent broker was waited for. The next one is not waited for much longer.
+                failing_since = now if isinstance(error, OperationTimedOut) else None
                 backoff.reset()
                 continue
-            now = clock()
             failing_since = now if failing_since is None else failing_since
             if now - failing_since >= patience_seconds:
                 if isinstance(error, ConnectionLost):

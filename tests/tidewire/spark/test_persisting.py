@@ -78,3 +78,27 @@ def test_a_caller_may_wait_for_less(clock: list[float]) -> None:
     with pytest.raises(ConnectionLost):
         persistently(failing(ConnectionLost("x"), 1), 30, lambda error: isinstance(error, Refused))
     assert clock == [0.0]
+
+
+def test_what_a_stopped_broker_did_not_answer_in_all_the_time_is_tried_again(clock: list[float]) -> None:
+    """C21: its kernel keeps the connections. Meanwhile another broker has taken over what it led."""
+    calls = count()
+
+    def work() -> int:
+        number = next(calls)
+        if number == 0:
+            clock[0] += 30
+            raise OperationTimedOut("broker:6650 did not send its answer to END_TXN within 30 s")
+        return number
+
+    assert persistently(work, 30) == 1
+
+
+def test_brokers_that_never_answer_are_not_asked_forever(clock: list[float]) -> None:
+    def work() -> None:
+        clock[0] += 30
+        raise OperationTimedOut("x")
+
+    with pytest.raises(OperationTimedOut):
+        persistently(work, 30)
+    assert clock[0] <= 3 * 30

@@ -261,6 +261,38 @@ def test_a_broker_that_sends_nothing_is_given_up_on() -> None:
     assert world.peers[0][2].now == 30
 
 
+def test_a_range_is_read_on_at_the_next_owner_when_its_broker_was_stopped() -> None:
+    """C21: in the middle of it. The stopped broker's kernel keeps the connection, so only the time tells."""
+    world = world_of(*[batch(b"v")] * 3)
+    waiting = Waiting(world, reached_at=0)
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        if index == 1 and len(world.peers) == 1:
+            waiting.now += 30
+            return False
+        return True
+
+    world.sending = send
+    assert waiting.read(up_to(2)) == [0, 1, 2]
+    assert starts(world) == [-1, 0]
+
+
+def test_brokers_that_stay_silent_are_given_up_on() -> None:
+    world = world_of(*[batch(b"v")] * 3)
+    waiting = Waiting(world, reached_at=0)
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        if index == 1:
+            waiting.now += 30
+            return False
+        return True
+
+    world.sending = send
+    with pytest.raises(OperationTimedOut):
+        waiting.read(up_to(2))
+    assert len(world.peers) == 2
+
+
 def test_what_is_not_a_message_does_not_keep_a_silent_broker_waited_for() -> None:
     world = world_of(batch(b"v"))
 

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeVar
 
 from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses
-from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
 from tidewire.protocol.lookup import Lookup, named_address
 from tidewire.spark.connection import BlockingConnection
+from tidewire.spark.persisting import passes, persistently
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+_Answer = TypeVar("_Answer")
 
 Connect = Callable[[BrokerAddress, BrokerAddress | None], BlockingConnection]
 """Connects to an address. The peer forwards everything to the second address, if there is one."""
@@ -125,6 +128,34 @@ class Brokers:
                 raise
             question = "does option service_url name the port for pulsar://, not that for HTTP or TLS?"
             raise ProtocolViolation(f"{error}; {question}") from error
+
+
+def ask_persistently(brokers: Callable[[], Brokers], ask: Callable[[Brokers], _Answer], seconds: float) -> _Answer:
+    """Return what `ask` returns. Retry it for `seconds`: a broker may have just ended, or hand a segment over.
+
+    If none of the brokers that the user named can be reached at first, nothing is retried: the names may be wrong.
+
+    Args:
+        brokers: opens connections; called for each attempt.
+        ask: may be called several times.
+        seconds: how long to retry after the first error.
+
+    Raises:
+        TidewireError: none could be reached at first, the time is over, or an error does not pass.
+    """
+    is_reached = False
+
+    def attempt() -> _Answer:
+        nonlocal is_reached
+        with brokers() as reached:
+            reached.service()
+            is_reached = True
+            return ask(reached)
+
+    def may_pass(error: TidewireError) -> bool:
+        return is_reached and passes(error)
+
+    return persistently(attempt, seconds, may_pass)
 
 
 def connect_by_tcp(

@@ -5,16 +5,16 @@ connection. Spark refuses a reader that takes filters while its own setting for 
 setting. So there are two readers, and an option to choose.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from tidewire.protocol.refusals import Refused
-from tidewire.spark.brokers import Brokers
+from tidewire.spark.brokers import Brokers, ask_persistently
 from tidewire.spark.decoding import Decoder
 from tidewire.spark.filters import NOTHING_PUSHED, Pushed, pushed_of
 from tidewire.spark.layouts import is_gone, selected
@@ -27,6 +27,8 @@ from tidewire.spark.schema import SCHEMA, only, with_value
 from tidewire.spark.topic_schemas import TopicSchema, common_schema, schema_of, spark_type
 from tidewire.spark.worker_memory import settle
 
+_Answer = TypeVar("_Answer")
+
 
 def columns(options: ReadOptions) -> tuple[StructType, TopicSchema | None]:
     """The columns of a data frame, and the schema that decodes its values, if one does.
@@ -36,8 +38,7 @@ def columns(options: ReadOptions) -> tuple[StructType, TopicSchema | None]:
     """
     if not options.decoded or "value" not in options.columns:
         return only(SCHEMA, options.columns), None
-    with Brokers(options) as brokers:
-        found = common_schema(brokers, selected(options, brokers))
+    found = _asked(options, lambda brokers: common_schema(brokers, selected(options, brokers)))
     return only(with_value(spark_type(found)), options.columns), found
 
 
@@ -81,8 +82,11 @@ class RangeReading:
 
 def _schema_of(options: ReadOptions, topic: str, version: bytes) -> TopicSchema:
     # On a connection of its own, because messages are arriving on the other one.
-    with Brokers(options) as brokers:
-        return schema_of(brokers, topic, version)
+    return _asked(options, lambda brokers: schema_of(brokers, topic, version))
+
+
+def _asked(options: ReadOptions, ask: Callable[[Brokers], _Answer]) -> _Answer:
+    return ask_persistently(partial(Brokers, options), ask, options.operation_timeout_seconds)
 
 
 class TidewireReader(DataSourceReader):
@@ -102,8 +106,7 @@ class TidewireReader(DataSourceReader):
         Raises:
             TidewireError: there is no such topic, or no broker could be asked.
         """
-        with Brokers(self._options) as brokers:
-            return list(plan(self._options, brokers, self._pushed))
+        return list(_asked(self._options, lambda brokers: plan(self._options, brokers, self._pushed)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's messages in order, as Arrow record batches of bounded size.

@@ -8,7 +8,8 @@ from tests.tidewire.spark.readable import SERVICE, Readable
 from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
 from tidewire.protocol.lookup import LOOKUP_REDIRECTS_MAX
-from tidewire.spark.brokers import Brokers
+from tidewire.protocol.refusals import TopicNotFound, refusal
+from tidewire.spark.brokers import Brokers, ask_persistently
 from tidewire.spark.connection import BlockingConnection
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -175,3 +176,46 @@ def test_the_next_of_several_brokers_is_asked_when_one_cannot_be_reached(failure
         "none of the brokers pulsar://dead:1, pulsar://gone:2 can be reached; the last attempt: no broker can be "
         "reached at pulsar://gone:2; check option service_url, and that a broker runs there"
     )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [refusal(pb.ServiceNotReady, "moving"), ConnectFailed("owner"), ConnectionLost("x"), OperationTimedOut("x")],
+)
+def test_what_may_pass_is_asked_again_over_new_connections(error: TidewireError) -> None:
+    """D17: a batch is planned while a segment is handed over, or its owner was just killed."""
+    world = Readable()
+    asked: list[Brokers] = []
+
+    def ask(brokers: Brokers) -> int:
+        asked.append(brokers)
+        if len(asked) < 3:
+            raise error
+        return len(asked)
+
+    assert ask_persistently(world.brokers, ask, 30) == 3
+    assert len(world.peers) == 3
+    assert all(peer.is_closed for _, _, peer in world.peers)
+
+
+def test_a_wrong_address_and_what_does_not_pass_are_told_at_once() -> None:
+    attempts: list[int] = []
+
+    def unreachable() -> Brokers:
+        attempts.append(1)
+
+        def connect(address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
+            raise ConnectFailed("nobody listens there")
+
+        return Brokers(Readable().options, connect)
+
+    with pytest.raises(ConnectFailed, match="check option service_url"):
+        ask_persistently(unreachable, lambda brokers: None, 30)
+
+    def refuse(brokers: Brokers) -> None:
+        attempts.append(2)
+        raise refusal(pb.TopicNotFound, "no such topic")
+
+    with pytest.raises(TopicNotFound):
+        ask_persistently(Readable().brokers, refuse, 30)
+    assert attempts == [1, 2]

@@ -10,11 +10,13 @@ from tests.tidewire.spark.readable import LEDGER, SERVICE, TOPIC, Readable, batc
 from tidewire.protocol.errors import ProtocolViolation, UnsupportedBroker
 from tidewire.protocol.positions import EARLIEST, EntryPosition
 from tidewire.protocol.refusals import Refused
+from tidewire.spark import reader
 from tidewire.spark.errors import DataLost, InvalidOption
 from tidewire.spark.filters import Pushed
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
 from tidewire.spark.positions import parse_boundary
+from tidewire.spark.reader import TidewireReader
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -295,3 +297,24 @@ def test_a_segment_that_goes_while_it_is_planned_is_planned_without() -> None:
 
     world.answers[T.SUBSCRIBE] = leaving
     assert [made.segment for made in planned(world)] == ["0000-ffff-1"]
+
+
+def test_a_batch_is_planned_while_a_segment_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D17: its owner refuses readers until the next one has it."""
+    world = Readable()
+    world.dag.segments.append(segment(0, 0, 0xFFFF))
+    world.add("segment://public/default/x/0000-ffff-0", [batch(b"v")])
+    subscribe = world.answers[T.SUBSCRIBE]
+
+    def refuse_once(peer: BlockingPeer) -> Answer:
+        if len(world.peers) > 1:
+            return subscribe(peer)
+        return lambda command: [
+            encode_command(commands.error(command.subscribe.request_id, pb.ServiceNotReady, "not now"))
+        ]
+
+    world.answers[T.SUBSCRIBE] = refuse_once
+    monkeypatch.setattr(reader, "Brokers", lambda _options: world.brokers())
+    (planned_range,) = TidewireReader(world.options).partitions()
+    assert isinstance(planned_range, SegmentRange)
+    assert planned_range.end == EntryPosition(LEDGER, 0)

@@ -7,6 +7,7 @@ Each message id carries the positions of other segments (message.py). They are o
 entry. The inbox replaces it, and never changes it, when the next entry is from another segment.
 """
 
+import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,10 +20,13 @@ from tidewire.client.schema import BYTES, Schema, T
 from tidewire.client.waking import Changes, Fairness
 from tidewire.protocol.errors import TidewireError, fresh
 from tidewire.protocol.positions import MessageId, Position
+from tidewire.protocol.refusals import TRANSIENT
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError
 from tidewire.wire.pulsar.messages import parse_payload, split_body
+
+_log: Final = logging.getLogger(__name__)
 
 # Never changed: the inbox replaces the mapping as a whole.
 _NOTHING: Final[Mapping[int, Position]] = {}
@@ -185,10 +189,17 @@ class Inbox(Generic[T]):
                 self._deliveries.popleft()
                 raise fresh(first.error)
             if (version := self._missing_version(first)) is not None:
-                self._definitions[first.source.topic, version] = await first.source.definition(version)
+                await self._learn(first.source, version)
             else:
                 self._deliveries.popleft()
                 self._open(first)
+
+    async def _learn(self, source: Source, version: bytes) -> None:
+        try:
+            self._definitions[source.topic, version] = await source.definition(version)
+        except TRANSIENT as error:
+            # Like a message, it is waited for without a time limit. When the session ends, the entry is dropped.
+            _log.info("no broker gives version %s of the schema of %s now: %s", version.hex(), source.topic, error)
 
     def _missing_version(self, delivery: Delivery) -> bytes | None:
         # The version of the schema that the entry was written with, if its definition is not known yet.

@@ -8,8 +8,12 @@ from tests.support.scripted_broker import payload_of
 from tidewire.client.chunks import Chunks
 from tidewire.client.errors import Closed, MessageCorrupted
 from tidewire.client.inbox import Delivery, Inbox
+from tidewire.client.schema import Schema
+from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError
 from tidewire.protocol.positions import MessageId, Position
-from tidewire.wire.pulsar.building import build_batch, message_metadata, single_message_metadata
+from tidewire.protocol.refusals import NotPermitted, refusal
+from tidewire.wire.pulsar.building import build_batch, build_message, message_metadata, single_message_metadata
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import ack_set_of_bits
 
 
@@ -212,3 +216,73 @@ async def test_a_receive_cancelled_at_any_step_loses_no_message() -> None:
             assert got == [b"%d" % number for number in range(put)]
 
         assert await cancel_at_each_step(receive, check) > 2
+
+
+class Versioned(Source):
+    """Knows the definition of each version, once brokers can be asked."""
+
+    failures: tuple[TidewireError, ...] = ()
+
+    async def definition(self, version: bytes) -> bytes | None:
+        await anyio.lowlevel.checkpoint()
+        if self.failures:
+            failure, *others = self.failures
+            self.failures = tuple(others)
+            raise failure
+        return b"definition of " + version
+
+
+class Naming(Schema[bytes]):
+    """Decodes a value to the definition that it was written with."""
+
+    needs_definition = True
+
+    @property
+    def declared(self) -> pb.Schema | None:
+        return None
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, data: bytes, written_with: bytes | None = None) -> bytes:
+        return data + b": " + (written_with or b"none")
+
+
+def versioned(value: bytes, version: bytes) -> bytes:
+    metadata = message_metadata("p", 0, 1)
+    metadata.schema_version = version
+    return build_message(metadata, value)
+
+
+@on_both_backends
+async def test_a_definition_that_no_broker_can_give_now_is_waited_for() -> None:
+    """As a message is: an outage does not end an open consumer."""
+    inbox, source = Inbox(Naming()), Versioned(1)
+    source.failures = (OperationTimedOut("no broker answered in 30 s"), ConnectionLost("x"))
+    inbox.put(delivery(source, 0, versioned(b"a", b"1")))
+    assert (await inbox.receive()).value == b"a: definition of 1"
+
+
+@on_both_backends
+async def test_a_message_whose_definition_is_refused_says_so() -> None:
+    inbox, source = Inbox(Naming()), Versioned(1)
+    source.failures = (refusal(pb.ServerError.AuthorizationError, "not for you"),)
+    inbox.put(delivery(source, 0, versioned(b"a", b"1")))
+    with pytest.raises(NotPermitted):
+        await inbox.receive()
+
+
+@on_both_backends
+async def test_what_is_dropped_while_its_definition_is_awaited_is_not_delivered() -> None:
+    """Its session has ended, so the broker redelivers it."""
+    inbox, source, other = Inbox(Naming()), Versioned(1), Versioned(2)
+    inbox.put(delivery(source, 0, versioned(b"a", b"1")))
+    async with anyio.create_task_group() as tasks:
+
+        async def receive() -> None:
+            assert (await inbox.receive()).value == b"b: definition of 2"
+
+        tasks.start_soon(receive)
+        await anyio.lowlevel.checkpoint()
+        inbox.drop(source)
+        inbox.put(delivery(other, 0, versioned(b"b", b"2")))

@@ -7,25 +7,29 @@ when a controller dies, the next broker that needs one is elected. A controller'
 Every broker follows all claims of topics, so it knows each topic's controller without asking.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import structlog
 import trio
 
 from broker.cluster.ownership import Claims, ClaimUnreadable, claim_key, claimed_name, owner_in
+from broker.followers import tell_all
 from broker.keyed_locks import KeyedLocks
 from broker.names import Domain, InvalidTopicName, TopicName
 from storage.metadata.store import Check, MetadataStore, Record, starting_with
 
 PREFIX: Final = claim_key(f"{Domain.TOPIC}://")
 
-TOLD_AT_ONCE: Final = 256
-"""Sessions that are told of a new controller in one step of the event loop, which takes about 4 ms."""
+HEARD_AT_ONCE: Final = 256
+"""Claims that are heard of in one step of the event loop, which takes about 4 ms. When a broker dies, all of its claims
+end at once."""
 
-Listener = Callable[[TopicName], Iterator[None] | None]
-"""Called with a topic whose controller has changed. It must not block. If it has much to do, it returns an iterator
-that does a part of it at each step."""
+Listener = Callable[[TopicName], None]
+"""Called with every topic whose controller has changed. It must not block. There are a few of them in a broker."""
+
+Follower = Callable[[], None]
+"""Called when one topic has another controller. It must not block. Each client that follows the topic has one."""
 
 log = structlog.get_logger(__name__)
 
@@ -49,24 +53,29 @@ class Elections:
         """Controllers, and the versions of their claims."""
         self._locks: KeyedLocks[TopicName] = KeyedLocks()
         self._listeners: dict[Listener, None] = {}
+        self._followers: dict[TopicName, set[Follower]] = {}
         self._changed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the claims until cancelled. It reports as started once it knows all existing claims."""
         async with self._metadata.watch_range(*starting_with(PREFIX)) as watch:
             is_first = True
+            heard = 0
             while True:
                 change = await watch.next()
-                for key in change.deleted:
-                    await self._heard(key, None, change.revision)
-                for record in change.records:
-                    await self._heard(record.key, record, record.version)
+                news: list[tuple[str, Record | None, int]] = [(key, None, change.revision) for key in change.deleted]
+                news += [(record.key, record, record.version) for record in change.records]
+                for key, record, revision in news:
+                    heard += 1
+                    if heard % HEARD_AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
+                    await self._heard(key, record, revision)
                 if is_first:
                     is_first = False
                     task_status.started()
 
     def attach(self, listener: Listener) -> None:
-        """Call `listener` with a topic whenever its controller has changed.
+        """Call `listener` with any topic whenever its controller has changed.
 
         A broker that is elected again counts as another controller, because somebody may have been it in between.
         """
@@ -75,6 +84,17 @@ class Elections:
     def detach(self, listener: Listener) -> None:
         """Undo `attach`."""
         del self._listeners[listener]
+
+    def follow(self, topic: TopicName, follower: Follower) -> None:
+        """Call `follower` whenever the topic's controller has changed, as `attach` says, until `unfollow`."""
+        self._followers.setdefault(topic, set()).add(follower)
+
+    def unfollow(self, topic: TopicName, follower: Follower) -> None:
+        """Undo `follow`."""
+        followers = self._followers[topic]
+        followers.discard(follower)
+        if not followers:
+            del self._followers[topic]
 
     def controller_of(self, topic: TopicName) -> Controlling | None:
         """Return the topic's controller, as far as this broker knows; None if there is none."""
@@ -156,15 +176,11 @@ class Elections:
             return
         changed, self._changed = self._changed, trio.Event()
         changed.set()
-        told = 0
         for listener in tuple(self._listeners):
-            if listener not in self._listeners:
-                # The listener's connection has closed meanwhile.
-                continue
-            for _ in listener(topic) or ():
-                told += 1
-                if told % TOLD_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
+            listener(topic)
+        followers = self._followers.get(topic)
+        if followers is not None:
+            await tell_all(followers, lambda follower: follower())
 
 
 def _controlling(record: Record) -> Controlling:

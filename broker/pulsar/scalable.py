@@ -8,7 +8,6 @@ from broker.cluster.segment_owners import SegmentOwners
 from broker.errors import NotSupported, TopicNotFound
 from broker.layouts.registrations import GroupId, GroupKind
 from broker.layouts.store import Layouts
-from broker.names import TopicName
 from broker.pulsar.connection import Connection
 from broker.pulsar.layout_sessions import Asked, EncodedDags, LayoutSession, asked_for
 from broker.pulsar.pending_opens import PendingOpens
@@ -45,7 +44,6 @@ class ScalableHandler:
         self._feeds = feeds
         self._groups = groups
         self._elections = elections
-        self._elections.attach(self._controller_changed)
         self._owners = owners
         self._dags = dags
         self._service_url = connection.service_url
@@ -81,7 +79,6 @@ class ScalableHandler:
 
     def close(self) -> Iterator[None]:
         """See `CommandHandler`. A consumer whose connection is lost keeps its segments for a grace period."""
-        self._elections.detach(self._controller_changed)
         for number, session in tuple(self._sessions.items()):
             if self._sessions.pop(number, None) is not None:
                 self._unfollow(session)
@@ -89,12 +86,6 @@ class ScalableHandler:
         while self._registry.registrations:
             self._registry.registrations.pop().lose()
             yield
-
-    def _controller_changed(self, topic: TopicName) -> Iterator[None]:
-        for number, session in tuple(self._sessions.items()):
-            if session.topic == topic and self._sessions.get(number) is session:
-                session.addresses_changed()
-                yield
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_lookup
@@ -118,6 +109,7 @@ class ScalableHandler:
             # No await follows this one: either the session opens, or it was cancelled before.
             await self._owners.follow(asked.topic, session.addresses_changed)
             self._sessions[request.session_id] = session
+            self._elections.follow(asked.topic, session.addresses_changed)
             self._feeds.follow(asked.topic, session.layout_changed)
 
     async def _require(self, asked: Asked) -> None:
@@ -143,6 +135,7 @@ class ScalableHandler:
     def _unfollow(self, session: LayoutSession) -> None:
         self._feeds.unfollow(session.topic, session.layout_changed)
         self._owners.unfollow(session.topic, session.addresses_changed)
+        self._elections.unfollow(session.topic, session.addresses_changed)
 
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_subscribe

@@ -1,6 +1,7 @@
 """Elections of controllers: one at a time, all brokers learn the result, and a dead controller loses its topics."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -8,6 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import broker.cluster.elections
+import broker.followers
 from broker.cluster.elections import Controlling, Elections
 from broker.cluster.ownership import Claims, OwnedElsewhere
 from broker.names import TopicName
@@ -148,25 +150,60 @@ async def test_a_damaged_claim_is_somebody_elses(nursery: trio.Nursery) -> None:
 async def test_many_sessions_hear_of_a_controller_in_slices(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> None:
-    """E7: a listener that leaves meanwhile gets no more news."""
-    monkeypatch.setattr(broker.cluster.elections, "TOLD_AT_ONCE", 2)
+    """E7: a follower that leaves meanwhile gets no more news."""
+    monkeypatch.setattr(broker.followers, "FOLLOWERS_AT_ONCE", 2)
     elections, _ = await taking_part(MemoryStore(), "one", nursery)
-    told: list[tuple[str, int]] = []
+    told: list[int] = []
+    followers: list[Callable[[], None]] = []
 
-    def first(topic: TopicName) -> Iterator[None]:
-        for number in range(5):
-            told.append((str(topic), number))
-            if number == 4:
-                elections.detach(second)
-            yield
+    def hear(number: int) -> None:
+        told.append(number)
+        if len(told) == 3:
+            for other in range(5):
+                if other not in told:
+                    elections.unfollow(TOPIC, followers[other])
 
-    def second(_topic: TopicName) -> None:
-        raise AssertionError("it has left")
-
-    elections.attach(first)
-    elections.attach(second)
+    for number in range(5):
+        followers.append(partial(hear, number))
+        elections.follow(TOPIC, followers[number])
     with TaskSteps() as steps:
         await elections.elect(TOPIC)
         await wait_all_tasks_blocked()
         assert steps.of("Elections.run") >= 1 + 2
-    assert told == [(str(TOPIC), number) for number in range(5)]
+    assert len(told) == 3
+
+
+async def test_only_a_topics_followers_hear_of_its_controller(nursery: trio.Nursery) -> None:
+    """E7, C16: many topics may lose their controller at once, and many clients may follow other topics."""
+    store = MemoryStore()
+    (one, session), (two, _) = await taking_part(store, "one", nursery), await taking_part(store, "two", nursery)
+    told: list[TopicName] = []
+    follower = partial(told.append, TOPIC)
+    two.follow(TOPIC, follower)
+    await one.elect(OTHER)
+    await wait_all_tasks_blocked()
+    assert told == []
+    await one.elect(TOPIC)
+    await wait_all_tasks_blocked()
+    assert told == [TOPIC]
+    two.unfollow(TOPIC, follower)
+    await session.close()
+    await wait_all_tasks_blocked()
+    assert told == [TOPIC]
+
+
+async def test_a_death_that_ends_many_claims_is_heard_of_in_slices(
+    monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    """E7: the other brokers go on serving meanwhile."""
+    monkeypatch.setattr(broker.cluster.elections, "HEARD_AT_ONCE", 2)
+    store = MemoryStore()
+    (one, session), (two, _) = await taking_part(store, "one", nursery), await taking_part(store, "two", nursery)
+    for number in range(10):
+        await one.elect(TopicName.parse(f"topic://public/default/{number}"))
+    await wait_all_tasks_blocked()
+    with TaskSteps() as steps:
+        await session.close()
+        await wait_all_tasks_blocked()
+        assert steps.of("Elections.run") >= 10 // 2
+    assert two.controller_of(TopicName.parse("topic://public/default/9")) is None

@@ -99,3 +99,4 @@ async def test_a_session_that_is_closed_follows_no_owners(broker: Rooms, client:
     await client.close()
     await wait_all_tasks_blocked()
     assert broker.metadata.statistics().watches == before
+    assert broker.controller.elections._followers == {}

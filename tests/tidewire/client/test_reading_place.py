@@ -25,6 +25,7 @@ def test_what_was_begun_comes_again_and_what_was_delivered_behind_it_does_not() 
     segment.chunks.forget()
     segment.entries = 1
     place.session_ended(segment.chunks)
+    assert place.subscribe_after == Position(7, 0)
     segment.take(begun[0])
     place.session_ended(segment.chunks)
     assert (place.subscribe_after, place.unwanted_upto) == (Position(7, 0), Position(7, 2))

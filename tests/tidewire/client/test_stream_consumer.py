@@ -114,6 +114,19 @@ async def test_what_had_come_from_a_segment_that_is_taken_away_is_dropped() -> N
 
 
 @on_both_backends
+async def test_nothing_of_a_segment_is_delivered_from_the_moment_it_is_taken_away() -> None:
+    """Its next consumer may have it already, while this one is still closing."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 2)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(topic, 0, b"a", b"b")
+            while consumer.statistics().entries_waiting < 2:
+                await anyio.lowlevel.checkpoint()
+            consumer._take_up(pb.ScalableConsumerAssignment(layout_epoch=9))
+            assert consumer.statistics().entries_waiting == 0
+
+
+@on_both_backends
 async def test_nothing_that_comes_late_from_a_segment_that_is_taken_away_leaves_a_gap() -> None:
     """D11: a late message would be acknowledged with dropped earlier ones, which would then be lost."""
     async with scripted_broker() as broker:
@@ -547,6 +560,25 @@ async def test_a_lost_acknowledgement_does_not_stand_in_the_way_of_the_next() ->
             await broker.seen(T.ACK)
             broker.drop_connections()
             broker.forget(T.ACK)
+            again = await receive(consumer, 3)
+            await consumer.acknowledge_cumulative(again[0])
+            await broker.seen(T.ACK, 2)
+            assert topic.segments[0].cursors["s"] == 1
+
+
+@on_both_backends
+async def test_an_acknowledgement_that_the_closing_broker_drops_does_not_stand_in_the_way_of_the_next() -> None:
+    """D11: a segment that moves just then drains at its next owner."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(topic, 0, b"0", b"1", b"2")
+            got = await receive(consumer, 3)
+            broker.hold(T.ACK)
+            await consumer.acknowledge_cumulative(got[2])
+            await broker.seen(T.ACK)
+            broker.forget(T.ACK)
+            topic.segments[0].close_consumers()
             again = await receive(consumer, 3)
             await consumer.acknowledge_cumulative(again[0])
             await broker.seen(T.ACK, 2)

@@ -128,6 +128,20 @@ def test_reading_goes_on_when_the_segment_moves_to_another_broker() -> None:
     assert len(world.commands_of(T.LOOKUP)) == 2
 
 
+def test_an_entry_that_comes_twice_is_read_once() -> None:
+    """T20: brokers may redeliver to a reader."""
+    world = world_of(*[batch(b"v")] * 3)
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        if index == 2:
+            for again in (0, 1):
+                peer.say(encode_payload_command(commands.message(1, LEDGER, again), batch(b"v")))
+        return True
+
+    world.sending = send
+    assert read(world, up_to(2)) == [0, 1, 2]
+
+
 def test_damage_ends_the_reading_with_the_brokers_words() -> None:
     """E10: the task fails with the ledger's name and does not retry; earlier entries were read."""
     world = world_of(*[batch(b"v")] * 4)

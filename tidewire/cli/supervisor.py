@@ -13,6 +13,7 @@ inherited sockets. So a broker that is stopped or busy gets no connection there.
 | a broker ends before all were ready            | the others are stopped, and the command ends with its status       |
 | a broker ends later                            | it is started again on its addresses, after RESTART_SECONDS        |
 | it cannot be started again for now             | the same, while the other brokers serve                            |
+| it ends before it is ready there               | the next start takes free addresses: others may use these now      |
 | a broker ends with the status of a wrong call  | the others are stopped, and the command ends with that status      |
 | SIGTERM or SIGINT                              | all brokers get SIGTERM; after STOP_SECONDS_MAX they are killed    |
 | the supervisor ends in any other way           | its end of a pipe closes; the brokers read that, and stop          |
@@ -145,8 +146,8 @@ class _Child:
         self.ready = trio.Event()
         self.process: trio.Process | None = None
         # The system chooses the ports of the first start. Later starts use them again.
-        self._pulsar = str(settings.pulsar._replace(port=0))
-        self._http = str(settings.http._replace(port=0))
+        self._free = str(settings.pulsar._replace(port=0)), str(settings.http._replace(port=0))
+        self._pulsar, self._http = self._free
         self._inherited = inherited
         self._given = [
             *given,
@@ -210,7 +211,9 @@ class _Child:
             while not said.endswith(b"\n") and len(said) < _LINE_BYTES_MAX and (more := await output.receive_some()):
                 said += more
             line = _READY.fullmatch(said)
-            if line is not None:
+            if line is None:
+                self._pulsar, self._http = self._free
+            else:
                 self._pulsar, self._http = line[1].decode(), line[2].decode()
                 self.ready.set()
             return await self.process.wait()

@@ -217,3 +217,36 @@ async def test_a_process_that_cannot_be_started_is_tried_again(
             await child.keep(all_ready)
     assert len(began) == (1 if is_first else 4)
     assert "The process of broker-1-2 cannot be started: Cannot allocate memory." in capsys.readouterr().err
+
+
+class Ended:
+    """A process that has said this on its standard output, and has ended."""
+
+    def __init__(self, said: bytes) -> None:
+        self.stdout = trio.testing.MemoryReceiveStream()
+        self.stdout.put_data(said)
+        self.stdout.put_eof()
+
+    async def wait(self) -> int:
+        return 1
+
+
+async def test_a_process_whose_address_was_taken_meanwhile_takes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """E11: its ports are the system's choice, so any connection of this machine may have one of them now."""
+    outputs = [b"ready pulsar=127.0.0.1:40001 http=127.0.0.1:40002 data=d\n", b"", b"", b""]
+    addresses: list[tuple[str, str]] = []
+
+    async def start(command: list[str], **_settings: object) -> Ended:
+        await trio.lowlevel.checkpoint()
+        addresses.append((command[command.index("--pulsar") + 1], command[command.index("--http") + 1]))
+        return Ended(outputs[len(addresses) - 1])
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", start)
+    child, all_ready = _Child(load_settings({"data_dir": tmp_path}, None), 1, [], []), trio.Event()
+    all_ready.set()
+    with trio.move_on_after(0.6):
+        await child.keep(all_ready)
+    free = ("127.0.0.1:0", "127.0.0.1:0")
+    assert addresses == [free, ("127.0.0.1:40001", "127.0.0.1:40002"), free]

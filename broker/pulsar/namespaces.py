@@ -89,9 +89,9 @@ class NamespaceHandler:
                 await self._outbox.wait_writable()
                 change = await follower.next()
                 for removed in _portions(change.removed):
-                    self._put(commands.watch_scalable_topics_diff(request.watch_id, (), removed))
+                    await self._put_in_turn(commands.watch_scalable_topics_diff(request.watch_id, (), removed))
                 for added in _portions(change.added):
-                    self._put(commands.watch_scalable_topics_diff(request.watch_id, added, ()))
+                    await self._put_in_turn(commands.watch_scalable_topics_diff(request.watch_id, added, ()))
 
     async def _list(self, request: pb.CommandWatchScalableTopics, follower: NamespaceFollower) -> None:
         topics = await follower.listing()
@@ -101,7 +101,13 @@ class NamespaceHandler:
         # The first update is sent even if it is empty, because the client waits for it.
         self._put(commands.watch_scalable_topics_snapshot(request.watch_id, topics[:UPDATE_TOPICS_MAX]))
         for added in _portions(topics[UPDATE_TOPICS_MAX:]):
-            self._put(commands.watch_scalable_topics_diff(request.watch_id, added, ()))
+            await self._put_in_turn(commands.watch_scalable_topics_diff(request.watch_id, added, ()))
+
+    async def _put_in_turn(self, command: pb.BaseCommand) -> None:
+        """Send one portion, and let other tasks run. Waits until the client has read enough of those before."""
+        await self._outbox.wait_writable()
+        self._put(command)
+        await trio.lowlevel.checkpoint()
 
     def _put(self, command: pb.BaseCommand) -> None:
         self._outbox.put(encode_command(command))

@@ -5,8 +5,9 @@ have changed since the follower last asked, and looks them up when it asks again
 between what it knows and the current state, and its memory is bounded by the number of topics.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from heapq import merge
 from typing import Final, NamedTuple
 
 import structlog
@@ -20,6 +21,9 @@ from storage.signal import Signal
 
 RECORDS_AT_ONCE: Final = 128
 """Layouts that are read in one step of the event loop. At first there may be a hundred thousand of them."""
+
+NAMES_AT_ONCE: Final = 2048
+"""Names that are compared or sorted in one step of the event loop, which takes about 4 ms."""
 
 log = structlog.get_logger(__name__)
 
@@ -41,40 +45,70 @@ class NamespaceFollower:
         self._topics = topics
         self._told: set[str] = set()
         self._touched: set[str] = set()
+        self._is_known = False
         self._is_listed = False
         self._wake = Signal()
 
     async def listing(self) -> list[str]:
         """Return all matching topics, once the namespace is known. Call it once, before `next`."""
-        while not self._is_listed:
+        while not self._is_known:
             await self._wake.wait()
-        return self._difference().added
+        self._is_listed = True
+        return (await self._difference(tuple(self._topics))).added
 
     async def next(self) -> Membership:
         """Wait for the next difference from what was returned so far. It may combine several changes."""
         while True:
             await self._wake.wait()
-            difference = self._difference()
+            touched, self._touched = self._touched, set()
+            try:
+                difference = await self._difference(touched)
+            except trio.Cancelled:
+                self._touched |= touched
+                self._wake.set()
+                raise
             if difference.added or difference.removed:
                 return difference
 
     def touched(self, names: Iterable[str]) -> None:
         """Note that these topics were written or deleted. The first call means that the namespace is known."""
-        self._is_listed = True
-        self._touched.update(names)
+        self._is_known = True
+        if self._is_listed:
+            self._touched.update(names)
         self._wake.set()
 
-    def _difference(self) -> Membership:
-        touched, self._touched = self._touched, set()
-        matching = {name for name in touched if self._matches(name)}
-        added, removed = matching - self._told, (touched - matching) & self._told
-        self._told |= added
-        self._told -= removed
-        return Membership(sorted(added), sorted(removed))
+    async def _difference(self, touched: Collection[str]) -> Membership:
+        """Compare these topics with what the follower was told. One that changes meanwhile is touched again."""
+        added: list[str] = []
+        removed: list[str] = []
+        for number, name in enumerate(touched, 1):
+            if self._matches(name) != (name in self._told):
+                (removed if name in self._told else added).append(name)
+            if number % NAMES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        difference = Membership(await _in_order(added), await _in_order(removed))
+        self._told.update(added)
+        self._told.difference_update(removed)
+        return difference
 
     def _matches(self, name: str) -> bool:
         properties = self._topics.get(name)
         return properties is not None and self._filters.items() <= properties.items()
+
+
+async def _in_order(names: list[str]) -> list[str]:
+    if len(names) <= NAMES_AT_ONCE:
+        return sorted(names)
+    parts: list[list[str]] = []
+    for start in range(0, len(names), NAMES_AT_ONCE):
+        parts.append(sorted(names[start : start + NAMES_AT_ONCE]))
+        await trio.lowlevel.checkpoint()
+    found: list[str] = []
+    for number, name in enumerate(merge(*parts), 1):
+        found.append(name)
+        if number % NAMES_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+    return found
 
 
 class _Feed:
@@ -110,7 +144,7 @@ class NamespaceFeeds:
             self._nursery.start_soon(self._watch, tenant_namespace, feed)
         follower = NamespaceFollower(filters, feed.topics)
         if feed.is_known:
-            follower.touched(feed.topics)
+            follower.touched(())
         feed.followers.add(follower)
         try:
             yield follower

@@ -200,3 +200,25 @@ async def test_a_large_namespace_is_read_in_slices(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(room.store, "scan", noted)
     assert {str(name) for name in await room.layouts.names(PLACE)} == names
     assert sizes == [3, 3, 1, 0]
+
+
+async def test_a_large_namespace_is_compared_in_slices(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:
+    """E7: and what was touched meanwhile, or by a call that was cancelled, is in the next difference."""
+    monkeypatch.setattr(namespaces, "NAMES_AT_ONCE", 2)
+    names = sorted([await room.make(named(f"t{number}")) for number in range(9)])
+    with room.namespaces.follow(PLACE, {}) as follower:
+        await wait_all_tasks_blocked()
+        with TaskSteps() as steps:
+            assert await follower.listing() == names
+            # A pause after every second name, to compare, to sort and to merge.
+            assert sum(steps.counts.values()) >= 4 + 5 + 4
+        for name in names:
+            await room.layouts.remove(TopicName.parse(name), "c")
+        await wait_all_tasks_blocked()
+        for pauses in range(6):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follower.next)
+                for _ in range(pauses):
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+        assert await follower.next() == Membership([], names)

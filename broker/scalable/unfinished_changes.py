@@ -132,6 +132,8 @@ class UnfinishedChanges:
             log.info("another broker finishes a topic's change", topic=str(topic), reason=str(elsewhere))
             self._take_up_later(topic)
         except ExpectedError as error:
+            # A deletion by force may have interrupted the wait for the lock.
+            self._queued.discard(topic)
             if error.retriable:
                 log.warning("a topic's unfinished change will be retried", topic=str(topic), reason=str(error))
                 self._take_up_later(topic)

@@ -1,6 +1,6 @@
 """Splits and merges that fail for a transient reason, and continue by themselves afterwards."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import claim_key
-from broker.errors import BrokerError, TopicNotFound
+from broker.errors import BrokerError, TopicClosed, TopicNotFound
 from broker.layouts.checks import wrong_in
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.names import TopicName
@@ -28,7 +28,7 @@ from storage.errors import (
     WriterAlive,
 )
 from storage.managed_ledger_record import record_key
-from storage.metadata.store import Check, StoreFull, StoreUnavailable
+from storage.metadata.store import Check, Delete, Op, StoreFull, StoreUnavailable
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
@@ -147,6 +147,46 @@ async def test_it_waits_for_as_long_as_the_store_is_away(
     await pause(mock_clock)
     await check_whole(broker)
     assert (await broker.layouts.get(TOPIC)).epoch == 1
+
+
+async def test_a_deletion_that_interrupts_who_waits_to_go_on_is_itself_finished_later(
+    broker: Rooms, store: SteeredStore, mock_clock: MockClock
+) -> None:
+    """D16: a deletion by force refuses everybody who waits for the topic. Then it fails, and somebody has to go on."""
+    await two_segments(broker)
+    await broker.controller.recover()
+    parent = await broker.segment(TOPIC, 0)
+    await broker.topics.unload(parent)
+    claim = claim_key(str(parent))
+    await store.put(claim, b'{"broker": "broker-2"}')
+
+    async def split() -> None:
+        with pytest.raises(TopicClosed):
+            await broker.controller.split(TOPIC, 0)
+
+    async def delete() -> None:
+        with pytest.raises(StoreUnavailable):
+            await broker.controller.delete_topic(TOPIC, force=True)
+
+    async def away(ops: Sequence[Op]) -> None:
+        if Delete(claim) not in ops:
+            raise StoreUnavailable("away")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(split)
+        await pause(mock_clock)
+        # The brokers have changed, so unfinished changes are looked for. This one waits for the split.
+        await broker.register()
+        await pause(mock_clock)
+        nursery.start_soon(delete)
+        await pause(mock_clock)
+        store.before = away
+        await store.delete(claim)
+    assert (await broker.layouts.stored(TOPIC)).is_deleting
+    store.before = None
+    await pause(mock_clock)
+    await pause(mock_clock)
+    await broker.controller.create_topic(TOPIC, 1, {})
 
 
 async def test_it_goes_on_when_another_broker_has_let_its_segment_go(

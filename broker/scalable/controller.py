@@ -338,7 +338,9 @@ class Controller:
         claim = await self.elections.elect(topic)
         layout = await self._layouts.get(topic)
         intent = layout.intent
-        assert intent is not None, "the caller has just opened or found an intent"
+        if intent is None:
+            # The caller has opened or found one, so this broker was not the controller in between.
+            raise OwnedElsewhere(f"Another broker has finished the open change of {topic}. Send the request again.")
         if not intent.sealing:
             layout = await self._replace_segments(topic, intent, claim)
         parents = [segment_topic(topic, layout.segment(parent)) for parent in intent.parents]

@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError, TopicClosed, TopicNotFound
 from broker.layouts.checks import wrong_in
+from broker.layouts.layout import Layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.store_retry import RETRY_SECONDS
@@ -319,3 +320,28 @@ async def test_a_damaged_list_of_ledgers_ends_no_other_topics_changes(broker: Ro
     other = TopicName.parse("topic://public/default/other")
     await broker.controller.create_topic(other, 1, {})
     await publish(await broker.topics.get(await broker.segment(other, 0)), b"goes on")
+
+
+async def test_a_broker_outlives_that_another_has_finished_its_change_meanwhile(
+    broker: Rooms, store: SteeredStore, mock_clock: MockClock
+) -> None:
+    """E11, C15: it waited for a segment's owner, and was drained and taken into service again in that time."""
+    await two_segments(broker)
+    owned = await broker.segment(TOPIC, 1)
+    await broker.topics.unload(owned)
+    await store.put(claim_key(str(owned)), b'{"broker": "broker-2"}')
+    half_made = LayoutSubscription(SubscriptionKind.STREAM, "id", StartPosition.EARLIEST, 1, is_creating=True)
+    await broker.layouts.change(TOPIC, lambda layout: layout.add_subscription("new", half_made).begin_split(0))
+
+    def finished(layout: Layout) -> Layout:
+        assert layout.intent is not None
+        return layout.replace_segments(layout.intent, 1).finish().confirm_subscription("new")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.controller.recover)
+        await pause(mock_clock)
+        await broker.elections.resign(TOPIC)
+        await broker.layouts.change(TOPIC, finished)
+        await pause(mock_clock)
+    await pause(mock_clock)
+    assert not (await broker.layouts.get(TOPIC)).is_half_done

@@ -7,6 +7,7 @@ report and without ordered consumers is not examined, so a broker with many quie
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 import structlog
 import trio
@@ -23,8 +24,12 @@ from broker.store_retry import RETRY_SECONDS
 from broker.traffic import LOAD_PREFIX
 from storage.clock import WallClock
 from storage.errors import ExpectedError
-from storage.metadata.store import MetadataStore, starting_with
+from storage.metadata.store import MetadataStore, Record, starting_with
 from txn.wall_clock_timer import WallClockTimer
+
+RECORDS_AT_ONCE: Final = 128
+"""Layouts or reports that are heard of in one step of the event loop, which takes about 3 ms. At first there may be a
+hundred thousand of them."""
 
 log = structlog.get_logger(__name__)
 
@@ -102,19 +107,24 @@ class AutoScaler:
         async with self._metadata.watch_range(*starting_with(LAYOUTS_PREFIX)) as watch:
             while True:
                 change = await watch.next()
-                for key in (*change.deleted, *(record.key for record in change.records)):
+                keys = [*change.deleted, *(record.key for record in change.records)]
+                for number, key in enumerate(keys, 1):
                     topic = topic_of(key)
                     if topic is not None and self._is_known(topic):
                         self._changed(topic)
+                    if number % RECORDS_AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
 
     async def _watch_loads(self) -> None:
         async with self._metadata.watch_range(*starting_with(LOAD_PREFIX)) as watch:
             while True:
                 change = await watch.next()
-                for key in change.deleted:
-                    self._loaded(key, None)
-                for record in change.records:
-                    self._loaded(record.key, decode_load(record.value))
+                news: list[tuple[str, Record | None]] = [(key, None) for key in change.deleted]
+                news += [(record.key, record) for record in change.records]
+                for number, (key, record) in enumerate(news, 1):
+                    self._loaded(key, None if record is None else decode_load(record.value))
+                    if number % RECORDS_AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
 
     def _loaded(self, key: str, load: SegmentLoad | None) -> None:
         name = segment_of(key)

@@ -18,6 +18,7 @@ next start.
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import structlog
 import trio
@@ -43,6 +44,10 @@ from storage.errors import ExpectedError
 from storage.managed_ledger_record import record_key
 from storage.metadata.store import MetadataStore, Record, starting_with
 from txn.wall_clock_timer import WallClockTimer
+
+LAYOUTS_AT_ONCE: Final = 128
+"""Layouts that are looked at in one step of the event loop, which takes about 5 ms. At first there may be a hundred
+thousand of them."""
 
 log = structlog.get_logger(__name__)
 
@@ -107,14 +112,12 @@ class Pruner:
         async with trio.open_nursery() as nursery, self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
             while True:
                 change = await watch.next()
-                for key in change.deleted:
-                    self._follow(key, None, nursery)
-                for record in change.records:
-                    try:
-                        self._follow(record.key, from_json(record.value), nursery)
-                    except LayoutUnreadable:
-                        # The error is reported when a client opens the topic.
-                        self._follow(record.key, None, nursery)
+                news: list[tuple[str, Record | None]] = [(key, None) for key in change.deleted]
+                news += [(record.key, record) for record in change.records]
+                for number, (key, record) in enumerate(news, 1):
+                    self._follow(key, _layout_of(record), nursery)
+                    if number % LAYOUTS_AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
 
     def _follow(self, key: str, layout: Layout | None, nursery: trio.Nursery) -> None:
         topic = topic_of(key)
@@ -229,6 +232,14 @@ class Pruner:
                 segment = next(iter(layout.pruned.values()))
                 await self._segments.remove(segment_topic(topic, segment))
                 await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id), claim=claim)
+
+
+def _layout_of(record: Record | None) -> Layout | None:
+    """Return the layout; None if there is none, or if it cannot be read. Whoever opens the topic gets that error."""
+    try:
+        return None if record is None else from_json(record.value)
+    except LayoutUnreadable:
+        return None
 
 
 def _roots(layout: Layout) -> Mapping[int, Segment]:

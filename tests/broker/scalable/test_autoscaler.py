@@ -13,6 +13,8 @@ from broker.layouts.layout import Layout
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.layouts.registrations import GroupId
 from broker.names import TopicName
+from broker.scalable import autoscaler
+from broker.scalable.autoscaler import AutoScaler
 from broker.traffic import LOAD_PREFIX, load_key
 from storage.clock import WallClock
 from storage.metadata.memory import MemoryStore
@@ -234,3 +236,22 @@ async def test_damaged_reports_are_ignored(broker: Rooms, record: bytes) -> None
     await broker.metadata.put("/segment-load/none", record)
     await wait_all_tasks_blocked()
     assert await active(broker) == [0]
+
+
+async def test_many_layouts_and_reports_are_heard_of_in_slices(
+    broker: Rooms, nursery: trio.Nursery, clock: list[WallClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E7: all of them come at once when a broker starts."""
+    await create(broker, 9)
+    for number in range(8):
+        await broker.controller.create_topic(TopicName.parse(f"topic://public/default/t{number}"), 1, {})
+    for segment_id in range(9):
+        await report(broker, segment_id, clock, 1_000)
+    scaler = AutoScaler(broker.controller, broker.layouts, broker.groups, metadata=broker.metadata, now_ms=clock[0])
+    monkeypatch.setattr(autoscaler, "RECORDS_AT_ONCE", 2)
+    with TaskSteps() as steps:
+        nursery.start_soon(scaler.run)
+        await wait_all_tasks_blocked()
+        # To begin, for what the watch has, and a pause after every second record.
+        assert steps.of("AutoScaler._watch_layouts") >= 2 + 4
+        assert steps.of("AutoScaler._watch_loads") >= 2 + 4

@@ -14,6 +14,8 @@ from broker.layouts.layout import Layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.layouts.record import to_json
 from broker.layouts.store import layout_key
+from broker.names import TopicName
+from broker.scalable import pruning
 from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from storage.cursor import CursorError
@@ -418,3 +420,21 @@ async def test_deleting_the_topic_removes_what_was_pruned_too(broker: Rooms, sto
     assert await traces(store, "0000-ffff-0") != []
     await broker.controller.delete_topic(TOPIC, force=True)
     assert await traces(store, "orders") == []
+
+
+async def test_many_layouts_are_looked_at_in_slices(
+    broker: Rooms, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E7: all topics come at once when a broker starts."""
+    await split_topic(broker)
+    for number in range(8):
+        await broker.controller.create_topic(TopicName.parse(f"topic://public/default/t{number}"), 1, {})
+    for name in ("s", "t"):
+        await drain(broker, 0, name)
+    monkeypatch.setattr(pruning, "LAYOUTS_AT_ONCE", 2)
+    with TaskSteps() as steps:
+        nursery.start_soon(broker.pruner.run)
+        await wait_all_tasks_blocked()
+        # To begin, for what the watch has, and a pause after every second layout.
+        assert steps.of("Pruner.run") >= 2 + 4
+    assert await ids(broker) == {1, 2}

@@ -68,7 +68,8 @@ class ConsumerGroups:
         self._nursery = nursery
         self._registrations = Registrations(metadata)
         self._graces: GracePeriods[tuple[GroupId, str]] = GracePeriods(grace_seconds, self._expired, nursery)
-        self._groups: dict[GroupId, ConsumerGroup] = {}
+        self._groups: dict[TopicName, dict[GroupId, ConsumerGroup]] = {}
+        """By topic, because there may be as many groups as consumers."""
         self._taken_over: dict[TopicName, Check] = {}
         """By topic, the election of this broker under which the earlier registrations were read."""
         self._locks: KeyedLocks[TopicName] = KeyedLocks()
@@ -90,13 +91,13 @@ class ConsumerGroups:
         """Count the consumers of each of the topic's groups, including those away. Empty groups are left out."""
         return {
             f"{id_.kind} {id_.name}": len(group.members)
-            for id_, group in self._groups.items()
-            if id_.topic == topic and group.members
+            for id_, group in self._groups.get(topic, {}).items()
+            if group.members
         }
 
     def connected_count(self, id_: GroupId) -> int:
         """Count the group's consumers that are connected to this broker, whatever segments they have."""
-        group = self._groups.get(id_)
+        group = self._found(id_)
         return 0 if group is None else sum(member is not None for member in group.members.values())
 
     def members_named(self, topic: TopicName, subscription: str | None, name: str) -> list[Member]:
@@ -105,16 +106,19 @@ class ConsumerGroups:
         Those that have left and may join again are among them.
         """
         if subscription is None:
-            ids = [id_ for id_ in self._groups if id_.topic == topic and id_.kind is GroupKind.CHECKPOINT]
+            groups = [group for id_, group in self._groups.get(topic, {}).items() if id_.kind is GroupKind.CHECKPOINT]
         else:
-            ids = [GroupId(topic, subscription)]
-        groups = [group for id_ in ids if (group := self._groups.get(id_)) is not None]
+            found = self._found(GroupId(topic, subscription))
+            groups = [] if found is None else [found]
         return [member for group in groups if (member := group.members.get(name) or group.departed.get(name))]
 
+    def _found(self, id_: GroupId) -> ConsumerGroup | None:
+        return self._groups.get(id_.topic, {}).get(id_)
+
     def _group(self, id_: GroupId) -> ConsumerGroup:
-        group = self._groups.get(id_)
+        group = self._found(id_)
         if group is None:
-            group = self._groups[id_] = ConsumerGroup(
+            group = self._groups.setdefault(id_.topic, {})[id_] = ConsumerGroup(
                 id_,
                 self._note_unwritten,
                 feeds=self._feeds,
@@ -165,7 +169,7 @@ class ConsumerGroups:
             return
         # Another broker may be the controller by now, or this one again, which then reads the registrations anew.
         del self._taken_over[topic]
-        for group in [group for id_, group in self._groups.items() if id_.topic == topic]:
+        for group in tuple(self._groups.get(topic, {}).values()):
             self._send_away(group)
         self._members_changed(topic)
 
@@ -239,7 +243,7 @@ class ConsumerGroups:
 
     def lose(self, id_: GroupId, member: Member) -> None:
         """Start the grace period of a consumer that lost its connection. Does nothing if another has replaced it."""
-        group = self._groups.get(id_)
+        group = self._found(id_)
         if group is None:
             return
         self._forget_departed(group, member)
@@ -257,7 +261,7 @@ class ConsumerGroups:
 
         With `may_return`, the group goes on telling it what is reported about it, until `leave` or `lose`.
         """
-        group = self._groups.get(id_)
+        group = self._found(id_)
         if group is None:
             return
         self._forget_departed(group, member)
@@ -275,7 +279,7 @@ class ConsumerGroups:
     def _expired(self, key: tuple[GroupId, str]) -> None:
         id_, name = key
         log.info("a consumer did not return in its grace period", topic=str(id_.topic), group=id_.name, consumer=name)
-        self._remove(self._groups[id_], name)
+        self._remove(self._groups[id_.topic][id_], name)
 
     def _remove(self, group: ConsumerGroup, name: str) -> None:
         del group.members[name]
@@ -323,11 +327,13 @@ class ConsumerGroups:
             while self._unwritten:
                 id_ = next(iter(self._unwritten))
                 del self._unwritten[id_]
-                group = self._groups[id_]
+                group = self._groups[id_.topic][id_]
                 async with group.writing:
                     await self._write(group)
                 if not group.is_in_use and id_ not in self._unwritten:
-                    del self._groups[id_]
+                    del self._groups[id_.topic][id_]
+                    if not self._groups[id_.topic]:
+                        del self._groups[id_.topic]
         finally:
             self._is_writing = False
 

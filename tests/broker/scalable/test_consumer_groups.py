@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 from broker.errors import TopicDamaged, TopicNotFound
 from broker.layouts.layout import Layout
 from broker.layouts.parts import StartPosition, SubscriptionKind
-from broker.layouts.registrations import GroupId, Registrations
+from broker.layouts.registrations import GroupId, GroupKind, Registrations
 from broker.names import TopicName
 from broker.topic import Topic
 from storage.cursor import cursor_key
@@ -140,6 +140,29 @@ async def test_a_topic_that_does_not_exist_is_refused(broker: Rooms) -> None:
     assert broker.groups._groups == {}
     assert broker.feeds._feeds == {}
     assert await Registrations(broker.metadata).load() == {}
+
+
+async def test_a_question_about_a_topic_looks_at_its_own_groups_only(
+    broker: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E7: each join, and each change of a layout, asks for its topic's consumers. There may be 10,000 other groups."""
+    names = [TopicName.parse(f"topic://public/default/t{number}") for number in range(32)]
+    for name in names:
+        await broker.controller.create_topic(name, 1, {})
+        await broker.groups.join(GroupId(name, "g", GroupKind.CHECKPOINT), Member("a"))
+    compared = 0
+    are_equal = TopicName.__eq__
+
+    def counted(name: TopicName, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return are_equal(name, other)
+
+    monkeypatch.setattr(TopicName, "__eq__", counted)
+    assert broker.groups.consumers_of(names[5]) == {"checkpoint g": 1}
+    assert [member.name for member in broker.groups.members_named(names[5], None, "a")] == ["a"]
+    assert broker.groups.consumers_of(TOPIC) == {}
+    assert compared < len(names) / 2
 
 
 async def test_the_last_member_leaves_nothing_behind(broker: Rooms) -> None:

@@ -202,6 +202,7 @@ class ConsumerGroups:
         try:
             if name not in group.members:
                 await self._register(group, name, claim)
+                self._require_controller(id_.topic, claim)
             group.members[name] = member
             group.departed.pop(name, None)
         finally:

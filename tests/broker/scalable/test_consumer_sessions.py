@@ -1,21 +1,23 @@
 """Sessions of ordered consumers: they survive a lost connection and a restart of the broker, but no longer."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.cluster.ownership import OwnedElsewhere, claim_key
 from broker.errors import NotSupported
 from broker.layouts.layout import Layout
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.layouts.registrations import KEY_PREFIX, GroupId, Registrations, registration_key
 from broker.scalable import consumer_groups
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import StoreUnavailable
+from storage.metadata.store import Op, Put, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.group_members import QuietMember
 from tests.support.rooms import TOPIC, Rooms, publish, rooms
+from tests.support.steered_store import SteeredStore
 
 GROUP = GroupId(TOPIC, "s")
 GRACE = 60
@@ -223,6 +225,28 @@ async def test_who_gives_up_while_registering_leaves_nothing(broker: Rooms) -> N
         nursery.cancel_scope.cancel()
     assert await registered(broker) == {}
     assert broker.groups._groups == {}
+
+
+async def test_who_registers_while_the_controller_resigns_gets_nothing_from_it() -> None:
+    """C15: the answer of the store comes late, when another broker assigns the segments already."""
+    store = SteeredStore()
+    async with rooms(store, SimulatedFiles(seed=5)) as broker:
+        await topic_with(broker, 1)
+        await joined(broker, "a")
+
+        async def resign(ops: Sequence[Op]) -> None:
+            if any(isinstance(op, Put) and op.key == registration_key(GROUP, "b") for op in ops):
+                await broker.elections.resign(TOPIC)
+                await store.put(claim_key(str(TOPIC)), b'{"broker": "two", "service_url": "pulsar://two:6650"}')
+                await wait_all_tasks_blocked()
+
+        store.after = resign
+        b = Member("b")
+        with pytest.raises(OwnedElsewhere):
+            await broker.groups.join(GROUP, b)
+        await wait_all_tasks_blocked()
+        assert b.told == []
+        assert broker.groups._groups == {}
 
 
 async def test_a_store_that_fails_harms_no_assignment(broker: Rooms) -> None:

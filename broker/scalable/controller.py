@@ -277,7 +277,7 @@ class Controller:
 
     async def _finish_deletion(self, topic: TopicName, layout: Layout) -> None:
         for name in names_left(topic, layout):
-            await self._segments.remove(name)
+            await self._segments.remove(topic, layout.creation_id, name)
         await self._layouts.remove(topic, layout.creation_id)
         await self._resign(topic)
 
@@ -344,7 +344,7 @@ class Controller:
         if not intent.sealing:
             layout = await self._replace_segments(topic, intent, claim)
         parents = [segment_topic(topic, layout.segment(parent)) for parent in intent.parents]
-        await on_each(parents, self._segments.seal)
+        await on_each(parents, partial(self._segments.seal, topic, layout.creation_id))
         layout = await self._layouts.change(topic, Layout.finish, claim=claim)
         log.info("segments replaced", topic=str(topic), parents=intent.parents, epoch=layout.epoch)
         return layout

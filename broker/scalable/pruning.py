@@ -230,7 +230,7 @@ class Pruner:
                 # Clients must learn that the segment is gone before it refuses them.
                 await self._feeds.reached(topic, layout)
                 segment = next(iter(layout.pruned.values()))
-                await self._segments.remove(segment_topic(topic, segment))
+                await self._segments.remove(topic, layout.creation_id, segment_topic(topic, segment))
                 await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id), claim=claim)
 
 

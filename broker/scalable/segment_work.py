@@ -9,8 +9,9 @@
 |                               | end of a segment with messages                                     |
 
 Each step waits until it is done, and so for another broker, however long that takes. If the owner gives the segment up
-first, or dies, this broker goes on. If the layout no longer asks for a cursor's step, nobody waits for it. A step that
-is done by records is conditioned on the layout that asks for it, and on the absence of an owner.
+first, or dies, this broker goes on. If the layout no longer asks for a cursor's step, or another topic has the name,
+nobody waits for it. A step that is done by records is conditioned on the layout that asks for it, and on the absence of
+an owner.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -206,33 +207,46 @@ class SegmentWork:
         asked = MigrationAsked(claim.expected, ManagedLedgerRecord.decode(record.value).creation_id)
         await self._requests.begin_migration(owner, topic, asked, force=force)
 
-    async def seal(self, segment: TopicName) -> None:
-        """Return when a replaced segment is sealed, durably.
+    async def seal(self, topic: TopicName, creation_id: str, segment: TopicName) -> None:
+        """Return when a replaced segment of the topic that was created with this id is sealed, durably.
 
         Raises:
             TopicNotFound: the topic or the segment does not exist any more.
             TopicDamaged: nobody owns it, and it cannot be loaded.
         """
         ledger, claim = record_key(str(segment)), claim_key(str(segment))
+        is_same = partial(_is_of, creation_id=creation_id)
         while True:
+            # Meanwhile another controller may have finished, and the topic may have been deleted and created again.
+            if not is_same(await self._layouts.get(topic)):
+                raise TopicNotFound(f"The {topic} that was to be changed has been deleted, and this is a new one.")
             here = self._topics.running(segment)
             if here is None:
                 records = (await self._metadata.fresh([ledger, claim])).records
                 if _is_sealed(records[ledger]):
                     return
                 if self._claims.is_elsewhere(records[claim]):
-                    await self._wait(segment, ledger, _is_sealed)
+                    await self._wait(segment, ledger, _is_sealed, while_in=(topic, is_same))
                     continue
             with suppress(OwnedElsewhere):
                 await self._owner.seal(here or await self._topics.get(segment))
                 return
 
-    async def remove(self, segment: TopicName) -> None:
-        """Remove a pruned segment, or one of a topic that is being deleted, with its data; durable on return."""
-        while True:
+    async def remove(self, topic: TopicName, creation_id: str, segment: TopicName) -> None:
+        """Remove a pruned segment, or one of a topic that is being deleted, with its data; durable on return.
+
+        Nothing is left to do if the topic that was created with this id does not exist any more.
+        """
+
+        def is_gone(layout: Record | None) -> bool:
+            return layout is None or not _is_of(from_json(layout.value), creation_id)
+
+        key = layout_key(topic)
+        while not is_gone(await self._metadata.get(key)):
             if self._claims.is_elsewhere(await self._metadata.get(claim_key(str(segment)))):
-                # Its owner reads in the layout that it has to give it up.
-                await self._claims.wait_not_elsewhere(str(segment))
+                # Its owner reads in the layout that it has to give it up. Another controller may finish meanwhile.
+                await self._wait(segment, key, is_gone)
+                continue
             with suppress(OwnedElsewhere):
                 await self._topics.delete(segment)
                 return
@@ -311,6 +325,10 @@ async def on_each(segments: Iterable[TopicName], act: Callable[[TopicName], Awai
     async with one_error_nursery() as nursery:
         for segment in segments:
             nursery.start_soon(act_on, segment)
+
+
+def _is_of(layout: Layout, creation_id: str) -> bool:
+    return layout.creation_id == creation_id
 
 
 def _is_still(layout: Layout, name: str, registered: LayoutSubscription) -> bool:

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.cluster.ownership import claim_key
 from broker.errors import TopicNotFound
-from broker.layouts.layout import Layout
+from broker.layouts.layout import Layout, create
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
+from broker.layouts.record import to_json
+from broker.layouts.store import layout_key
 from storage.metadata.store import Op, Put
 from tests.support.rooms import TOPIC, Rooms, payloads, publish
 from tests.support.steered_store import SteeredStore
@@ -62,9 +65,44 @@ async def test_a_late_removal_leaves_a_later_topic_of_the_name_alone(broker: Roo
     await publish(await broker.topics.get(late[0]), b"kept")
     await broker.controller.split(TOPIC, 0)
     late += [await broker.segment(TOPIC, 1), await broker.segment(TOPIC, 2), late[0]]
+    creation_id = (await broker.layouts.get(TOPIC)).creation_id
     for segment in late:
         # The first one is loaded.
+        await broker.segment_work.remove(TOPIC, "an earlier one", segment)
         with pytest.raises(TopicNotFound):
-            await broker.segment_work.remove(segment)
+            await broker.segment_work.remove(TOPIC, creation_id, segment)
         await broker.topics.unload(segment)
     assert await payloads(await broker.topics.get(late[0])) == [b"kept"]
+
+
+@pytest.mark.parametrize("is_deletion", [False, True])
+async def test_nobody_waits_for_the_owner_of_a_later_topics_segment(
+    broker: Rooms, store: SteeredStore, mock_clock: MockClock, is_deletion: bool
+) -> None:
+    """C14, C15, D16: another controller has finished, and a topic of the name was created and loaded since.
+
+    Changes of the later topic here would wait for ever.
+    """
+    await broker.controller.create_topic(TOPIC, 1, {})
+    claim = claim_key(str(await broker.segment(TOPIC, 0)))
+    await store.put(claim, b'{"broker": "two"}')
+
+    async def change() -> None:
+        if is_deletion:
+            await broker.controller.delete_topic(TOPIC, force=True)
+        else:
+            with pytest.raises(TopicNotFound):
+                await broker.controller.split(TOPIC, 0)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(change)
+        await wait_all_tasks_blocked()
+        await broker.elections.resign(TOPIC)
+        later = to_json(create(1, 0, creation_id="later"))
+        # This broker hears of all that at once.
+        await store.commit([Put(layout_key(TOPIC), later), Put(claim, b'{"broker": "two"}')])
+        await wait_all_tasks_blocked()
+        assert not nursery.child_tasks
+        nursery.cancel_scope.cancel()
+    assert len(broker.controller.locks) == 0
+    assert (await broker.layouts.get(TOPIC)).creation_id == "later"

@@ -5,13 +5,14 @@ this broker's. So there are two ways to know that a record has an age (C17):
 
     observed    this process has known the record for that long
     stamped     its stamp and this broker's clock say so, with SKEW_MAX_MS to spare; nothing to spare if no other broker
-                ever used the store
+                ever used the store, unless the stamp is of the future
 
 A record is due as soon as one of them says so. Neither is early while clocks differ by less than SKEW_MAX_MS. Both may
 be late. A broker that starts, or that takes over the work of another one, has observed nothing yet. So a take-over
 postpones what is due, by one span at most.
 
-Observed times come from the broker's own clock too. It never steps (`storage.clock`).
+Observed times come from the broker's own clock too. It never steps (`storage.clock`). Only a restart takes a new time
+at once. So if an own stamp is of the future, the machine's clock was set back. The age then counts from the start.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ def counted_from_ms(stamp_ms: int, seen_ms: int, *, is_own: bool) -> int:
         seen_ms: when this process first saw it, by this broker's clock.
         is_own: whether the stamp is of this broker's clock too.
     """
-    return stamp_ms if is_own else min(seen_ms, stamp_ms + SKEW_MAX_MS)
+    return min(seen_ms, stamp_ms if is_own else stamp_ms + SKEW_MAX_MS)
 
 
 def due_ms(stamped_due_ms: int, span_ms: int, seen_ms: int, *, is_alone: bool) -> int:

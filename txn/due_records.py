@@ -3,8 +3,9 @@
 Each kind of record has an index by the moment that counts: deadlines, ends of transactions, times of groups. A sweep
 asks for what is due, handles it, and asks when to wake next.
 
-A broker that is alone trusts the stamps in the records. It asks the index for what is due, and nothing else. So its
-work is proportional to what is due, and it keeps nothing in memory.
+A broker that is alone trusts the stamps in the records. It asks the index for what is due. So its work is proportional
+to what is due, and it keeps nothing in memory. The exception is a stamp of the future, which is older than a step of
+the machine's clock. The broker reads what is not due yet once, when it starts, and remembers such records only.
 
 Several brokers stamp records by different clocks, and an index in the order of their stamps is not in the order in
 which the records are due (`storage.ages`). So each broker remembers when it saw each record of its own duty. It learns
@@ -85,18 +86,18 @@ class DueRecords:
         self._timer = timer
         self._counters = counters
         self._times = DueTimes()
-        """The records of this broker's duty, unless it is alone."""
+        """The records of this broker's duty. While it is alone, those with stamps of the future."""
         self._versions: dict[str, int] = {}
         """Their versions. Only what was seen is as old as it seems."""
         self._is_complete = False
-        """Whether `_times` has all of them."""
+        """Whether `_times` has all that the index held at the last change of duties."""
         self._looked_ms = 0
         """When the sweep began to look for what is due. What has become due since is left for the next sweep."""
         self.unreadable = Unreadable()
         duty.attach(self._duty_changed)
 
     def __len__(self) -> int:
-        """How many records it remembers; none while it is alone."""
+        """How many records it remembers."""
         return len(self._times)
 
     def shown(self, record: Record) -> None:
@@ -111,6 +112,9 @@ class DueRecords:
             return
         moment = self._kind.moment_of(index_key)
         if self._duty.is_alone:
+            # This broker's clock stamped it just now, unless the watch shows an older record again.
+            if self._versions.get(record.key) != record.version:
+                self.removed(record.key)
             self._timer.at_latest(moment)
         elif self._is_mine(record.key):
             self._see(record, moment)
@@ -122,39 +126,42 @@ class DueRecords:
 
     def is_due(self, record: Record) -> bool:
         """Whether a record in the index is due, and is this broker's work."""
-        if not self._duty.is_alone:
-            return self._times.is_due(record.key, self._now_ms())
-        index_key = self._index_key(record)
+        if self._times.is_due(record.key, self._now_ms()):
+            return True
+        index_key = self._index_key(record) if self._duty.is_alone else None
         return index_key is not None and self._kind.moment_of(index_key) + self._kind.delay_ms <= self._now_ms()
 
     async def pages(self) -> AsyncGenerator[list[Record], None]:
         """Yield what is due now, each record once. Damaged ones are reported and left out."""
         self._looked_ms = self._now_ms()
-        source = self._stamped() if self._duty.is_alone else self._observed(self._looked_ms)
-        async with aclosing(source) as pages:
-            async for page in pages:
-                yield page
+        await self._see_all()
+        for source in (self._stamped(), self._observed(self._looked_ms)):
+            async with aclosing(source) as pages:
+                async for page in pages:
+                    yield page
 
     async def ring_next(self) -> None:
         """Set the timer to the moment at which something more may be due."""
         if self._duty.is_alone:
             for prefix in self._kind.prefixes:
                 await self._ring_stamped(prefix)
-        elif self._times.next_ms is not None:
+        if self._times.next_ms is not None:
             self._timer.at_latest(self._times.next_ms - self._kind.delay_ms)
 
     async def _stamped(self) -> AsyncGenerator[list[Record], None]:
-        for prefix in self._kind.prefixes:
+        for prefix in self._kind.prefixes if self._duty.is_alone else ():
             async with aclosing(self._index_pages(prefix, self._behind_due(prefix))) as pages:
                 async for hits in pages:
                     if not self._duty.is_alone:
                         # Another broker has come. The change of duties wakes the sweep again.
                         return
                     if mine := self._readable(hits):
+                        for record in mine:
+                            # Its stamp is no longer of the future.
+                            self.removed(record.key)
                         yield mine
 
     async def _observed(self, now: int) -> AsyncGenerator[list[Record], None]:
-        await self._see_all()
         again = now + max(AGAIN_MS, self._kind.delay_ms)
         while keys := self._times.due(now, limit=SWEEP_BATCH):
             found = (await self._metadata.fresh(keys)).records
@@ -173,7 +180,7 @@ class DueRecords:
                     self._times.put(key, again)
 
     async def _see_all(self) -> None:
-        """Read the index, if duties have changed since it was read."""
+        """Read the index, if duties have changed since. If alone, read only where a stamp may be of the future."""
         if self._is_complete:
             return
         # A change of duties meanwhile wakes the sweep again.
@@ -181,7 +188,11 @@ class DueRecords:
         try:
             await self._forget_others()
             for prefix in self._kind.prefixes:
-                async with aclosing(self._index_pages(*starting_with(prefix))) as pages:
+                start, end = starting_with(prefix)
+                if self._duty.is_alone:
+                    # No record is due before its stamp.
+                    start = stamped_until(prefix, self._looked_ms)[1]
+                async with aclosing(self._index_pages(start, end)) as pages:
                     async for hits in pages:
                         self._see_new(hits)
         except BaseException:
@@ -204,11 +215,15 @@ class DueRecords:
                     self._see(record, self._kind.moment_of(moments[record.key]))
 
     def _see(self, record: Record, moment_ms: int) -> None:
-        """Begin to wait for a record."""
+        """Begin to wait for a record. The index finds one whose stamp counts, so that one is not remembered."""
         kind = self._kind
-        moment = due_ms(moment_ms + kind.delay_ms, kind.span_of(record), self._now_ms(), is_alone=False)
-        self._times.put(record.key, moment)
-        self._versions[record.key] = record.version
+        stamped, is_alone = moment_ms + kind.delay_ms, self._duty.is_alone
+        moment = due_ms(stamped, kind.span_of(record), self._now_ms(), is_alone=is_alone)
+        if is_alone and moment == stamped:
+            self.removed(record.key)
+        else:
+            self._times.put(record.key, moment)
+            self._versions[record.key] = record.version
         self._timer.at_latest(moment - kind.delay_ms)
 
     async def _ring_stamped(self, prefix: str) -> None:

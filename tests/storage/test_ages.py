@@ -15,6 +15,8 @@ MINUTE = 60_000
     [
         pytest.param(0, 0, 0, True, MINUTE, id="alone"),
         pytest.param(0, 0, 10 * MINUTE, True, MINUTE, id="alone and started again"),
+        pytest.param(0, -HOUR, 0, True, MINUTE, id="alone, and the clock was set back"),
+        pytest.param(0, -HOUR, 30_000, True, 90_000, id="alone, and the clock was set back in the middle"),
         pytest.param(0, 0, 0, False, MINUTE, id="two brokers"),
         pytest.param(0, HOUR, 0, False, MINUTE, id="the reader's clock is ahead"),
         pytest.param(0, -HOUR, 0, False, MINUTE, id="the reader's clock is behind"),

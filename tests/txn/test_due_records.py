@@ -234,6 +234,50 @@ async def test_a_broker_that_is_alone_needs_no_memory_and_waits_for_nobody(
         assert await state(store, later) is TxnState.ABORTED
 
 
+async def test_a_clock_set_back_while_a_lone_broker_was_away_prolongs_nothing_by_the_step(
+    autojump_clock: MockClock, store: MemoryStore
+) -> None:
+    """C17, E15, T9, T28: stamps of the future count from the start; a deadline moves back by one span at most."""
+    before = Host(store, EVERYTHING)
+    left, ended = await before.open(), await before.open()
+    await before.end(ended)
+    await before.transactions.coordinator.groups.commit(ONE, [], once=True)
+    await trio.sleep(TIMEOUT / 2)
+    again = Host(store, Share(*ALL, group_key("app"), is_alone=True), -HOUR)
+    async with sweeping(again):
+        later = await again.open()
+        assert again.remembered == 2, "what is stamped with the true time costs no memory"
+        await trio.sleep(RETENTION + 1)
+        assert await state(store, ended) is None
+        assert await state(store, left) is TxnState.OPEN
+        await trio.sleep(TIMEOUT - RETENTION)
+        assert [await state(store, txn) for txn in (left, later)] == [TxnState.ABORTED] * 2
+        assert await store.get(group_key("app")) is None
+        assert again.remembered == 0
+        await trio.sleep(2 * RETENTION)
+        assert await state(store, left) is None
+
+
+async def test_a_record_of_the_future_is_swept_once_a_round(mock_clock: MockClock, store: MemoryStore) -> None:
+    """C17, E7: its op records keep it until its stamp has passed, too; and what is written again counts anew."""
+    before = Host(store, EVERYTHING, HOUR)
+    txn = await before.open()
+    await before.end(txn)
+    host = Host(store, EVERYTHING)
+    due = host.sweep.due
+    assert [page async for page in due.pages()] == []
+    found = await store.get(header_key(txn))
+    assert found is not None
+    mock_clock.jump(RETENTION)
+    due.shown(found)
+    assert [page async for page in due.pages()] == [[found]]
+    assert [page async for page in due.pages()] == []
+    mock_clock.jump(HOUR)
+    assert [page async for page in due.pages()] == [[found]]
+    assert len(due) == 0
+    assert due.is_due(found)
+
+
 async def test_a_second_broker_ends_the_trust_in_stamps(autojump_clock: MockClock, store: MemoryStore) -> None:
     """C17, T9: from then on, the first broker's clock, which is ahead, ends nothing early; nothing is forgotten."""
     duty = Share(*ALL, is_alone=True)

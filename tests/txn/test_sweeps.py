@@ -197,7 +197,8 @@ async def test_what_cannot_be_aborted_does_not_keep_the_sweep_of_deadlines_runni
     timeouts = WallClockTimer(now_ms)
     with trio.move_on_after(5 * AGAIN_MS / 1000 + 0.5):
         await TimeoutSweep(store, coordinator_of(store), now_ms=now_ms, timer=timeouts, counters=OpCounters()).run()
-    assert store.queries == 6 * 4, "three pages and a look at what is next, once a second"
+    at_the_start = 1
+    assert store.queries == 6 * 4 + at_the_start, "three pages and a look at what is next, once a second"
 
 
 async def test_a_header_that_another_brokers_sweep_was_first_with_is_not_counted(mock_clock: MockClock) -> None:

@@ -21,7 +21,7 @@ from storage.entry import TxnId
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Op, Record
 from storage.unknown_fields import NOTHING_UNKNOWN
 from txn.counters import OpCounters
-from txn.errors import InvalidTxnStatus, TooManyWinners, TransactionNotFound
+from txn.errors import InvalidTxnStatus, RecordUnreadable, TooManyWinners, TransactionNotFound
 from txn.group_record import (
     UNKNOWN,
     Content,
@@ -38,6 +38,7 @@ from txn.headers import BY_GROUP, Header, TransactionGroup, group_members, heade
 from txn.open_header import Lookup
 from txn.states import TxnState
 from txn.statistics import CoordinatorStatistics
+from txn.unreadable import Unreadable
 from txn.wall_clock_timer import WallClockTimer
 
 log = structlog.get_logger(__name__)
@@ -78,6 +79,7 @@ class TransactionGroups:
         self._once_timer = once_timer
         self._counters = counters
         self._statistics = statistics
+        self._unreadable = Unreadable()
         self._aborting: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._settling: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
@@ -90,6 +92,7 @@ class TransactionGroups:
         Raises:
             AppliedByAnother: a batch of this number from another origin is applied.
             GroupAborted: the group accepts nothing more.
+            RecordUnreadable: a winner of the last batch is damaged, so its header does not say yet that it is one.
         """
         record, found = await self._read(group.application)
         require_going_on(record, group)
@@ -103,7 +106,9 @@ class TransactionGroups:
         if record is not None:
             # Nobody else would end what the previous batch, or a later abandoned one, left open.
             if record.state is GroupState.COMMITTED:
-                await self.settle(group.application)
+                # Once a later batch has begun, nobody knows the winners of this one.
+                if damaged := await self.settle(group.application) & set(map(header_key, record.winners)):
+                    raise RecordUnreadable(f"the header of a committed transaction is damaged: {min(damaged)}")
             else:
                 await self._end_all(group.application, record, found)
         now = self._now_ms()
@@ -245,41 +250,53 @@ class TransactionGroups:
         """Abort the transactions of the application that are past their deadline, together, unless they are decided.
 
         The headers say so on return. One by one, each abort would be a change set that writes the record again.
-        `is_due` says of an open header whether it is past its deadline.
+        `is_due` says of an open header whether it is past its deadline. Damaged headers stay as they are.
         """
         async with self._aborting.setdefault(application, trio.Lock()):
             while True:
-                hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
+                members, _ = await self._members(application)
                 record, found = await self._read(application)
-                due = []
-                for hit in hits:
-                    header = Header.from_value(hit.record.value)
-                    assert header.group is not None, "it was found by its group"
-                    state = state_in(record, header.group, txn_of_key(hit.record.key))
-                    if not state.is_final and is_due(hit.record):
-                        due.append((hit.record, header, TxnState.ABORTED))
+                due = [
+                    (member, header, TxnState.ABORTED)
+                    for member, header, group in members
+                    if not state_in(record, group, txn_of_key(member.key)).is_final and is_due(member)
+                ]
                 if not due:
                     break
                 await self._abort_all(application, due, record, found)
         await self.settle(application)
 
-    async def settle(self, application: str) -> None:
-        """Write the decision of the application's record into the open headers. They say so on return."""
+    async def settle(self, application: str) -> frozenset[str]:
+        """Write the decision of the application's record into the open headers. They say so on return.
+
+        Damaged headers stay as they are. Returns their keys.
+        """
         # One after another, because all tasks of the next batch ask for this at once and would collide.
         async with self._settling.setdefault(application, trio.Lock()):
             while True:
-                hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
+                members, damaged = await self._members(application)
                 record, _ = await self._read(application)
-                ended = []
-                for hit in hits:
-                    header = Header.from_value(hit.record.value)
-                    assert header.group is not None, "it was found by its group"
-                    state = state_in(record, header.group, txn_of_key(hit.record.key))
-                    if state.is_final:
-                        ended.append((hit.record, header, state))
+                ended = [
+                    (member, header, state)
+                    for member, header, group in members
+                    if (state := state_in(record, group, txn_of_key(member.key))).is_final
+                ]
                 if not ended:
-                    return
+                    return damaged
                 await self._write(ended)
+
+    async def _members(self, application: str) -> tuple[list[tuple[Record, Header, TransactionGroup]], frozenset[str]]:
+        """The application's open headers, decoded and as they are stored, and the keys of damaged ones."""
+        hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
+        members = []
+        for hit in hits:
+            with self._unreadable.reading(hit.record.key):
+                txn_of_key(hit.record.key)
+                header = Header.from_value(hit.record.value)
+                if header.group is None or header.state.is_final:
+                    raise RecordUnreadable("it is in the index of open members, and is no open member of a group")
+                members.append((hit.record, header, header.group))
+        return members, frozenset(hit.record.key for hit in hits) - {member.key for member, _, _ in members}
 
     async def _read(self, application: str) -> tuple[GroupRecord | None, Record | None]:
         record, found, _ = await self._read_with(application, ())
@@ -305,10 +322,10 @@ class TransactionGroups:
     async def _end_all(self, application: str, record: GroupRecord, found: Record | None) -> None:
         """Abort everything open of an undecided batch. No decision can rest on the state before that."""
         while found is not None and record.state is GroupState.OPEN:
-            hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
-            if not hits:
+            members, _ = await self._members(application)
+            if not members:
                 return
-            headers = [(hit.record, Header.from_value(hit.record.value), TxnState.ABORTED) for hit in hits]
+            headers = [(member, header, TxnState.ABORTED) for member, header, _ in members]
             await self._abort_all(application, headers, record, found)
             again, found = await self._read(application)
             if again is None or again.batch != record.batch:

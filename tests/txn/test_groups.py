@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import IndexEntry, Op, Put, starting_with
+from storage.metadata.store import ABSENT, IndexEntry, Op, Put, starting_with
 from tests.support.group_hosts import AGE_MS, GroupHost, running
 from tests.support.metadata import keys
 from tests.support.schedules import every_schedule
@@ -20,12 +20,13 @@ from txn.errors import (
     GroupAborted,
     GroupDecides,
     InvalidTxnStatus,
+    RecordUnreadable,
     TooManyWinners,
     TransactionNotFound,
 )
 from txn.group_record import KEY_PREFIX, Content, group_key
 from txn.groups import SETTLE_BATCH_MAX, WINNERS_MAX
-from txn.headers import BY_GROUP, TransactionGroup, header_key, v5_id
+from txn.headers import BY_GROUP, Header, TransactionGroup, header_key, v5_id
 from txn.states import EndAction, TxnState
 
 ONE, TWO = TransactionGroup("app", 1), TransactionGroup("app", 2)
@@ -488,3 +489,48 @@ async def test_a_damaged_record_stops_no_other_group(autojump_clock: MockClock, 
         late = await host.join(TransactionGroup("other", 2))
         await trio.sleep(100)
         assert await host.states(winner, loser, late) == "COMMITTED ABORTED ABORTED"
+
+
+DAMAGED = [b"[]", Header(TxnState.OPEN, 10, 1).to_put(v5_id(0, 999), ABSENT).value]
+"""The header of a member: one that cannot be decoded, and one that names no group."""
+
+
+async def damage(metadata: MemoryStore, txn: TxnId, value: bytes) -> None:
+    await metadata.commit([Put(header_key(txn), value, indexes=(IndexEntry(BY_GROUP, "app"),))])
+
+
+@pytest.mark.parametrize("value", DAMAGED)
+async def test_a_damaged_member_does_not_stop_its_group(autojump_clock: MockClock, value: bytes) -> None:
+    """E11, D17, T9: it stays as it is. The others end as decided, at their deadline, and with a later batch."""
+    metadata = MemoryStore()
+    async with running(GroupHost(metadata)) as host:
+        winner, loser, lost = [await host.join(ONE) for _ in range(3)]
+        await damage(metadata, lost, value)
+        await host.commit(ONE, winner)
+        await wait_all_tasks_blocked()
+        assert await host.states(winner, loser) == "COMMITTED ABORTED"
+        left = await host.join(TWO)
+        third = await host.join(TransactionGroup("app", 3))
+        assert await host.states(left) == "ABORTED", "a later batch has begun"
+        await trio.sleep(61)
+        assert await host.states(third) == "ABORTED"
+        found = await metadata.get(header_key(lost))
+        assert found is not None
+        assert found.value == value
+
+
+async def test_no_batch_begins_while_a_committed_member_is_damaged(autojump_clock: MockClock) -> None:
+    """E11, D17: a later batch would hide that the transaction is committed, and whoever repairs it must learn that."""
+    metadata = MemoryStore()
+    host = GroupHost(metadata)
+    winner, other = await host.join(ONE), await host.join(ONE)
+    found = await metadata.get(header_key(winner))
+    assert found is not None
+    await host.commit(ONE, winner, other)
+    await damage(metadata, winner, b"[]")
+    with pytest.raises(RecordUnreadable):
+        await host.join(TWO)
+    assert await host.states(other) == "COMMITTED"
+    await metadata.commit([Put(found.key, found.value, indexes=found.indexes)])
+    await host.join(TWO)
+    assert await host.states(winner) == "COMMITTED"

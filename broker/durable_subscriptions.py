@@ -74,12 +74,13 @@ class DurableSubscriptions:
         """Open every subscription that has a cursor."""
         metadata = self._services.metadata
         prefix = cursor_key(self._ledger.name, "")
-        for record in await metadata.scan(*starting_with(prefix)):
-            await self.open(unquote(record.key.removeprefix(prefix)), self._source.readable.value, lambda: nursery)
+        cursors = await metadata.scan(*starting_with(prefix))
+        names = [unquote(record.key.removeprefix(prefix)) for record in cursors]
+        for name in names:
+            await self.open(name, self._source.readable.value, lambda: nursery)
         if self._takes_transactions:
-            await remove_strange_acks(
-                self._ledger.name, besides=self._subscriptions, metadata=metadata, claim=self._claim
-            )
+            # All that have a cursor. One that fails meanwhile is no longer open, but its records count.
+            await remove_strange_acks(self._ledger.name, besides=names, metadata=metadata, claim=self._claim)
 
     async def open(
         self, name: str, start: Position | None, running: Running, conditions: Sequence[Check] = ()

@@ -1,14 +1,17 @@
 """The durable subscriptions of a topic: what is left of one that has ended."""
 
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker import durable_subscriptions
 from broker.cluster.ownership import claim_key
+from broker.errors import BrokerError
 from broker.names import TopicName
 from broker.topic import Topic
 from dispatch.errors import SubscriptionClosed
@@ -17,12 +20,17 @@ from dispatch.subscription_types import SubscriptionType
 from storage.cursor import CursorClosed, CursorDeleted, CursorError, CursorLost
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Check, MetadataStore, Op, Put, StoreUnavailable
 from storage.position import EARLIEST
 from storage.ranges import EntryAck
 from tests.support.disk import SimulatedFiles
+from tests.support.metadata import keys_left
 from tests.support.outlet import recording_consumer
 from tests.support.reference_counts import collector_stopped
 from tests.support.rooms import TOPIC, Rooms, publish, rooms
+from tests.support.steered_store import SteeredStore
+from txn.op_removal import remove_strange_acks
+from txn.ops import KEY_PREFIX as OPS
 from txn.states import EndAction
 
 ENTRIES = 6
@@ -144,3 +152,37 @@ async def test_who_comes_late_is_told_why_and_holds_nothing(
         del subscription
         # Of what was lost, the error itself holds where it came by.
         assert gone() is None or end is lose
+
+
+async def test_a_subscription_that_fails_while_its_topic_loads_keeps_its_op_records(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T26, D3: its cursor cannot be written while the owner looks for records of unknown subscriptions."""
+    store, files = SteeredStore(), SimulatedFiles(seed=1)
+    async with rooms(store, files) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        name = await broker.segment(TOPIC, 0)
+        topic = await broker.topics.get(name)
+        subscription = await topic.subscribe("s", EARLIEST)
+        await publish(topic, b"x")
+        txn = await broker.coordinator.new_transaction(0, 60_000)
+        acks = [EntryAck(topic.ledger.last_position)]
+        await topic.acknowledge_in_transaction(subscription, txn, acks, cumulative=False)
+        await broker.topics.unload(name)
+        await broker.coordinator.end(txn, EndAction.COMMIT)
+
+        async def refuse(ops: Sequence[Op]) -> None:
+            if any(isinstance(op, Put) and op.key.startswith("/cursors/") for op in ops):
+                raise StoreUnavailable("no answer")
+
+        async def slowly(segment: str, *, besides: Container[str], metadata: MetadataStore, claim: Check) -> None:
+            # The store does all of it, although the topic ends meanwhile.
+            with trio.CancelScope(shield=True):
+                await trio.sleep(1)
+                await remove_strange_acks(segment, besides=besides, metadata=metadata, claim=claim)
+
+        store.before = refuse
+        monkeypatch.setattr(durable_subscriptions, "remove_strange_acks", slowly)
+        with suppress(BrokerError, CursorError):
+            await broker.topics.get(name)
+        assert len(await keys_left(store, OPS)) == 1

@@ -22,6 +22,7 @@ CONNECT_SECONDS_MAX: Final = 2.0
 ANSWER_SECONDS_MAX: Final = 60.0
 """How long another broker may take. To drain one takes as long as its topics take."""
 ANSWER_BYTES_MAX: Final = 1024 * 1024
+"""The largest answer that is passed on. Instead of a larger one, the caller gets a refusal that says so."""
 
 _LATER: Final = (
     "If its process has ended, another broker takes over when you ask again. If it hangs, another one takes over when "
@@ -31,6 +32,7 @@ _WAS_NOT_ASKED: Final = f"It was not asked, so nothing has changed. Try again in
 _WAS_ASKED: Final = f"It may have done what it was asked. See whether that is done. Otherwise try again. {_LATER}"
 _RECEIVE_BYTES: Final = 64 * 1024
 _REFUSED: Final = 400
+_BAD_GATEWAY: Final = 502
 
 
 class PeerSilent(BrokerError):
@@ -50,6 +52,10 @@ class PeerRefused(BrokerError):
     def __init__(self, reason: str, status_code: int) -> None:
         super().__init__(reason)
         self.status_code = status_code
+
+
+class _AnswerTooLong(Exception):
+    """The answer has more than ANSWER_BYTES_MAX."""
 
 
 class Peers:
@@ -97,6 +103,8 @@ class Peers:
     async def ask(self, broker: str, method: str, target: str, body: bytes) -> PeerAnswer:
         """Ask the broker with this id, with `body` as it is. Return what it answered, a refusal too.
 
+        If its answer is too long to pass on, return a refusal that says so.
+
         Raises:
             PeerSilent: it did not answer, or it does not run.
         """
@@ -115,6 +123,12 @@ class Peers:
         try:
             with trio.fail_after(ANSWER_SECONDS_MAX):
                 return await self._exchange(stream, parts.netloc, method, target, body)
+        except _AnswerTooLong:
+            reason = (
+                f"Broker {broker} answered, but its answer has more than {ANSWER_BYTES_MAX:,} bytes, so it was not "
+                f"passed on. Ask that broker itself, at {member.http_url}."
+            )
+            return PeerAnswer(_BAD_GATEWAY, orjson.dumps({"reason": reason}))
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, h11.RemoteProtocolError) as failure:
             raise PeerSilent(
                 f"Broker {broker} at {member.http_url} did not answer: {_reason_of(failure)}.", was_asked=True
@@ -150,7 +164,7 @@ async def _read(connection: h11.Connection, stream: trio.SocketStream) -> PeerAn
         elif isinstance(event, h11.Data):
             body += bytes(event.data)
             if len(body) > ANSWER_BYTES_MAX:
-                raise h11.RemoteProtocolError("its answer is too long")
+                raise _AnswerTooLong
         elif isinstance(event, h11.EndOfMessage):
             return PeerAnswer(status_code, body)
         elif isinstance(event, h11.ConnectionClosed):

@@ -64,7 +64,6 @@ async def answer(stream: trio.SocketStream, said: bytes) -> None:
         b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabc",
         b"nonsense\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>",
-        b"HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\n\r\n" + 2_000_000 * b"x",
     ],
 )
 async def test_a_broken_answer_is_silence(nursery: trio.Nursery, said: bytes) -> None:
@@ -75,6 +74,17 @@ async def test_a_broken_answer_is_silence(nursery: trio.Nursery, said: bytes) ->
     with pytest.raises(PeerSilent, match=r"did not answer: .+ It may have done .+ try again") as silent:
         await peers(f"http://127.0.0.1:{port}").request("b-1", "POST", PATH + "/move", BODY)
     assert not silent.value.definite
+    nursery.cancel_scope.cancel()
+
+
+async def test_an_answer_that_is_too_long_is_told(nursery: trio.Nursery) -> None:
+    """E8, C21: the other broker is not taken for silent, and the administrator learns where to ask."""
+    said = b"HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\n\r\n" + 2_000_000 * b"x"
+    listeners = await nursery.start(partial(trio.serve_tcp, partial(answer, said=said), 0, host="127.0.0.1"))
+    url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+    with pytest.raises(PeerRefused, match=f"more than 1,048,576 bytes, .+ at {url}") as refused:
+        await peers(url).request("b-1", "GET", PATH)
+    assert refused.value.status_code == 502
     nursery.cancel_scope.cancel()
 
 

@@ -17,6 +17,7 @@ from tidewire.cli.endings import CommandFailed, UsageError
 ANSWER_SECONDS_MAX: Final = 60.0
 """How long a request may take. A split or a deletion waits for writes in flight in the topic."""
 
+_UNAVAILABLE: Final = 503
 _PREFIX: Final = "/admin/v2/scalable"
 _SCALABLE: Final = "topic://"
 _REGULAR: Final = "persistent://"
@@ -51,7 +52,8 @@ class Administration:
     def __init__(self, *addresses: str) -> None:
         """Take the addresses of brokers, such as `127.0.0.1:8080` or `http://127.0.0.1:8080`; nothing is sent yet.
 
-        Any broker of a cluster answers for all of them. So if nobody listens at an address, the next one is asked.
+        Any broker of a cluster answers for all of them. So if nobody listens at an address, the next one is asked. The
+        same holds for a read at a broker that cannot serve, because it has lost its metadata session.
 
         Raises:
             UsageError: one is not such an address.
@@ -107,6 +109,9 @@ class Administration:
             except NotAnswered as failure:
                 # Any other failure may have come after the change, which must not be asked for twice.
                 if not isinstance(failure.reason, ConnectionRefusedError):
+                    raise
+            except NotAccepted as refusal:
+                if method != "GET" or refusal.status_code != _UNAVAILABLE:
                     raise
         return self._ask_at(self._urls[-1], method, target, body)
 

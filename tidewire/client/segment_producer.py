@@ -171,14 +171,18 @@ class SegmentProducer:
         return self._owner.layout.current.is_active(self.segment.segment_id)
 
     async def _until_replaced(self, error: TidewireError) -> None:
-        # The layout with a segment's successors is on its way. A topic without a layout is gone for good.
+        # The layout with a segment's successors is on its way. A topic without a layout has ended for good.
         if not self.segment.wire_name.startswith("segment://"):
             raise error
         try:
             with anyio.fail_after(self._network.settings.operation_timeout_seconds):
                 await self._owner.layout.until(self._is_replaced_in)
         except TimeoutError:
-            raise error from None
+            # A seal is never undone, so its layout comes, however late. The next session tells whether the topic is
+            # still there. A segment that is not there, and that no layout replaces, was deleted with its topic.
+            if not isinstance(error, TopicTerminated):
+                raise error from None
+            _log.info("the layout that replaces %s is late", self.segment.wire_name)
 
     def _is_replaced_in(self, layout: Layout) -> bool:
         return not layout.is_active(self.segment.segment_id)

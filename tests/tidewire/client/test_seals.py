@@ -15,7 +15,7 @@ from tidewire.client.errors import TransactionEnded
 from tidewire.client.producer import Producer
 from tidewire.client.sending import Batching
 from tidewire.protocol.errors import ConnectionLost, ProtocolViolation
-from tidewire.protocol.refusals import TopicTerminated, TransactionConflict
+from tidewire.protocol.refusals import TopicNotFound, TransactionConflict
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -398,17 +398,45 @@ async def test_an_abort_while_a_child_is_added_costs_nobody_else_a_message() -> 
 
 
 @on_trio
-async def test_a_refusal_that_no_layout_explains_ends_the_producer_in_time() -> None:
+async def test_the_layout_of_a_sealed_segment_is_waited_for() -> None:
+    """D10: a seal is never undone. The layout may be late, because the controller's broker has died."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client(operation_timeout_seconds=5.0) as client, client.producer(X) as producer:
+            await producer.send(b"x")
+            topic.seal(0)
+            sent = await producer.enqueue(b"y")
+            await trio.sleep(100)
+            assert len(broker.of(T.PRODUCER)) < 100
+            with trio.move_on_after(1) as impatient:
+                await producer.send(b"z")
+            assert impatient.cancelled_caught
+            topic.split(0)
+            await sent
+        assert sorted(value for number in (1, 2) for value in topic.segments[number].values()) == [b"y", b"z"]
+
+
+@on_trio
+async def test_a_sealed_segment_of_a_deleted_topic_ends_the_producer() -> None:
+    """E20: no layout comes any more, and the broker does not know the segment."""
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
         async with broker.client(operation_timeout_seconds=5.0) as client:
-            with pytest.raises(TopicTerminated):  # noqa: PT012 - out of the block
+            with pytest.raises(TopicNotFound):  # noqa: PT012 - out of the block
                 async with client.producer(X) as producer:
                     await producer.send(b"x")
                     topic.seal(0)
+                    sent = await producer.enqueue(b"y")
+                    await trio.sleep(20)
+                    broker.on(
+                        T.PRODUCER,
+                        lambda peer, frame: peer.send(
+                            commands.error(frame.command.producer.request_id, pb.ServerError.TopicNotFound, "deleted")
+                        ),
+                    )
                     before = trio.current_time()
-                    await producer.send(b"y")
-            assert 5 <= trio.current_time() - before < 5.1
+                    await sent
+            assert trio.current_time() - before < 20
 
 
 @on_both_backends

@@ -6,7 +6,6 @@ and a lost connection is a reason to repeat it.
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
 from typing import Literal, TypeAlias
 
 import anyio
@@ -76,21 +75,31 @@ async def seek_all(
 ) -> None:
     """Move each consumer's segment to its place, all at once.
 
+    `consumers` may change meanwhile. A segment that has left it, because it was pruned, needs no move.
+
     Raises:
         TidewireError: the first failure, after all have ended.
     """
     errors: list[TidewireError] = []
 
-    async def seek(consumer: TopicConsumer, place: Place) -> None:
+    async def seek(segment_id: int, consumer: TopicConsumer, place: Place) -> None:
+        def has_left() -> bool:
+            return consumers.get(segment_id) is not consumer
+
+        async def move() -> None:
+            if not has_left():
+                await consumer.seek(place)
+
         try:
-            await network.persistently(partial(consumer.seek, place), f"moving a subscription of {topic}")
+            await network.persistently(move, f"moving a subscription of {topic}")
         except TidewireError as error:
-            errors.append(error)
+            if not has_left():
+                errors.append(error)
 
     async with anyio.create_task_group() as tasks:
         for segment_id, place in places.items():
             consumer = consumers.get(segment_id)
             if consumer is not None:
-                tasks.start_soon(seek, consumer, place)
+                tasks.start_soon(seek, segment_id, consumer, place)
     if errors:
         raise fresh(errors[0])

@@ -550,6 +550,35 @@ async def test_seeking_goes_behind_a_message_and_to_a_time() -> None:
                 await consumer.seek("yesterday")  # type: ignore[arg-type]
 
 
+@on_trio
+async def test_a_segment_that_is_pruned_during_a_seek_needs_no_move() -> None:
+    """E21: the others have moved, so the seek is done as soon as the layout says that the segment has left."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 2)
+        fill(topic, 1, b"a")
+        pruned = topic.segments[0]
+
+        def prune(peer: Peer, frame: Frame) -> None:
+            if peer.consumers[frame.command.seek.consumer_id][0] is not pruned:
+                broker.answer(peer, frame)
+                return
+            topic.segments[1].hash_start = pruned.hash_start
+            del topic.segments[0], broker.segments[pruned.topic]
+            topic.epoch += 1
+            topic.push()
+            not_now = pb.ServerError.ServiceNotReady
+            peer.send(commands.error(frame.command.seek.request_id, not_now, "the topic is closed"))
+            pruned.close_consumers()
+
+        async with broker.client() as client, client.queue_consumer(X, "s") as consumer:
+            assert values(await receive(consumer, 1)) == [b"a"]
+            broker.on(T.SEEK, prune)
+            before = trio.current_time()
+            await consumer.seek("earliest")
+            assert trio.current_time() - before < 5
+            assert values(await receive(consumer, 1)) == [b"a"]
+
+
 @on_both_backends
 async def test_a_refused_seek_loses_nothing() -> None:
     async with scripted_broker() as broker:

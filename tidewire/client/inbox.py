@@ -93,8 +93,8 @@ class Inbox(Generic[T]):
     def __init__(self, schema: Schema[T] = _BYTES) -> None:
         """Empty; decodes values by `schema`."""
         self._schema = schema
-        # The definitions that the schema needs, by topic and version. None for one that the broker does not know.
-        self._definitions: dict[tuple[str, bytes], bytes | None] = {}
+        # The definitions that the schema needs, by segment and version. None for one that the broker does not know.
+        self._definitions: dict[int, dict[bytes, bytes | None]] = {}
         self._deliveries: deque[Delivery | Trouble] = deque()
         self._arrivals = Changes()
         self._fairness = Fairness()
@@ -151,6 +151,11 @@ class Inbox(Generic[T]):
         if self._last is not None and self._last.segment_id == segment_id:
             self._last = None
 
+    def left(self, segment_id: int) -> None:
+        """Forget everything about this segment, of which no more messages come."""
+        self.forget(segment_id)
+        self._definitions.pop(segment_id, None)
+
     def fail(self, error: TidewireError) -> None:
         """No more messages will come, because of `error`."""
         if self._failure is None:
@@ -196,17 +201,19 @@ class Inbox(Generic[T]):
 
     async def _learn(self, source: Source, version: bytes) -> None:
         try:
-            self._definitions[source.topic, version] = await source.definition(version)
+            definition = await source.definition(version)
         except TRANSIENT as error:
             # Like a message, it is waited for without a time limit. When the session ends, the entry is dropped.
             _log.info("no broker gives version %s of the schema of %s now: %s", version.hex(), source.topic, error)
+        else:
+            self._definitions.setdefault(source.segment_id, {})[version] = definition
 
     def _missing_version(self, delivery: Delivery) -> bytes | None:
         # The version of the schema that the entry was written with, if its definition is not known yet.
         if not self._schema.needs_definition:
             return None
         version = _version_of(delivery.payload)
-        return version if version and (delivery.source.topic, version) not in self._definitions else None
+        return version if version and version not in self._definitions.get(delivery.source.segment_id, ()) else None
 
     def _hand_out(self) -> Message[T]:
         message = self._ready.popleft()
@@ -264,7 +271,7 @@ class Inbox(Generic[T]):
         topic = source.topic
         self._ready_source = source
         if self._schema.needs_definition:
-            self._ready_definition = self._definitions.get((source.topic, metadata.schema_version))
+            self._ready_definition = self._definitions.get(segment_id, {}).get(metadata.schema_version)
         self._ready.extend(
             Message(
                 single.value,

@@ -138,7 +138,7 @@ class QueueConsumer(Receiving[T]):
         for segment_id in [known for known in self._segments if known not in layout.segments]:
             consumer = self._segments.pop(segment_id)
             consumer.stop()
-            self._inbox.forget(segment_id)
+            self._inbox.left(segment_id)
             self._redeliveries.forget_segment(segment_id)
             self._network.start(consumer.aclose(), f"leaving {consumer.topic}")
         for segment_id, segment in layout.segments.items():

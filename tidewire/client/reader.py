@@ -118,7 +118,7 @@ class Reader(Receiving[T]):
             self._network.start(consumer.aclose(), f"leaving {consumer.topic}")
         for gone in [known for known in self._finished if known not in layout.segments]:
             self._finished.discard(gone)
-            self._inbox.forget(gone)
+            self._inbox.left(gone)
         for segment_id in due(layout.segments.keys() - self._finished, layout.segments):
             if segment_id in self._segments:
                 continue

@@ -37,6 +37,10 @@ from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
+LEFT_MAX: Final = 1_000
+"""Segments that have left the share, and of which the consumer remembers what is acknowledged. Messages that came
+before may still name them."""
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -65,6 +69,8 @@ class StreamConsumer(Receiving[T]):
         self._backoff = network.backoff()
         # By segment: all up to here is acknowledged, outside transactions or by committed ones.
         self._settled: dict[int, Position] = {}
+        # Segments that have left the share; the first one left first.
+        self._left: dict[int, None] = {}
         self._has_share = anyio.Event()
         self._wake = Signal()
         self._registration: Registration | None = None
@@ -154,7 +160,8 @@ class StreamConsumer(Receiving[T]):
 
     def _settle(self, vector: Mapping[int, Position]) -> None:
         for segment_id, place in vector.items():
-            if not _covers(self._settled.get(segment_id), place):
+            is_known = segment_id in self._segments or segment_id in self._left
+            if is_known and not _covers(self._settled.get(segment_id), place):
                 self._settled[segment_id] = place
 
     async def _confirm(self, vector: Mapping[int, Position], places: Sequence[tuple[TopicConsumer, Position]]) -> None:
@@ -273,8 +280,15 @@ class StreamConsumer(Receiving[T]):
             del self._segments[segment_id]
             # Stopped before anything else of the segment can come.
             consumer.stop()
-            self._inbox.forget(segment_id)
+            self._inbox.left(segment_id)
             self._network.start(consumer.aclose(), f"leaving {consumer.topic}")
+            self._left[segment_id] = None
+        for segment_id in share:
+            self._left.pop(segment_id, None)
+        while len(self._left) > LEFT_MAX:
+            first = next(iter(self._left))
+            del self._left[first]
+            self._settled.pop(first, None)
         is_first = not self._has_share.is_set()
         for segment_id, segment in share.items():
             if segment_id not in self._segments:

@@ -264,6 +264,20 @@ async def test_a_definition_that_no_broker_can_give_now_is_waited_for() -> None:
 
 
 @on_both_backends
+async def test_the_definitions_of_a_segment_that_has_left_are_forgotten() -> None:
+    """E16: memory follows the segments that are read. What another segment knows stays."""
+    inbox, one, two = Inbox(Naming()), Versioned(1), Versioned(2)
+    for entry in range(2):
+        for source in (one, two):
+            inbox.put(delivery(source, entry, versioned(b"a", b"1")))
+            assert (await inbox.receive()).value == b"a: definition of 1"
+    inbox.left(1)
+    assert list(inbox._definitions) == [2]
+    inbox.put(delivery(one, 2, versioned(b"a", b"1")))
+    assert (await inbox.receive()).value == b"a: definition of 1"
+
+
+@on_both_backends
 async def test_a_message_whose_definition_is_refused_says_so() -> None:
     inbox, source = Inbox(Naming()), Versioned(1)
     source.failures = (refusal(pb.ServerError.AuthorizationError, "not for you"),)

@@ -5,6 +5,7 @@ import pytest
 
 from tests.support.backends import on_both_backends
 from tests.support.scripted_broker import ScriptedBroker, T, Topic, payload_of, scripted_broker
+from tidewire.client import stream_consumer
 from tidewire.client.stream_consumer import StreamConsumer
 from tidewire.protocol.errors import ConnectionLost
 from tidewire.wire.pulsar import commands
@@ -132,3 +133,27 @@ async def test_the_last_message_does_not_speak_for_a_session_that_ended_before_i
             async with client.transaction() as txn:
                 await consumer.acknowledge_cumulative(third, second, transaction=txn)
         assert [topic.segments[number].cursors["s"] for number in range(2)] == [0, 2]
+
+
+@on_both_backends
+async def test_what_is_acknowledged_of_segments_that_left_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E16: but a message may name a segment that left a short while ago, and then it can still be acknowledged."""
+    monkeypatch.setattr(stream_consumer, "LEFT_MAX", 2)
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            for parent in range(0, 12, 2):
+                fill(topic, parent, b"a")
+                await consumer.acknowledge_cumulative(await consumer.receive())
+                topic.split(parent)
+                child = parent + 2
+                topic.assign(parent, child)
+                fill(topic, child, b"b")
+                message = await consumer.receive()
+                assert parent in message.message_id.vector()
+                topic.assign(child)
+                while parent in consumer._segments:
+                    await anyio.lowlevel.checkpoint()
+                async with client.transaction() as txn:
+                    await consumer.acknowledge_cumulative(message, transaction=txn)
+            assert len(consumer._settled) == 3

@@ -6,7 +6,7 @@ each consumer that opens, is refused or closes is shown to the registrations and
 If its registration is at another connection, maybe of another broker, that is reported (`broker.consumer_reports`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import trio
@@ -40,9 +40,13 @@ class Registry:
         self.consumers: Final[dict[int, ConsumerSession]] = {}
         """Consumers and readers, by the client's ids."""
         self.layout_sessions: Final[dict[int, LayoutSession]] = {}
-        """By the client's ids."""
-        self.registrations: Final[list[RegisteredConsumer]] = []
-        """Consumers that share a topic's segments with others; no two of one group have the same name."""
+        """By the client's ids. See `layout_session_opened`."""
+        self._sessions_of: Final[dict[TopicName, dict[int, LayoutSession]]] = {}
+        """The same by topic, because each consumer that opens asks."""
+        self._registrations_of: Final[dict[TopicName, list[RegisteredConsumer]]] = {}
+        """By topic, consumers that share its segments with others; no two of one group have the same name."""
+        self._registered = 0
+        """How many there are."""
         self.namespace_watches: Final[dict[int, trio.CancelScope]] = {}
         """The scopes of their tasks, by the client's ids."""
 
@@ -73,33 +77,44 @@ class Registry:
         if name.segment is not None or is_managed(metadata):
             return True
         topic, _segment_id = segment_of(name)
-        followed = (session.topic for session in self.layout_sessions.values())
-        return topic in followed or any(registration.group.topic == topic for registration in self.registrations)
+        return topic in self._sessions_of or topic in self._registrations_of
+
+    def layout_session_opened(self, session: LayoutSession) -> None:
+        """Keep a layout session."""
+        self.layout_sessions[session.session_id] = session
+        self._sessions_of.setdefault(session.topic, {})[session.session_id] = session
+
+    def layout_session_closed(self, session: LayoutSession) -> None:
+        """Remove a layout session that is kept."""
+        del self.layout_sessions[session.session_id]
+        of_topic = self._sessions_of[session.topic]
+        del of_topic[session.session_id]
+        if not of_topic:
+            del self._sessions_of[session.topic]
 
     def consumer_opened(self, consumer_id: int, session: ConsumerSession) -> None:
         """Keep a consumer whose client's answer is in the outbox."""
         self.consumers[consumer_id] = session
-        registrations = self._registrations_of(session)
+        registrations = self._registrations_with(session)
         for registration in registrations:
             registration.segment_subscribed(session.segment_id, session.id)
         if not registrations:
-            for layout_session in self.layout_sessions.values():
-                if layout_session.topic == session.scalable_name:
-                    layout_session.segment_subscribed()
+            for layout_session in self._sessions_of.get(session.scalable_name, {}).values():
+                layout_session.segment_subscribed()
 
     def consumer_flowed(self, session: ConsumerSession) -> None:
         """Note that the client has taken a segment up: it has asked for messages."""
-        if not self._registrations_of(session):
+        if not self._registrations_with(session):
             self._report(session, is_open=True)
 
     def consumer_refused(self, session: ConsumerSession) -> None:
         """A consumer could not open, because another one has its segment."""
-        for registration in self._registrations_of(session):
+        for registration in self._registrations_with(session):
             registration.segment_refused(session.segment_id)
 
     def consumer_closed(self, session: ConsumerSession) -> None:
         """The client has closed a consumer, which is removed already. A registration leaves with its last one."""
-        registrations = self._registrations_of(session)
+        registrations = self._registrations_with(session)
         # Nobody can tell to which one of several groups a reader belonged. The end of the connection will tell.
         if session.durable or len(registrations) == 1:
             for registration in registrations:
@@ -109,7 +124,8 @@ class Registry:
 
     def registration(self, consumer_id: int) -> RegisteredConsumer | None:
         """The one that the client gave this id."""
-        return next((one for one in self.registrations if one.consumer_id == consumer_id), None)
+        registrations = (one for of_topic in self._registrations_of.values() for one in of_topic)
+        return next((one for one in registrations if one.consumer_id == consumer_id), None)
 
     def register(self, registration: RegisteredConsumer) -> None:
         """Keep a registration. It takes the place of an earlier one of its name.
@@ -117,9 +133,10 @@ class Registry:
         Raises:
             NotSupported: the connection has too many.
         """
-        replaced = (registration.group, registration.name)
-        others = [one for one in self.registrations if (one.group, one.name) != replaced]
-        if len(others) >= REGISTRATIONS_MAX:
+        of_topic = self._registrations_of.get(registration.group.topic, [])
+        name = (registration.group, registration.name)
+        replaced = [one for one in of_topic if (one.group, one.name) == name]
+        if self._registered - len(replaced) >= REGISTRATIONS_MAX:
             raise NotSupported(
                 f"This connection already has {REGISTRATIONS_MAX:,} registered consumers, its maximum. Close some of "
                 "them, or open another connection."
@@ -127,7 +144,10 @@ class Registry:
         for session in self.consumers.values():
             if registration.has(session):
                 registration.segment_subscribed(session.segment_id, session.id)
-        self.registrations[:] = [*others, registration]
+        for one in replaced:
+            self.forget(one)
+        self._registrations_of.setdefault(registration.group.topic, []).append(registration)
+        self._registered += 1
 
     def leave(self, registration: RegisteredConsumer) -> None:
         """Remove a registration, whose segments go to the others of its group."""
@@ -136,8 +156,21 @@ class Registry:
 
     def forget(self, registration: RegisteredConsumer) -> None:
         """Remove a registration, if it is kept here."""
-        if registration in self.registrations:
-            self.registrations.remove(registration)
+        topic = registration.group.topic
+        of_topic = self._registrations_of.get(topic, [])
+        if registration in of_topic:
+            of_topic.remove(registration)
+            self._registered -= 1
+            if not of_topic:
+                del self._registrations_of[topic]
+
+    def lose_all(self) -> Iterator[None]:
+        """The connection is lost. Registrations keep their segments for a grace period. Yields between two of them."""
+        while self._registrations_of:
+            registration = next(iter(self._registrations_of.values()))[-1]
+            self.forget(registration)
+            registration.lose()
+            yield
 
     def _report(self, session: ConsumerSession, *, is_open: bool) -> None:
         """Report a consumer whose registration is at another connection, if it has one."""
@@ -149,8 +182,9 @@ class Registry:
         )
         self._reports.report(Report(consumer, is_open, session.id))
 
-    def _registrations_of(self, session: ConsumerSession) -> list[RegisteredConsumer]:
-        return [registration for registration in self.registrations if registration.has(session)]
+    def _registrations_with(self, session: ConsumerSession) -> list[RegisteredConsumer]:
+        of_topic = self._registrations_of.get(session.scalable_name, ())
+        return [registration for registration in of_topic if registration.has(session)]
 
 
 def is_managed(metadata: Iterable[pb.KeyValue]) -> bool:

@@ -80,12 +80,10 @@ class ScalableHandler:
     def close(self) -> Iterator[None]:
         """See `CommandHandler`. A consumer whose connection is lost keeps its segments for a grace period."""
         for number, session in tuple(self._sessions.items()):
-            if self._sessions.pop(number, None) is not None:
-                self._unfollow(session)
+            if number in self._sessions:
+                self._end_session(session)
                 yield
-        while self._registry.registrations:
-            self._registry.registrations.pop().lose()
-            yield
+        yield from self._registry.lose_all()
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_lookup
@@ -108,7 +106,7 @@ class ScalableHandler:
             )
             # No await follows this one: either the session opens, or it was cancelled before.
             await self._owners.follow(asked.topic, session.addresses_changed)
-            self._sessions[request.session_id] = session
+            self._registry.layout_session_opened(session)
             self._elections.follow(asked.topic, session.addresses_changed)
             self._feeds.follow(asked.topic, session.layout_changed)
 
@@ -129,10 +127,7 @@ class ScalableHandler:
             self._end_session(session)
 
     def _end_session(self, session: LayoutSession) -> None:
-        del self._sessions[session.session_id]
-        self._unfollow(session)
-
-    def _unfollow(self, session: LayoutSession) -> None:
+        self._registry.layout_session_closed(session)
         self._feeds.unfollow(session.topic, session.layout_changed)
         self._owners.unfollow(session.topic, session.addresses_changed)
         self._elections.unfollow(session.topic, session.addresses_changed)

@@ -1,5 +1,10 @@
 """The objects that one connection has open, and what its parts learn of each other."""
 
+import pytest
+
+from broker.names import TopicName
+from broker.pulsar.consumer_sessions import ConsumerSession
+from broker.pulsar.registered_consumers import RegisteredConsumer
 from tests.support.rooms import TOPIC, Rooms
 from tests.support.wire import WireClient
 from tidewire.wire.pulsar import commands
@@ -40,3 +45,30 @@ async def test_a_registration_that_has_left_is_forgotten(broker: Rooms, client: 
     assert (await client.ask(commands.close_consumer(7, 50))).type == Type.SUCCESS
     seek = pb.BaseCommand(type=Type.SEEK, seek=pb.CommandSeek(consumer_id=7, request_id=51, message_publish_time=0))
     assert (await client.ask(seek)).error.error == pb.SubscriptionNotFound
+
+
+async def test_a_consumer_is_shown_only_to_the_registrations_of_its_topic(
+    broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E7: one connection may have 10,000 of them, and each consumer that opens, flows or closes asks."""
+    asked: list[TopicName] = []
+    has = RegisteredConsumer.has
+
+    def noted(registration: RegisteredConsumer, session: ConsumerSession) -> bool:
+        asked.append(registration.group.topic)
+        return has(registration, session)
+
+    monkeypatch.setattr(RegisteredConsumer, "has", noted)
+    client.ignored |= {Type.SCALABLE_TOPIC_UPDATE, Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE}
+    others = [TopicName.parse(f"topic://public/default/other-{number}") for number in range(5)]
+    for number, topic in enumerate((TOPIC, *others)):
+        await broker.controller.create_topic(topic, 1, {})
+        await client.send(commands.scalable_topic_lookup(number, str(topic)))
+        for name in ("a", "b", "b"):
+            answer = await client.ask(commands.scalable_topic_subscribe(number, str(topic), "s", name, 10 + number))
+            assert answer.type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+    segment = str(await broker.segment(TOPIC, 0))
+    assert (await client.ask(commands.subscribe(segment, "s", 1, 1, name="a-seg-0"))).type == Type.SUCCESS
+    assert (await client.ask(commands.close_consumer(1, 50))).type == Type.SUCCESS
+    assert asked
+    assert set(asked) == {TOPIC}

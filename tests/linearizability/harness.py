@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import trio
 
 from storage.metadata.store import MetadataStore, StoreUnavailable, starting_with
+from storage.metadata.watches import BACKLOG_KEYS_MAX
 from tests.linearizability.histories import Client, History, Seen, judge
 from tests.linearizability.subjects import Subject
 from tests.linearizability.watch_rules import Writes, judge_key, judge_range
@@ -137,7 +138,8 @@ def _judge(report: Report, *, shares_revisions: bool, watches_fold: bool) -> Non
     report.complaints += verdict.complaints
     writes = Writes(judged.calls, report.ranges, report.final.values())
     for reading in report.ranges:
-        report.complaints += judge_range(writes, reading, within(report.final, reading), folds=watches_fold)
+        folds = watches_fold or (reading.is_slow and writes.keys_written > BACKLOG_KEYS_MAX)
+        report.complaints += judge_range(writes, reading, within(report.final, reading), folds=folds)
     for key_reading in report.keys:
         report.complaints += judge_key(writes, key_reading, report.final.get(key_reading.key))
     report.verdict = verdict.verdict if verdict.verdict != "legal" or not report.complaints else "illegal"

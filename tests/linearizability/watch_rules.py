@@ -97,6 +97,11 @@ class Writes:
                     self._touched[revision].append(key)
             self._touched[revision] += write.puts
 
+    @property
+    def keys_written(self) -> int:
+        """Return how many keys all change sets together put or deleted."""
+        return sum(map(len, self._touches.values()))
+
     def touched(self, after: int, upto: int) -> set[str]:
         """Return the keys that may have changed behind one revision, up to another one."""
         return {key for write in self.after(after, upto + 1) for key in self._touched[write.revision]}

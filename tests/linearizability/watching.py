@@ -34,6 +34,8 @@ class RangeReading:
     start: str
     end: str
     sittings: list[list[Step]] = field(default_factory=list)
+    is_slow: bool = False
+    """Whether the reader pauses between reports, so that those of a long run may be merged."""
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class RangeWatcher:
     """Follows a range. `pause` is awaited before each step but the first of a sitting, for a slow reader."""
 
     def __init__(self, start: str, end: str, pause: Callable[[], Awaitable[None]] | None = None) -> None:
-        self.reading = RangeReading(start, end)
+        self.reading = RangeReading(start, end, is_slow=pause is not None)
         self.state: dict[str, Seen] = {}
         """What it believes to be there now."""
         self._pause = pause

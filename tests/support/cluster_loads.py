@@ -121,9 +121,14 @@ class Follow:
         """The last messages, which `finish` sends."""
 
     async def open(
-        self, url: str, stack: AsyncExitStack, *, wait_room: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self,
+        url: str,
+        stack: AsyncExitStack,
+        *,
+        is_full: Callable[[], bool] = lambda: False,
+        wait_room: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     ) -> Client:
-        """Open everything, through a client of its own, and return the client. For `wait_room` see `Load`."""
+        """Open everything, through a client of its own, and return the client. For the last two see `Load`."""
         client = await stack.enter_async_context(
             tidewire.connect(
                 url,
@@ -144,6 +149,7 @@ class Follow:
             self.outcomes,
             seed=self.seed,
             pause_seconds_max=PAUSE_SECONDS_MAX,
+            is_full=is_full,
             wait_room=wait_room,
         )
         return client

@@ -63,12 +63,15 @@ class Load:
         *,
         seed: int,
         pause_seconds_max: float = 0.0,
+        is_full: Callable[[], bool] = lambda: False,
         wait_room: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     ) -> None:
         """Set up a load through `producer`, on an existing topic.
 
-        Workers pause at most this long between two transactions, and for as long as `wait_room` takes.
+        Workers pause at most this long between two transactions. While `is_full`, each ends what it has open, and then
+        pauses for as long as `wait_room` takes.
         """
+        self._is_full = is_full
         self._wait_room = wait_room
         self.complaints: list[str] = []
         self._client = client
@@ -115,7 +118,11 @@ class Load:
                 if random.random() < 0.3:
                     open_ones.rotate(1)
                 await self._end(open_ones.popleft(), random)
-            await self._wait_room()
+            if self._is_full():
+                # First, because they would be past their time-outs after a long pause.
+                while open_ones:
+                    await self._end(open_ones.popleft(), random)
+                await self._wait_room()
             if self._pause_seconds_max:
                 await trio.sleep(random.uniform(0, self._pause_seconds_max))
         for ours in open_ones:

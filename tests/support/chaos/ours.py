@@ -45,13 +45,16 @@ class Ours:
         """See `Witness.open`."""
         follow = self._follow
         url = cluster.url(follow.seed % len(cluster.brokers))
-        client = await follow.open(url, stack, wait_room=self._wait_room)
+        client = await follow.open(url, stack, is_full=self._is_full, wait_room=self._wait_room)
         self._target = await stack.enter_async_context(client.producer(self._copies_topic))
         given = (self._target, self._copies, follow.happenings, follow.outcomes)
         self._pipeline = Pipeline(client, follow.topic, "copies", *given, ordered=self._ordered, seed=follow.seed)
 
+    def _is_full(self) -> bool:
+        return len(self._follow.reader.reads) - len(self._copies.settled) > BEHIND_MAX
+
     async def _wait_room(self) -> None:
-        while len(self._follow.reader.reads) - len(self._copies.settled) > BEHIND_MAX:
+        while self._is_full():
             await self._pipeline.more_settled()
 
     def begin(self, nursery: trio.Nursery) -> None:

@@ -54,7 +54,7 @@ class PeerRefused(BrokerError):
         self.status_code = status_code
 
 
-class _AnswerTooLong(Exception):
+class _AnswerTooLong(BrokerError):
     """The answer has more than ANSWER_BYTES_MAX."""
 
 

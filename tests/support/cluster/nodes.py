@@ -22,6 +22,7 @@ import structlog
 import trio
 from structlog.typing import EventDict, WrappedLogger
 
+from storage.files import DiskFull
 from storage.metadata.cluster.reign_snapshots import SNAPSHOT_LOG_BYTES
 from storage.metadata.cluster.roles import Role
 from storage.metadata.cluster.shared_store import SharedStore
@@ -96,7 +97,10 @@ class Node(Process):
         except Exception as error:
             if not self.has_ended:
                 self.say(f"the store has ended: {_leaf(error)}")
-                cluster.history.complaints.append(f"{self.name}'s store has ended: {_leaf(error)}")
+                # A start on a full disk is refused.
+                is_refused_start = self.store is None and isinstance(_leaf(error), DiskFull)
+                if not is_refused_start:
+                    cluster.history.complaints.append(f"{self.name}'s store has ended: {_leaf(error)}")
         if not self.has_ended:
             self.say("the process ends")
             cluster.network.forget(self.name)

@@ -27,6 +27,11 @@ def test_a_drawn_story_breaks_no_promise(story_seed: int) -> None:
         pytest.fail(str(shortest(story_seed, found)))
 
 
+def test_a_start_that_a_full_disk_refuses_is_no_broken_promise() -> None:
+    """E13: the processes end, start again once there is space, and keep their promises."""
+    assert play_seed(0, ["start b1 b2 b3", "fill-disk", "tick 5"]) is None
+
+
 @pytest.mark.thorough
 @settings(max_examples=examples(34), phases=[Phase.generate])
 @given(seed=st.integers(0, 1_000_000_000))

@@ -3,6 +3,7 @@
     the answer to a claim is lost         this broker may have it, so it is looked for later, and released
     a release fails, or takes too long    the topic can be loaded here again; later attempts go on meanwhile
     a ledger of the topic stays open      the claim is kept, because no other broker could take the ledger over
+    its record changes meanwhile          the same: a change without an answer may have listed one more ledger
 
 Whoever wants a topic that a later attempt releases waits until that is done.
 """
@@ -120,10 +121,11 @@ class TopicClaims:
         """
         # In any case the topic can be loaded here again.
         self._claims.forget(claim)
+        under: Check | None = None
         if lets_go and not self._claims.has_ended:
             services = self._services
             try:
-                is_closed = await let_go_of_managed_ledger(
+                under = await let_go_of_managed_ledger(
                     str(name),
                     metadata=services.metadata,
                     ledgers=services.ledgers,
@@ -134,7 +136,6 @@ class TopicClaims:
                 reason = str(error) or repr(error)
                 log.warning("this broker keeps a topic that it cannot close", topic=str(name), reason=reason)
                 return False
-            if not is_closed:
+            if under is None:
                 return False
-        await self._claims.release(claim)
-        return True
+        return await self._claims.release(claim, under)

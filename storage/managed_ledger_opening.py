@@ -77,12 +77,15 @@ async def open_managed_ledger(
         return ManagedLedger(chain, now_ms)
 
 
-async def let_go_of_managed_ledger(name: str, *, metadata: MetadataStore, ledgers: LedgerStore, claim: Check) -> bool:
+async def let_go_of_managed_ledger(
+    name: str, *, metadata: MetadataStore, ledgers: LedgerStore, claim: Check
+) -> Check | None:
     """Close what an owner in this process left open, and record where it ends. Durable on return.
 
     Call it before the claim is given up, because no other broker takes over a ledger that a living broker has open.
-    Returns False if the managed ledger is being deleted and has an open ledger. This process then has to finish the
-    deletion.
+    Give the claim up under the condition that it returns: the owner's last change of the record may have had no answer,
+    and be made only now. Returns None if the managed ledger is being deleted and has an open ledger. This process then
+    has to finish the deletion.
 
     Raises:
         Fenced: the claim does not hold.
@@ -101,11 +104,11 @@ async def record_ends(
     ledgers: LedgerStore,
     claim: Check,
     is_left: Callable[[Writer], bool],
-) -> bool:
+) -> Check | None:
     """Record where the ledgers end that these writers left open. Durable on return.
 
-    Without an owner, `claim` is a condition that holds while there is none. Returns False if the managed ledger is
-    being deleted and has such a ledger.
+    Without an owner, `claim` is a condition that holds while there is none. Returns a condition that holds while the
+    record stays as it then is, or None if the managed ledger is being deleted and has such a ledger.
 
     Raises:
         Fenced: `claim` does not hold.
@@ -117,9 +120,9 @@ async def record_ends(
     record = await keeper.read()
     while True:
         if record is None or all(info.closed or not is_left(_writer_of(info)) for info in record.ledgers):
-            return True
+            return keeper.unchanged
         if record.is_deleting:
-            return False
+            return None
         try:
             recovered = await recover(record, ledgers)
             break
@@ -130,7 +133,7 @@ async def record_ends(
             # A new owner was faster, and has removed a ledger without entries.
     left = LedgerChain(name, keeper, ledgers, LedgerIds(metadata), ManagedLedgerConfig(), recovered)
     await left.record_ends()
-    return True
+    return keeper.unchanged
 
 
 def _writer_of(info: LedgerInfo) -> Writer:

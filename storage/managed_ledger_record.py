@@ -80,6 +80,11 @@ class RecordKeeper:
         self.record: ManagedLedgerRecord | None = None
         """The record as last read or written, even after it was removed."""
 
+    @property
+    def unchanged(self) -> Check:
+        """A condition that holds while the record is as it was last read or written."""
+        return Check(self._key, self._version)
+
     async def read(self) -> ManagedLedgerRecord | None:
         """Read the current record.
 

@@ -219,17 +219,18 @@ class Claims:
         """Note that the claim is lost, so that it can be taken again."""
         self._held.discard(claim.key)
 
-    async def release(self, claim: Check) -> None:
-        """Release the claim. Does nothing if it was lost."""
+    async def release(self, claim: Check, under: Check | None = None) -> bool:
+        """Release the claim. Does nothing if it was lost. Return False if it stays, because `under` does not hold."""
         self.forget(claim)
         if self._session.has_ended:
             # The claim ended with the session. The store may not answer for a long time.
-            return
+            return True
         try:
-            await self._metadata.commit([Delete(claim.key, claim.expected)])
-        except Conflict:
-            # Another owner holds the claim now, and keeps it.
-            return
+            await self._metadata.commit([Delete(claim.key, claim.expected), *([] if under is None else [under])])
+        except Conflict as conflict:
+            # Another owner may hold the claim now, and keeps it.
+            return conflict.key == claim.key
+        return True
 
     async def _owner_has_ended(self, claim: Record) -> bool:
         """Return whether the broker that a claim names has certainly ended. Then the claim is gone, too."""

@@ -7,12 +7,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.cluster.ownership import KEY_PREFIX as OWNERS
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicClosed
 from broker.names import TopicName
+from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.topic_claims import RELEASE_SECONDS_MAX
-from storage.metadata.store import Check, Op, Put, StoreUnavailable
+from storage.metadata.store import Check, Delete, Op, Put, StoreUnavailable
 from storage.position import EARLIEST
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
@@ -150,3 +152,33 @@ async def test_a_topic_that_fails_on_a_full_disk_stays_with_its_broker(autojump_
         files.set_capacity(None)
         await one.topics.unload(PLAIN)
         assert await payloads(await two.topics.get(PLAIN)) == [b"a"]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_ledger_that_is_listed_late_keeps_nobody_out(autojump_clock: MockClock, is_new: bool) -> None:
+    """E4, E14: the store made the change set after its caller had given up, and had read the record without it.
+
+    The record then names a ledger that only this broker can end. So it does not give the topic up before that.
+    """
+    files, store = SimulatedFiles(seed=6), SteeredStore()
+    async with two_brokers(store, files) as (one, two):
+        if not is_new:
+            await publish(await one.topics.get(PLAIN), b"a")
+            await one.topics.unload(PLAIN)
+        late: list[Sequence[Op]] = []
+
+        async def delay(ops: Sequence[Op]) -> None:
+            if not late and any("managed-ledgers" in op.key for op in ops if isinstance(op, Put)):
+                late.append(ops)
+                raise StoreUnavailable("no answer")
+            if late and any(isinstance(op, Delete) and op.key.startswith(OWNERS) for op in ops):
+                store.before = None
+                await store.commit(late[0])
+
+        store.before = delay
+        with pytest.raises(TopicClosed):
+            await one.topics.get(PLAIN)
+        await trio.sleep(2 * RETRY_SECONDS)
+        taken = await two.topics.get(PLAIN)
+        await publish(taken, b"b")
+        assert await payloads(taken) == ([b"b"] if is_new else [b"a", b"b"])

@@ -18,7 +18,7 @@ from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
 from storage.managed_ledger_opening import let_go_of_managed_ledger
-from storage.metadata.store import ChangeSetTooLarge, Delete, Op, Put, StoreUnavailable, starting_with
+from storage.metadata.store import ChangeSetTooLarge, Check, Delete, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
@@ -153,7 +153,7 @@ async def test_a_disk_fault_at_the_end_of_a_topic_ends_no_other(
     """E11: its files cannot be read for a while. Then the broker gives the topic up."""
     faults = 3
 
-    async def faulty(name: str, **others: Any) -> bool:
+    async def faulty(name: str, **others: Any) -> Check | None:
         nonlocal faults
         if faults:
             faults -= 1

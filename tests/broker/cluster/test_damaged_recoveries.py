@@ -12,6 +12,7 @@ from storage.journal_records import JOURNALS, RECOVERING
 from storage.managed_ledger_opening import record_ends
 from storage.managed_ledger_record import left_open_by, record_key, writers_of_open_ledgers
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Check
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, journal_dir, ledger_store
 from tests.support.recoveries import Counting, opened, publish, stored, survivor
@@ -101,7 +102,7 @@ async def test_files_that_cannot_be_read_end_no_other_recovery(
         async with ledger_store(files.process(), broker_id=broker_id, metadata=metadata) as store:
             await publish(await opened(broker_id, metadata, store), b"kept")
 
-    async def faulty(name: str, **others: Any) -> bool:
+    async def faulty(name: str, **others: Any) -> Check | None:
         if name == "one":
             raise OSError(EIO, "Input/output error")
         await has_failed.wait()

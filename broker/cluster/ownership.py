@@ -185,8 +185,15 @@ class Claims:
                 expected = held.version
 
     async def held(self, topic: str) -> Check | None:
-        """Return this broker's claim of `topic` by its record, also if this process does not know of it; or None."""
-        record = await self._metadata.get(claim_key(topic))
+        """Return this broker's claim of `topic` by its record, also if this process does not know of it; or None.
+
+        A claim that had no answer may still wait in the store, and a read may be answered before it. A change set comes
+        behind it, also if it changes nothing.
+        """
+        key = claim_key(topic)
+        with suppress(Conflict):
+            await self._metadata.commit([Delete(key, ABSENT)])
+        record = await self._metadata.get(key)
         return Check(record.key, record.version) if record is not None and self._is_own(record) else None
 
     def counts(self) -> Mapping[str, int]:

@@ -18,7 +18,7 @@ from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
 from storage.managed_ledger_opening import let_go_of_managed_ledger
-from storage.metadata.store import ChangeSetTooLarge, Check, Delete, Op, Put, StoreUnavailable, starting_with
+from storage.metadata.store import ABSENT, ChangeSetTooLarge, Check, Delete, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
@@ -145,6 +145,28 @@ async def test_a_claim_that_nobody_knows_of_is_given_up_each_time(
         assert len(await claims(broker)) == 1
         await trio.sleep(2 * RETRY_SECONDS)
         assert await claims(broker) == []
+
+
+async def test_a_claim_that_is_made_late_is_given_up(
+    broker: Rooms, store: SteeredStore, autojump_clock: MockClock
+) -> None:
+    """D4, C14: the store's disk stands still, and a read shows no claim. The change set waits before all later ones."""
+    waiting: list[Sequence[Op]] = []
+
+    async def stand_still(ops: Sequence[Op]) -> None:
+        if not waiting and any(isinstance(op, Put) and op.key.startswith(OWNERS) for op in ops):
+            waiting.append(ops)
+            raise StoreUnavailable("no answer")
+        if waiting:
+            store.before = None
+            await store.commit(waiting[0])
+
+    store.before = stand_still
+    with pytest.raises(StoreUnavailable):
+        await broker.topics.get(PLAIN)
+    await trio.sleep(4 * RETRY_SECONDS)
+    await store.put("/anything", b"", expected=ABSENT)
+    assert await claims(broker) == []
 
 
 async def test_a_disk_fault_at_the_end_of_a_topic_ends_no_other(

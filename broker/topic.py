@@ -192,6 +192,8 @@ class Topic(TopicSource):
         await self.ledger.wait_room()
         if txn is not None:
             await self._buffer.admit(txn, arrived_at)
+            # Any number of sends waited for the same answer of the store. Each one goes on while there is room.
+            await self.ledger.wait_room()
 
     def _append(self, payload: bytes, message_count: int, txn: TxnId | None, entry_format: EntryFormat) -> Position:
         position = self._buffer.append(payload, message_count, txn, entry_format)

@@ -1,12 +1,12 @@
 """A broker whose simulated disk is full: what clients are told, and what continues."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 import broker.main
 from broker.config import BrokerSettings, load_settings
@@ -15,12 +15,14 @@ from broker.main import serve
 from broker.startup_errors import operator_message
 from broker.store_retry import RETRY_SECONDS
 from storage import journal
-from storage.errors import SPACE_RETRY_SECONDS
+from storage.entry import TxnId
+from storage.errors import SPACE_RETRY_SECONDS, NoSpace
 from storage.files import DiskFull, Files
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Session
 from tests.support.disk import SimulatedFiles
 from tests.support.http import request
+from tests.support.rooms import TOPIC, publish, rooms
 from tests.support.wire import WireClient, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -202,3 +204,51 @@ async def test_a_start_without_space_is_one_sentence(disk: SimulatedFiles) -> No
     assert sentence is not None
     assert "is full" in sentence
     assert sentence.endswith("Free some space, then restart the broker.")
+
+
+class Distant(MemoryStore):
+    """A store whose read barriers wait until it answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = trio.Event()
+        self.answers.set()
+
+    async def barrier(self) -> int:
+        await self.answers.wait()
+        return await super().barrier()
+
+
+async def test_transactions_that_waited_for_the_store_take_no_more_than_there_is_room_for(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E13, E9: their sends go on at one moment, in front of a full disk. The broker accepts what fits, and goes on."""
+    monkeypatch.setattr(journal, "UNCONFIRMED_BYTES_MAX", 32 * 1024)
+    monkeypatch.setattr(journal, "ENTRY_ROOM_BYTES", 16 * 1024)
+    files, store = SimulatedFiles(seed=7), Distant()
+    async with rooms(store, files) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+        txns = [await broker.coordinator.new_transaction(0, 60_000) for _ in range(20)]
+        for txn in txns:
+            await publish(topic, b"first", txn)
+        files.set_capacity(files.used_bytes)
+        stored = 0
+
+        async def send(txn: TxnId) -> None:
+            nonlocal stored
+            with suppress(NoSpace):
+                await publish(topic, b"x" * 10_000, txn)
+                stored += 1
+
+        store.answers = trio.Event()
+        async with trio.open_nursery() as nursery:
+            for txn in txns:
+                nursery.start_soon(send, txn)
+            await wait_all_tasks_blocked()
+            store.answers.set()
+        assert 2 < stored < len(txns)
+        assert broker.ledgers.failure is None
+        files.set_capacity(None)
+        await trio.sleep(2 * SPACE_RETRY_SECONDS)
+        await publish(topic, b"last", txns[0])

@@ -1,6 +1,6 @@
 """Layout records in the metadata store: read, create, change by compare-and-set, list, remove."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -107,7 +107,12 @@ class Layouts:
         return await is_there(str(name), self._metadata)
 
     async def change(
-        self, topic: TopicName, change: Callable[[Layout], Layout], *, claim: Check | None = None
+        self,
+        topic: TopicName,
+        change: Callable[[Layout], Layout],
+        *,
+        claim: Check | None = None,
+        conditions: Sequence[Check] = (),
     ) -> Layout:
         """Replace the layout with `change(layout)`. Try again with the newer layout if another writer was faster.
 
@@ -117,6 +122,7 @@ class Layouts:
         Raises:
             TopicNotFound: there is no such topic, or it is being deleted.
             OwnedElsewhere: the claim is lost, so another broker is the controller; nothing was written.
+            Conflict: one of the `conditions` does not hold; nothing was written.
             LayoutError: `change` raised it, or the record is damaged; nothing was written.
         """
         while True:
@@ -124,7 +130,7 @@ class Layouts:
             changed = change(layout)
             if changed is layout:
                 return layout
-            ops: list[Op] = [_put(topic, changed, version)]
+            ops: list[Op] = [_put(topic, changed, version), *conditions]
             if claim is not None:
                 ops.append(claim)
             try:
@@ -134,6 +140,8 @@ class Layouts:
                     raise OwnedElsewhere(
                         f"Another broker has become the controller of {topic}. Send the request again."
                     ) from conflict
+                if conflict.key in [condition.key for condition in conditions]:
+                    raise
                 # Try again with the newer record. The loop ends, because in each turn some writer succeeds.
                 continue
             return changed

@@ -1,7 +1,8 @@
 """Pruning: removes a sealed segment and its data once it is old enough and every subscription has drained it.
 
-There are two separate steps. First, a compare-and-set takes the segment out of the layout, if the subscriptions are
-still those whose cursors were checked. From then on clients do not see the segment. It stays in the layout's record
+There are two separate steps. First, a compare-and-set takes the segment out of the layout, on the condition that the
+subscriptions and their cursors are still those that were checked. So a seek that was answered before keeps the segment.
+From then on clients do not see the segment. It stays in the layout's record
 under `pruned` until its data is removed, so that any controller can continue the removal.
 
 Ancestors are pruned first (`Layout.prune` says why), so only segments without parents are examined. One task waits for
@@ -15,7 +16,7 @@ After a retriable error a segment is tried again. After any other error it stays
 next start.
 """
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -41,13 +42,18 @@ from storage.ages import counted_from_ms
 from storage.clock import WallClock
 from storage.cursor import cursor_key
 from storage.errors import ExpectedError
+from storage.ledger_list import LedgerList
 from storage.managed_ledger_record import record_key
-from storage.metadata.store import MetadataStore, Record, starting_with
+from storage.metadata.store import Check, Conflict, MetadataStore, Record, starting_with
 from txn.wall_clock_timer import WallClockTimer
 
 LAYOUTS_AT_ONCE: Final = 128
 """Layouts that are looked at in one step of the event loop, which takes about 5 ms. At first there may be a hundred
 thousand of them."""
+
+CURSORS_CHECKED_MAX: Final = 100
+"""Cursors whose versions are conditions of a pruning, which keeps it below etcd's 123 conditions. Those of further
+subscriptions were read just before."""
 
 log = structlog.get_logger(__name__)
 
@@ -179,12 +185,12 @@ class Pruner:
                     cursors.pop(key, None)
                 for record in change.records:
                     cursors[record.key] = record
-                all_drained = all(is_drained(sealed, cursor) for cursor in cursors.values())
-                if all_drained and await self._take_out(topic, segment.id, cursors.keys()):
+                if _all_drained(sealed, cursors.values()) and await self._take_out(topic, segment.id, sealed, prefix):
                     return
 
-    async def _take_out(self, topic: TopicName, segment_id: int, drained: Set[str]) -> bool:
-        """Prune the segment if all subscriptions are among the drained ones. Return whether nothing is left to do."""
+    async def _take_out(self, topic: TopicName, segment_id: int, sealed: LedgerList, cursors_prefix: str) -> bool:
+        """Prune the segment if all subscriptions have drained it. Return whether nothing is left to do."""
+        drained: set[str] = set()
 
         def pruned(layout: Layout) -> Layout:
             segment = layout.segments.get(segment_id)
@@ -200,7 +206,18 @@ class Pruner:
                 return layout
 
         async with self._locks.hold(topic):
-            layout = await self._layouts.change(topic, pruned, claim=await self._elections.elect(topic))
+            claim = await self._elections.elect(topic)
+            # Any of them may have gone back during these waits.
+            cursors = await self._metadata.scan(*starting_with(cursors_prefix))
+            if not _all_drained(sealed, cursors):
+                return False
+            drained.update(cursor.key for cursor in cursors)
+            unchanged = [Check(cursor.key, cursor.version) for cursor in cursors[:CURSORS_CHECKED_MAX]]
+            try:
+                layout = await self._layouts.change(topic, pruned, claim=claim, conditions=unchanged)
+            except Conflict:
+                # A cursor was moved. The watch shows it.
+                return False
         if segment_id in layout.pruned:
             log.info("segment pruned", topic=str(topic), segment=segment_id, epoch=layout.epoch)
         return segment_id not in layout.segments
@@ -240,6 +257,10 @@ def _layout_of(record: Record | None) -> Layout | None:
         return None if record is None else from_json(record.value)
     except LayoutUnreadable:
         return None
+
+
+def _all_drained(sealed: LedgerList, cursors: Iterable[Record]) -> bool:
+    return all(is_drained(sealed, cursor) for cursor in cursors)
 
 
 def _roots(layout: Layout) -> Mapping[int, Segment]:

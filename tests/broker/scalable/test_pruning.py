@@ -1,6 +1,6 @@
 """Pruning: when a sealed segment is removed, when it stays, and what is left after a crash at any write."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,7 +20,8 @@ from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.managed_ledger_record import record_key
-from storage.metadata.store import Check
+from storage.metadata.store import Check, Op, Put
+from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC, Rooms, moving_clock, publish, rooms, visible
@@ -437,4 +438,44 @@ async def test_many_layouts_are_looked_at_in_slices(
         await wait_all_tasks_blocked()
         # To begin, for what the watch has, and a pause after every second layout.
         assert steps.of("Pruner.run") >= 2 + 4
+    assert await ids(broker) == {1, 2}
+
+
+async def test_a_seek_back_before_the_pruning_is_decided_keeps_the_segment(
+    broker: Rooms, nursery: trio.Nursery
+) -> None:
+    """E18, E21: the pruner has waited for the topic's lock, and a subscription has gone back meanwhile."""
+    nursery.start_soon(broker.pruner.run)
+    await split_topic(broker)
+    await drain(broker, 0, "s")
+    async with broker.controller.locks.hold(TOPIC):
+        await drain(broker, 0, "t")
+        await broker.controller.subscriptions.seek_to_time(TOPIC, "t", 0)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {0, 1, 2}
+    assert (await topic_of(broker, 0)).subscriptions["t"].backlog_entries == 2
+    await drain(broker, 0, "t")
+    assert await ids(broker) == {1, 2}
+
+
+async def test_a_seek_back_in_the_moment_of_the_decision_keeps_the_segment(
+    broker: Rooms, store: SteeredStore, nursery: trio.Nursery
+) -> None:
+    """E18, E21: of the pruning and the seek, the one that is durable first counts."""
+    nursery.start_soon(broker.pruner.run)
+    await split_topic(broker)
+    await drain(broker, 0, "s")
+    topic = await topic_of(broker, 0)
+    sought: list[bool] = []
+
+    async def seek_first(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in ops) and not sought:
+            sought.append(True)
+            await topic.seek(topic.subscriptions["t"], EARLIEST)
+
+    store.before = seek_first
+    await drain(broker, 0, "t")
+    assert sought, "the pruner has decided"
+    assert await ids(broker) == {0, 1, 2}
+    await drain(broker, 0, "t")
     assert await ids(broker) == {1, 2}

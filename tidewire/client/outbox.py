@@ -52,9 +52,14 @@ class Outbox:
         self._batched_bytes_max = min(self._wanted_bytes_max, message_bytes_max)
 
     @property
-    def frames_in_flight(self) -> int:
-        """Frames sent and unanswered."""
-        return len(self._in_flight)
+    def is_sending_again(self) -> bool:
+        """Whether frames of an earlier session are due."""
+        return any(not frame.is_answered for frame in self._returned)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether frames were sent that are not answered."""
+        return self.is_sending_again or any(not frame.is_answered for frame in self._in_flight.values())
 
     @property
     def is_empty(self) -> bool:

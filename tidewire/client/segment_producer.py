@@ -13,8 +13,10 @@ closing the session. So the unanswered messages are not stored, and the producer
 in order. A child does not begin before all its sealed predecessors have done so. So the messages of a key stay in order
 through any number of splits and merges, even when several happen at once.
 
-The broker may close a session while the layout still calls the segment active. Then the segment is sealed, or it has
-another owner. The next session tells which: the broker refuses it as terminated, or accepts it.
+The broker may close a session with unanswered sends. Then the segment is sealed, or it has another owner, whatever the
+layout says: a replaced segment may move before it is sealed. The next session tells which. The broker refuses it as
+terminated, or accepts it. Then the producer sends the unanswered messages again, and the broker recognises those that
+are stored.
 """
 
 import logging
@@ -89,6 +91,8 @@ class SegmentProducer:
         self._name = owner.name
         self._attempts = 0
         """Attempts to open a session. A refusal of a later one may be due to this producer's own earlier session."""
+        self._is_refused = False
+        """Whether the broker has refused the last session, or its unanswered sends, because the segment is sealed."""
         self._is_stopping = False
         """Set once, by `aclose`. The current session is then the last."""
         self._task: BackgroundTask | None = None
@@ -156,6 +160,7 @@ class SegmentProducer:
                     if self._attempts == 1:
                         raise
                 except (TopicTerminated, TopicNotFound) as error:
+                    self._is_refused = True
                     await self._until_replaced(error)
                 if self._goes_on():
                     await self._topic_owner.pause()
@@ -165,7 +170,9 @@ class SegmentProducer:
             self._owner.fail(error)
 
     def _goes_on(self) -> bool:
-        return not self._is_stopping and self._is_active()
+        if self._is_stopping:
+            return False
+        return self._is_active() or (self._outbox.is_in_doubt and not self._is_refused)
 
     def _is_active(self) -> bool:
         return self._owner.layout.current.is_active(self.segment.segment_id)
@@ -198,6 +205,7 @@ class SegmentProducer:
         try:
             remembered_upto = await self._open(session)
             self._topic_owner.opened()
+            self._is_refused = False
             # The broker closed the last session and has opened this one: the segment moved, or its disk was full.
             self._doubt("the broker closed the producer", remembered_upto=remembered_upto)
             session.happened(Event.OPENED)
@@ -253,12 +261,12 @@ class SegmentProducer:
             raise fresh(session.error)
         if self._is_stopping or session.phase is Phase.CLOSED:
             return True
-        return not self._is_active() and not self._outbox.frames_in_flight
+        return not self._is_active() and not self._outbox.is_in_doubt
 
     async def _send_what_may_leave(self, session: ProducerSession) -> None:
         # Check everything again after each await, so that a message leaves the queue only on an open session.
         connection = session.connection
-        while not self._is_over(session) and self._is_active():
+        while not self._is_over(session) and (self._is_active() or self._outbox.is_sending_again):
             head = self._outbox.next_txn()
             if head is None:
                 return

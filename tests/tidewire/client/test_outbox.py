@@ -110,7 +110,7 @@ def test_a_frame_holds_one_transaction_and_none_waits_for_another() -> None:
 def test_the_transaction_of_the_next_frame_is_told_before_it_is_taken() -> None:
     outbox = outbox_of([message(b"1", A)])
     assert outbox.next_txn() == (A,)
-    assert outbox.frames_in_flight == 0
+    assert not outbox.is_in_doubt
     assert Outbox(Batching()).next_txn() is None
 
 

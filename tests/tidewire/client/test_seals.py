@@ -11,7 +11,7 @@ from tests.support.examples import examples
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, Topic, scripted_broker
 from tidewire.client.client import Client
 from tidewire.client.connection import Connection
-from tidewire.client.errors import TransactionEnded
+from tidewire.client.errors import SendUnanswered, TransactionEnded
 from tidewire.client.producer import Producer
 from tidewire.client.sending import Batching
 from tidewire.protocol.errors import ConnectionLost, ProtocolViolation
@@ -338,6 +338,87 @@ async def test_a_transaction_goes_on_through_a_split() -> None:
         # Each child is added to the transaction before the first send to it.
         added = [command.partitions[0] for command in broker.of(T.ADD_PARTITION_TO_TXN)]
         assert sorted(added) == sorted(segment.topic for segment in topic.segments.values())
+
+
+def store_silently(broker: ScriptedBroker, topic: Topic) -> None:
+    """Let the first segment store sends without an answer, as an owner does that ends between the two."""
+
+    def store(peer: Peer, frame: Frame) -> None:
+        assert frame.payload is not None
+        topic.segments[0].entries.append(frame.payload)
+        topic.segments[0].last_sequence_id = frame.command.send.sequence_id
+
+    broker.on(T.SEND, store)
+
+
+def serve_resends(broker: ScriptedBroker, topic: Topic) -> None:
+    """Let the first segment's next owner recognise what is stored, and refuse the rest as sealed."""
+    parent = topic.segments[0]
+
+    def open_again(peer: Peer, frame: Frame) -> None:
+        request = frame.command.producer
+        if request.topic != parent.topic:
+            broker.answer(peer, frame)
+            return
+        peer.producers[request.producer_id] = parent
+        peer.send(
+            commands.producer_success(
+                request.request_id, request.producer_name, last_sequence_id=parent.last_sequence_id
+            )
+        )
+
+    def recognise(peer: Peer, frame: Frame) -> None:
+        send = frame.command.send
+        if peer.producers.get(send.producer_id) is parent and send.sequence_id <= parent.last_sequence_id:
+            peer.send(commands.send_receipt(send.producer_id, send.sequence_id, parent.ledger_id, send.sequence_id))
+        else:
+            broker.answer(peer, frame)
+
+    broker.on(T.PRODUCER, open_again)
+    broker.on(T.SEND, recognise)
+
+
+@on_both_backends
+async def test_a_replaced_segment_that_moves_before_its_seal_is_asked_what_it_stored() -> None:
+    """T20: its owner closes the producer because it gives the segment up, not because the segment is sealed."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer, client.transaction() as txn:
+            await producer.send(b"0000", key="k", txn=txn)
+            store_silently(broker, topic)
+            stored = await producer.enqueue(b"0001", key="k", txn=txn)
+            await broker.seen(T.SEND, 2)
+            # This one is in flight when the owner ends.
+            broker.on(T.SEND, lambda _peer, _frame: None)
+            lost = await producer.enqueue(b"0002", key="other", txn=txn)
+            plain = await producer.enqueue(b"0003", key="k")
+            await broker.seen(T.SEND, 3)
+            serve_resends(broker, topic)
+            topic.split(0)
+            assert (await stored).segment_id == 0
+            assert (await lost).segment_id != 0
+            assert (await plain).segment_id != 0
+        check_each_once_in_order(topic, 4)
+
+
+@on_both_backends
+async def test_a_replaced_segment_that_moves_and_forgets_leaves_a_transaction_in_doubt() -> None:
+    """T20: a second copy in a child would count."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            await producer.send(b"0000", key="k", txn=txn)
+            store_silently(broker, topic)
+            receipt = await producer.enqueue(b"0001", key="k", txn=txn)
+            await broker.seen(T.SEND, 2)
+            topic.segments[0].last_sequence_id = -1
+            serve_resends(broker, topic)
+            topic.split(0)
+            with pytest.raises(SendUnanswered):
+                await receipt
+            await txn.abort()
+        assert read_in_order(topic) == {"k": [b"0000", b"0001"]}
 
 
 def refuse_to_add(broker: ScriptedBroker) -> None:

@@ -9,7 +9,7 @@ worth half of the queue have left the inbox. So the permits bound the inbox, plu
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -255,17 +255,25 @@ class TopicConsumer:
         self._acknowledgements.add(place)
         return Confirmation(session.connection, session.consumer_id, self._acknowledgements.take(), None, place)
 
-    async def acknowledge_in(self, txn: tuple[int, int], command: AckCommand) -> None:
-        """Acknowledge in a transaction; returns when the broker has answered.
+    def acknowledging(self, command: AckCommand) -> Callable[[tuple[int, int]], Awaitable[None]]:
+        """A function that acknowledges in a transaction, and returns when the broker has answered.
 
-        Raises:
+        A cumulative command is sent on the present session only. A later session delivers the messages again, and the
+        broker cannot tell their copies apart.
+
+        The function raises:
             ConnectionLost: there is no session, or it ended first. Run the transaction again.
             Refused: the broker does not accept the acknowledgement.
         """
-        session = self._usable
-        if session is None:
-            raise ConnectionLost(f"{self.topic} has no connection to its broker at the moment")
-        await acknowledge_answered(session.connection, session.consumer_id, command, txn)
+        present = self._usable
+
+        async def acknowledge(txn: tuple[int, int]) -> None:
+            session = self._usable
+            if session is None or (command.cumulative and session is not present):
+                raise ConnectionLost(f"{self.topic} has lost the connection to its broker")
+            await acknowledge_answered(session.connection, session.consumer_id, command, txn)
+
+        return acknowledge
 
     # ------------------------------------------------------------------------------------------------- going back
 

@@ -199,20 +199,22 @@ class Transaction:
         self.check_open()
         errors: list[TidewireError] = []
 
-        async def acknowledge_one(consumer: "TopicConsumer", command: "AckCommand") -> None:
+        async def acknowledge_one(topic: str, acknowledge: Callable[[tuple[int, int]], Awaitable[None]]) -> None:
             try:
-                key = (consumer.topic, subscription)
+                key = (topic, subscription)
                 announce = partial(self._coordinators.include_subscription, self.transaction_id, *key)
                 await _once(self._included_subscriptions, key, announce)
-                await consumer.acknowledge_in(self.transaction_id, command)
+                await acknowledge(self.transaction_id)
             except TidewireError as error:
                 errors.append(error)
 
+        # Before the first await, so that a session which ends meanwhile is noticed.
+        acknowledging = [(consumer.topic, consumer.acknowledging(command)) for consumer, command in told]
         self._acknowledging += 1
         try:
             async with anyio.create_task_group() as tasks:
-                for consumer, command in told:
-                    tasks.start_soon(acknowledge_one, consumer, command)
+                for topic, acknowledge in acknowledging:
+                    tasks.start_soon(acknowledge_one, topic, acknowledge)
         except BaseException:
             # Cancelled: it is unknown whether the acknowledgements are part of it.
             errors.append(TransactionEnded(f"an acknowledgement in {self!r} was cancelled"))

@@ -57,6 +57,33 @@ async def test_a_message_that_comes_again_counts_in_one_transaction_only() -> No
 
 
 @on_both_backends
+async def test_a_session_that_ends_while_the_coordinator_is_told_takes_its_messages_along() -> None:
+    """T24: the next session delivers them again, and its acknowledgement would cover the earlier copies, too."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(topic, 0, b"a")
+            message = await consumer.receive()
+            txn = await client.new_transaction()
+            broker.hold(T.ADD_SUBSCRIPTION_TO_TXN)
+
+            async def acknowledge() -> None:
+                with pytest.raises(ConnectionLost):
+                    await consumer.acknowledge_cumulative(message, transaction=txn)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(acknowledge)
+                await broker.seen(T.ADD_SUBSCRIPTION_TO_TXN)
+                await end_session(broker, consumer, 0)
+                assert (await consumer.receive()).value == b"a"
+                broker.release(T.ADD_SUBSCRIPTION_TO_TXN)
+            assert broker.of(T.ACK) == []
+            with pytest.raises(ConnectionLost):
+                await txn.commit()
+            assert broker.transactions[txn.transaction_id] == "ABORTED"
+
+
+@on_both_backends
 async def test_a_message_of_a_segment_that_another_consumer_has_now_counts_in_its_transaction() -> None:
     async with scripted_broker() as broker:
         topic = broker.add_topic(X, 2)

@@ -73,14 +73,15 @@ class LedgerTrimmer:
         if policy == INFINITE_RETENTION:
             await signal.wait()
             return
-        slowest = min(self._subscriptions.cursors, key=lambda cursor: cursor.durable.value, default=None)
-        # An open transaction holds the readable position back, also when there are no subscriptions.
-        holding = self._readable if slowest is None else slowest.durable
+        holding = self._holding()
         done = min(self._readable.value, holding.value)
         found = removable(self._aged(), self._ledger.open_bytes, done, policy, self._now_ms())
         if found.upto is not None:
             if self._deduplication is not None:
                 await self._deduplication.write_down()
+                if self._holding().value < found.upto:
+                    # A subscription was moved back, or created, during this wait. The next step looks again.
+                    return
             await self._ledger.trim(found.upto)
         seconds = inf if found.next_ms is None else max(0.0, (found.next_ms - self._now_ms()) / 1000)
         if not found.waits_for_acknowledgement:
@@ -95,6 +96,14 @@ class LedgerTrimmer:
             await signal.wait()
         finally:
             holding.detach(signal)
+
+    def _holding(self) -> Watermark:
+        """Return the position of the slowest subscription.
+
+        Without one it is the readable position. An open transaction holds that back in any case.
+        """
+        slowest = min(self._subscriptions.cursors, key=lambda cursor: cursor.durable.value, default=None)
+        return self._readable if slowest is None else slowest.durable
 
     def _aged(self) -> Sequence[LedgerInfo]:
         """Return the closed ledgers with the times of their last entries by this broker's clock.

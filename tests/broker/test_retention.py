@@ -1,6 +1,6 @@
 """Retention: what a policy releases, and topics that trim themselves by it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.deduplication.deduplication import sequences_key
 from broker.errors import RetentionInvalid
 from broker.names import TopicName
 from broker.retention import INFINITE_RETENTION, Removable, Retention, removable, retention_of
@@ -17,11 +18,13 @@ from dispatch.subscription import Acknowledgement
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import LedgerInfo
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Op, Put
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
 from tests.support.ledgers import LEDGERS
 from tests.support.rooms import TOPIC, Rooms, moving_clock, publish, rooms
+from tests.support.steered_store import SteeredStore
 from txn.states import EndAction
 
 PLAIN = TopicName.parse("persistent://public/default/plain")
@@ -220,6 +223,33 @@ async def test_a_seek_back_keeps_what_it_went_back_to(autojump_clock: MockClock)
         await topic.seek(subscription, LATEST)
         await topic.seek(subscription, EARLIEST)
         await broker.retention.store(topic_key(PLAIN), NOTHING)
+        await wait_all_tasks_blocked()
+        assert len(await kept(topic)) == 8
+        await topic.seek(subscription, LATEST)
+        await wait_all_tasks_blocked()
+        assert len(await kept(topic)) <= 2
+
+
+async def test_a_seek_back_while_a_trimming_waits_keeps_what_it_went_back_to(autojump_clock: MockClock) -> None:
+    """E18, E21: before a trimming, the senders' snapshot is written, which a full or silent store delays."""
+    store = SteeredStore()
+    async with short_ledgers(store, SimulatedFiles(seed=1)) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+        subscription = await topic.subscribe("s", EARLIEST)
+        await fill(topic)
+        await topic.seek(subscription, LATEST)
+        answered = trio.Event()
+
+        async def late(ops: Sequence[Op]) -> None:
+            if any(isinstance(op, Put) and op.key == sequences_key(str(topic.name)) for op in ops):
+                await answered.wait()
+
+        store.before = late
+        await broker.retention.store(topic_key(TOPIC), NOTHING)
+        await wait_all_tasks_blocked()
+        await topic.seek(subscription, EARLIEST)
+        answered.set()
         await wait_all_tasks_blocked()
         assert len(await kept(topic)) == 8
         await topic.seek(subscription, LATEST)

@@ -22,7 +22,7 @@ from storage.cursor import Cursor, CursorError, cursor_key
 from storage.entry import TxnId
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, DeleteRange, exactly, starting_with
-from storage.position import Position
+from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from storage.signal import Signal
 from txn.errors import OwnershipLost
@@ -87,6 +87,8 @@ class DurableSubscriptions:
     ) -> Subscription:
         """Return the subscription. If it does not exist, create it at `start`; it is durable on return.
 
+        It also exists if the answer to its creation was lost.
+
         Raises:
             SubscriptionNotFound: it does not exist, and `start` is None.
             Conflict: it does not exist, and one of the `conditions` of its creation does not hold.
@@ -96,14 +98,16 @@ class DurableSubscriptions:
             subscription = self._subscriptions.get(name)
             if subscription is not None:
                 return subscription
-            if start is None:
+            metadata = self._services.metadata
+            if start is None and await metadata.get(cursor_key(self._ledger.name, name)) is None:
                 raise SubscriptionNotFound(f"{self._ledger.name} has no subscription {name}.")
             cursor = await Cursor.open(
                 name,
                 ledger=self._ledger,
-                metadata=self._services.metadata,
+                metadata=metadata,
                 claim=self._claim,
-                start=start,
+                # An existing cursor ignores it.
+                start=EARLIEST if start is None else start,
                 conditions=conditions,
             )
             pending = self._pending_acks(cursor) if self._takes_transactions else None

@@ -6,6 +6,8 @@ own segments:
 | the layout says                           | the owner                                                      |
 |-------------------------------------------|----------------------------------------------------------------|
 | a subscription is being created           | makes its cursor at the subscription's start                   |
+| it exists, and the owner has not opened   | opens it: the cursor was made, and the owner did not learn so  |
+| its cursor                                |                                                                |
 | a subscription is being deleted           | removes its cursor, and what transactions acknowledged there   |
 | the segment is replaced by its children   | seals it, once clients know the children                       |
 | the segment is pruned, or the topic is    | disconnects clients, removes the data and gives the segment    |
@@ -29,6 +31,8 @@ class Duties(NamedTuple):
 
     makes: tuple[tuple[str, StartPosition], ...] = ()
     """Subscriptions that need a cursor, and where it begins."""
+    opens: tuple[str, ...] = ()
+    """Subscriptions that have a cursor, although the segment does not know it."""
     removes: tuple[str, ...] = ()
     """Subscriptions whose cursor has to go."""
     seals: bool = False
@@ -56,6 +60,11 @@ def duties_of(layout: Layout | None, name: TopicName, *, subscriptions: Containe
             (subscription, made.start)
             for subscription, made in living
             if made.is_creating and not made.is_deleting and subscription not in subscriptions
+        ),
+        opens=tuple(
+            subscription
+            for subscription, made in living
+            if not made.is_creating and not made.is_deleting and subscription not in subscriptions
         ),
         removes=tuple(subscription for subscription, made in living if made.is_deleting),
         seals=not segment.is_active and not is_replaced,

@@ -9,6 +9,7 @@ no new one (D16), also if several brokers act at once.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Final
 
@@ -18,7 +19,7 @@ import trio
 from broker.background import is_environment
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import LayoutUnreadable, TopicNotFound
+from broker.errors import LayoutUnreadable, SubscriptionNotFound, TopicNotFound
 from broker.keyed_locks import KeyedLocks
 from broker.layouts.layout import Layout
 from broker.layouts.parts import StartPosition
@@ -102,7 +103,7 @@ class SegmentOwner:
         elections.attach(self._controller_changed)
 
     async def settle_cursors(self, segment: Topic) -> None:
-        """Make and remove cursors as the stored layout says, for a segment that is loaded here; durable on return.
+        """Make, open and remove cursors of a segment that is loaded here, as the stored layout says; durable on return.
 
         Raises:
             TopicNotFound: the scalable topic does not exist.
@@ -118,6 +119,9 @@ class SegmentOwner:
                     key = cursor_key(str(segment.name), subscription)
                     if subscription in segment.subscriptions or await self._metadata.get(key) is not None:
                         await segment.unsubscribe(subscription)
+                for subscription in due.opens:
+                    with suppress(SubscriptionNotFound):
+                        await segment.subscribe(subscription, None)
                 try:
                     for subscription, start in due.makes:
                         await segment.subscribe(subscription, STARTS[start], [found.check])
@@ -206,7 +210,7 @@ class SegmentOwner:
         due = duties_of(
             layout, segment.name, subscriptions=segment.subscriptions, is_replaced=segment.replaced.is_set()
         )
-        if due.makes or due.removes:
+        if due.makes or due.opens or due.removes:
             self._do(segment, _Kind.CURSORS, self.settle_cursors)
         if due.seals:
             self._do(segment, _Kind.SEAL, self.seal)

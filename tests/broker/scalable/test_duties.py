@@ -31,7 +31,7 @@ def segment(layout: Layout, segment_id: int) -> TopicName:
     ("made", "has_cursor", "expected"),
     [
         (LIVING, True, Duties()),
-        (LIVING, False, Duties()),
+        (LIVING, False, Duties(opens=("s",))),
         (CREATING, True, Duties()),
         (CREATING, False, Duties(makes=(("s", StartPosition.LATEST),))),
         (DELETING, True, Duties(removes=("s",))),

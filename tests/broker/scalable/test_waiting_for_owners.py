@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import claim_key
-from broker.errors import BrokerError
+from broker.errors import BrokerError, SubscriptionNotFound
 from broker.layouts.store import layout_key
 from broker.names import TopicName
 from storage.cursor import cursor_key
@@ -125,3 +125,26 @@ async def test_a_creation_goes_on_when_another_broker_deletes_the_subscription(a
                 await brokers["three"].controller.subscriptions.delete(TOPIC, "late", force=True)
                 brokers.store("two").answer()
         await check_whole(brokers, {"s", "late"}, [b"0"])
+
+
+async def test_a_cursor_whose_answer_was_lost_is_known_to_its_owner(autojump_clock: MockClock) -> None:
+    """E18, E21: the controller sees the record and asks no more. Seeks were refused, and trimming did not spare it."""
+    async with several("one", "two") as brokers:
+        (topic,) = await spread(brokers, "two")
+        brokers.store("two").lose_answer(cursor_key(str(topic.name), "late"))
+        await brokers["one"].controller.subscriptions.add(TOPIC, "late", STREAM, EARLY)
+        await trio.sleep(20)
+        assert brokers["two"].topics.running(topic.name) is topic
+        assert topic.subscriptions["late"].backlog_entries == 1
+
+
+async def test_a_seek_finds_a_cursor_whose_answer_was_lost(autojump_clock: MockClock) -> None:
+    """E21: it comes before the owner has looked again."""
+    async with several("one", "two") as brokers:
+        (topic,) = await spread(brokers, "two")
+        brokers.store("two").lose_answer(cursor_key(str(topic.name), "late"))
+        await brokers["one"].controller.subscriptions.add(TOPIC, "late", STREAM, EARLY)
+        assert "late" not in topic.subscriptions
+        assert (await topic.subscribe("late", None)).backlog_entries == 1
+        with pytest.raises(SubscriptionNotFound):
+            await topic.subscribe("never", None)

@@ -1,6 +1,6 @@
 """Splits, merges, deletions and subscriptions of topics whose segments belong to other brokers than the controller."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -11,13 +11,16 @@ from broker.errors import BrokerError, SubscriptionInUse, TopicInUse, TopicNotFo
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import Layout
 from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.layouts.record import from_json
+from broker.layouts.store import layout_key
 from broker.topic import Topic
 from storage.errors import ExpectedError
-from storage.metadata.store import MetadataStore
+from storage.metadata.store import MetadataStore, Op, Put
 from storage.position import EARLIEST
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, payloads, publish
 from tests.support.several_rooms import Brokers, several
+from tests.support.steered_store import SteeredStore
 
 STEPS_MAX = 60
 STREAM = SubscriptionKind.STREAM
@@ -179,6 +182,32 @@ async def test_subscriptions_come_and_go_during_a_split_in_which_a_broker_dies(
             assert left == {"s", "new"}
             return
     pytest.fail("it never ended")
+
+
+@pytest.mark.parametrize("name", ["new", "s"], ids=["made", "made again"])
+async def test_a_subscription_that_comes_just_before_the_children_has_its_cursors_on_them(
+    name: str, autojump_clock: MockClock
+) -> None:
+    """C14, D10, D16: whoever makes it does so on the parents alone, so the split makes the others."""
+    store = SteeredStore()
+    async with several("one", "two", shared=store) as brokers:
+        await spread(brokers, "two")
+        subscriptions = brokers["two"].controller.subscriptions
+        came = trio.Event()
+
+        async def come(ops: Sequence[Op]) -> None:
+            layouts = [from_json(op.value) for op in ops if isinstance(op, Put) and op.key == layout_key(TOPIC)]
+            if any(layout.intent is not None and layout.intent.sealing for layout in layouts):
+                store.before = None
+                if name == "s":
+                    await subscriptions.delete(TOPIC, name, force=True)
+                await subscriptions.add(TOPIC, name, STREAM, LATE)
+                came.set()
+
+        store.before = come
+        await brokers["one"].controller.split(TOPIC, 0)
+        assert came.is_set()
+        await check_whole(brokers, {"s", name}, [b"0"])
 
 
 async def test_an_owner_makes_and_removes_cursors_for_others(autojump_clock: MockClock) -> None:

@@ -103,6 +103,16 @@ class Layout:
             or any(subscription.is_deleting or subscription.is_creating for subscription in self.subscriptions.values())
         )
 
+    def has_finished(self, opened: "Layout") -> bool:
+        """Return whether what is open in `opened`, an earlier version, is finished. No intent is ever undone.
+
+        It is False if this is another topic of the same name.
+        """
+        if self.creation_id != opened.creation_id:
+            return False
+        # Segment ids are never used again.
+        return self.intent is None or opened.intent is None or self.intent.children != opened.intent.children
+
     @property
     def unborn(self) -> tuple[Child, ...]:
         """The children of the open intent while they are not in effect. Nobody can load them."""

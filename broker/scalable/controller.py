@@ -34,7 +34,7 @@ from broker.administration_contract import MigrationAsked
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.cluster.turns import Turns
-from broker.errors import IntentOpen, TopicClosed, TopicExists, TopicInUse
+from broker.errors import IntentGone, IntentOpen, TopicClosed, TopicExists, TopicInUse
 from broker.keyed_locks import InterruptibleLocks
 from broker.layouts.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.layouts.layout import Layout, create
@@ -137,7 +137,7 @@ class Controller:
                 await self.subscriptions.finish_creation(topic, layout, name)
         if layout.intent is not None:
             log.info("finishing a split or merge", topic=str(topic))
-            await self._finish_open(topic)
+            await self._finish_open(topic, await self._layouts.get(topic))
 
     async def create_topic(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None:
         """Create a scalable topic with segments that divide the hash space evenly; durable on return.
@@ -156,6 +156,7 @@ class Controller:
 
         Raises:
             TopicNotFound, UnknownSegment, NotActive, TooNarrow: nothing was changed.
+            OwnedElsewhere: another broker is the controller. It goes on if the split has begun.
         """
         return await self._change_segments(topic, lambda layout: layout.begin_split(segment_id))
 
@@ -164,6 +165,7 @@ class Controller:
 
         Raises:
             TopicNotFound, UnknownSegment, NotActive, NotAdjacent: nothing was changed.
+            OwnedElsewhere: another broker is the controller. It goes on if the merge has begun.
         """
         return await self._change_segments(topic, lambda layout: layout.begin_merge(first_id, second_id))
 
@@ -176,6 +178,7 @@ class Controller:
 
         Raises:
             TopicNotFound, TopicExists, OldClientsConnected, TopicClosed: see `Migrations.make_scalable`.
+            OwnedElsewhere: another broker is the controller. It goes on if the migration has begun.
         """
         return await self._in_background(topic, partial(self._migrate, topic, force=force))
 
@@ -183,14 +186,15 @@ class Controller:
         if self.elections.is_elsewhere(topic):
             await self.elections.elect(topic)
         try:
-            await self._migrations.make_scalable(topic, force=force)
+            opened = await self._migrations.make_scalable(topic, force=force)
         except OwnedElsewhere as elsewhere:
             # Without a controller, the owner becomes it: the caller asks there.
             claim = self.elections.holds(topic)
             if elsewhere.owner is None or claim is None:
                 raise
             await self._segments.begin_migration(elsewhere.owner, topic, claim, force=force)
-        return await self._finish_open(topic)
+            opened = await self._layouts.get(topic)
+        return await self._finish_open(topic, opened)
 
     async def begin_migration(self, topic: TopicName, asked: MigrationAsked, *, force: bool) -> None:
         """Write the first layout of a regular topic that this broker owns; durable on return.
@@ -201,11 +205,7 @@ class Controller:
             OwnedElsewhere: this broker does not own the regular topic, or whoever asked is not the controller.
             TopicNotFound, TopicExists, OldClientsConnected, TopicClosed: see `Migrations.make_scalable`.
         """
-        await self._in_background(topic, partial(self._begin_migration, topic, asked, force=force))
-
-    async def _begin_migration(self, topic: TopicName, asked: MigrationAsked, *, force: bool) -> Layout:
-        await self._migrations.make_scalable(topic, force=force, asked=asked)
-        return await self._layouts.stored(topic)
+        await self._in_background(topic, partial(self._migrations.make_scalable, topic, force=force, asked=asked))
 
     async def auto_scale_override(self, topic: TopicName) -> AutoScaleOverride | None:
         """Return the topic's own settings for automatic splits and merges; None if it has none.
@@ -295,12 +295,12 @@ class Controller:
             begin(await self._layouts.get(topic))
         claim = await self.elections.elect(topic)
         try:
-            await self._layouts.change(topic, begin, claim=claim)
+            opened = await self._layouts.change(topic, begin, claim=claim)
         except IntentOpen:
             # An open intent was left by an earlier controller: the lock admits one change at a time in this process.
-            await self._finish_open(topic)
-            await self._layouts.change(topic, begin, claim=claim)
-        return await self._finish_open(topic)
+            await self._finish_open(topic, await self._layouts.get(topic))
+            opened = await self._layouts.change(topic, begin, claim=claim)
+        return await self._finish_open(topic, opened)
 
     async def _in_background(self, topic: TopicName, make: Callable[[], Awaitable[Layout]]) -> Layout:
         # The caller may disconnect halfway. The change continues here, because nothing else would finish it.
@@ -333,14 +333,31 @@ class Controller:
         finally:
             change.ended.set()
 
-    async def _finish_open(self, topic: TopicName) -> Layout:
-        """Carry out steps 2 to 8 of the open intent."""
+    async def _finish_open(self, topic: TopicName, opened: Layout) -> Layout:
+        """Carry out steps 2 to 8 of the intent that is open in `opened`, unless another controller has done so.
+
+        Raises:
+            OwnedElsewhere: another broker is the controller, and has not finished yet.
+        """
+        try:
+            return await self._finish(topic, opened)
+        except (IntentGone, OwnedElsewhere) as lost:
+            # This broker has resigned meanwhile, to be drained.
+            layout = await self._layouts.get(topic)
+            if layout.has_finished(opened):
+                return layout
+            # The owner is not named, so nobody sends it the request, which it would refuse for a sealed segment.
+            raise OwnedElsewhere(
+                f"Another broker has become the controller of {topic}, and goes on with the change that is open. Look "
+                "at the topic's segments before you send the request again."
+            ) from lost
+
+    async def _finish(self, topic: TopicName, opened: Layout) -> Layout:
         claim = await self.elections.elect(topic)
         layout = await self._layouts.get(topic)
         intent = layout.intent
-        if intent is None:
-            # The caller has opened or found one, so this broker was not the controller in between.
-            raise OwnedElsewhere(f"Another broker has finished the open change of {topic}. Send the request again.")
+        if intent is None or layout.has_finished(opened):
+            raise IntentGone("Another controller has finished this change.")
         if not intent.sealing:
             layout = await self._replace_segments(topic, intent, claim)
         parents = [segment_topic(topic, layout.segment(parent)) for parent in intent.parents]

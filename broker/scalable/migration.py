@@ -45,10 +45,10 @@ class Migrations:
         self._metadata = metadata
         self._now_ms = now_ms
 
-    async def make_scalable(self, topic: TopicName, *, force: bool, asked: MigrationAsked | None = None) -> None:
+    async def make_scalable(self, topic: TopicName, *, force: bool, asked: MigrationAsked | None = None) -> Layout:
         """Write the first layout of `topic`, a `topic://` name; durable on return. Only one call per topic may run.
 
-        The layout has an open intent, which the caller must finish. If that intent exists already, nothing is written.
+        Return the layout. It has an open intent, which the caller must finish. If it exists, nothing is written.
         `asked` is given if the controller is another broker, which has to finish it. So nothing is written for a broker
         that is the controller no more, or that meant an earlier topic of this name.
 
@@ -59,10 +59,11 @@ class Migrations:
             OldClientsConnected: some clients cannot follow, and `force` was not given; nothing was changed.
             TopicClosed: this broker no longer serves the regular topic; nothing was changed.
         """
-        if await self._is_begun(topic):
+        begun = await self._begun(topic)
+        if begun is not None:
             # It was written and the answer was lost, or an earlier controller wrote it.
             self._topics.migrated(await self._topics.get(topic.as_regular))
-            return
+            return begun
         if not await self._layouts.is_made(topic.as_regular):
             raise TopicNotFound(f"{topic.as_regular} does not exist, so it cannot be migrated. Check the name.")
         regular = await self._topics.get(topic.as_regular)
@@ -87,27 +88,27 @@ class Migrations:
                     await make_child(child, creation_id, subscriptions, [regular.claim], self._metadata)
                     if not force:
                         _require_followers(regular)
-                    await self._write(topic, regular, creation_id, subscriptions, conditions)
+                    written = await self._write(topic, regular, creation_id, subscriptions, conditions)
                     self._topics.migrated(regular)
+                    return written
             except (OldClientsConnected, OwnedElsewhere, TopicExists):
                 await remove_child(child, regular.claim, self._metadata)
                 raise
         except Conflict as conflict:
             raise TopicClosed(f"This broker no longer serves {regular.name}. Try again.") from conflict
 
-    async def _is_begun(self, topic: TopicName) -> bool:
-        """Return whether the topic's layout belongs to an unfinished migration.
+    async def _begun(self, topic: TopicName) -> Layout | None:
+        """Return the topic's layout if it belongs to an unfinished migration; None if there is no layout.
 
         Raises:
             TopicExists: the layout is another one.
         """
-        try:
-            layout = await self._layouts.stored(topic)
-        except TopicNotFound:
-            return False
+        layout = await self._layouts.stored_or_none(topic)
+        if layout is None:
+            return None
         if layout.intent is None or LEGACY_SEGMENT_ID not in layout.intent.parents or not _is_legacy(layout):
             raise TopicExists(f"{topic} is already a scalable topic, so nothing is left to migrate.")
-        return True
+        return layout
 
     async def _write(
         self,
@@ -116,7 +117,7 @@ class Migrations:
         creation_id: str,
         here: Mapping[str, Subscription],
         conditions: Sequence[Check],
-    ) -> None:
+    ) -> Layout:
         now_ms = self._now_ms()
         subscriptions = {
             name: LayoutSubscription(KIND_BY_TYPE[subscription.kind], uuid.uuid4().hex, StartPosition.EARLIEST, now_ms)
@@ -135,7 +136,7 @@ class Migrations:
                 # A schema was added meanwhile. The next attempt includes it.
                 continue
             log.info("topic migrated", topic=str(topic), subscriptions=sorted(subscriptions))
-            return
+            return layout
 
 
 def _no_controller(topic: TopicName) -> OwnedElsewhere:

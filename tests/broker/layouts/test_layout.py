@@ -181,6 +181,19 @@ def test_only_the_open_intent_is_carried_on() -> None:
         new().replace_segments(first.intent, NOW_MS)
 
 
+def test_a_later_layout_says_whether_an_earlier_intent_is_finished() -> None:
+    """D10: a controller that was away meanwhile asks. Nothing is known of it from another topic of the same name."""
+    first = new().begin_split(0)
+    assert first.intent is not None
+    second = finished(first).begin_split(1)
+    assert not first.has_finished(first)
+    assert not first.replace_segments(first.intent, NOW_MS).has_finished(first)
+    assert finished(first).has_finished(first)
+    assert second.has_finished(first)
+    assert not second.has_finished(second)
+    assert not replace(second, creation_id="another").has_finished(first)
+
+
 def test_without_an_intent_there_is_nothing_to_end() -> None:
     with pytest.raises(IntentGone):
         new().finish()

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.cluster.ownership import claim_key
+from broker.cluster.ownership import OwnedElsewhere, claim_key
 from broker.errors import BrokerError, TopicClosed, TopicNotFound
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import Layout
@@ -345,3 +345,70 @@ async def test_a_broker_outlives_that_another_has_finished_its_change_meanwhile(
         await pause(mock_clock)
     await pause(mock_clock)
     assert not (await broker.layouts.get(TOPIC)).is_half_done
+
+
+class Staying:
+    """A producer that does not leave a replaced segment by itself."""
+
+    name = "p"
+    follows_layout = True
+
+    def topic_closed(self, assigned_url: str | None = None) -> None:
+        """Ignore it."""
+
+    def topic_replaced(self) -> None:
+        """Ignore it."""
+
+
+@pytest.mark.parametrize("change", ["split", "merge", "migrate"])
+@pytest.mark.parametrize("is_changed_again", [False, True])
+async def test_a_change_that_another_controller_finished_has_succeeded(
+    change: str, is_changed_again: bool, broker: Rooms, mock_clock: MockClock
+) -> None:
+    """T20, D10: its controller was drained meanwhile. Whoever asked for it would ask again, and be refused."""
+    done: list[Layout] = []
+
+    async def run() -> None:
+        match change:
+            case "split":
+                done.append(await broker.controller.split(TOPIC, 0))
+            case "merge":
+                done.append(await broker.controller.merge(TOPIC, 0, 1))
+            case _:
+                done.append(await broker.controller.migrate(TOPIC, force=False))
+
+    if change == "migrate":
+        parent = await broker.topics.get(TOPIC.as_regular)
+    else:
+        await two_segments(broker)
+        parent = await broker.topics.get(await broker.segment(TOPIC, 0))
+    parent.add_producer(Staying())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await wait_all_tasks_blocked()
+        await broker.elections.resign(TOPIC)
+        await broker.layouts.change(TOPIC, Layout.finish)
+        if is_changed_again:
+            await broker.layouts.change(TOPIC, lambda layout: layout.begin_split(layout.active()[0].id))
+        assert not done
+        await pause(mock_clock)
+    assert done == [await broker.layouts.get(TOPIC)]
+
+
+async def test_a_change_that_another_controller_goes_on_with_is_not_passed_on(
+    broker: Rooms, store: SteeredStore
+) -> None:
+    """T20, C21: that broker would refuse it when it has finished it, because the segment is sealed then."""
+    await two_segments(broker)
+
+    async def lose(ops: Sequence[Op]) -> None:
+        if (await broker.layouts.get(TOPIC)).intent is not None:
+            store.after = None
+            await broker.elections.resign(TOPIC)
+            await store.put(claim_key(str(TOPIC)), b'{"broker": "broker-2", "service_url": "pulsar://two:6650"}')
+
+    store.after = lose
+    with pytest.raises(OwnedElsewhere, match="goes on with the change") as refused:
+        await broker.controller.split(TOPIC, 0)
+    assert (refused.value.owner, refused.value.retriable) == (None, True)
+    assert (await broker.layouts.get(TOPIC)).intent is not None

@@ -1,7 +1,8 @@
 """Carries out a broker's duties for the segments that it owns (`broker.scalable.duties`).
 
 One metadata watch per scalable topic with loaded segments shows the layout. A topic without an open change has no
-duties, so its segments cost nothing. A duty that fails is tried again for as long as the segment is loaded here.
+duties, so its segments cost nothing. A duty that fails is tried again for as long as the segment is loaded here. If it
+fails because the layout is unreadable, that is when the layout has changed.
 
 The task that carries out a duty reads the layout again, holds a lock of the segment meanwhile, and makes a cursor only
 if the layout has not changed. So a subscription that is deleted, and perhaps made again, gets no stale cursor and loses
@@ -236,21 +237,41 @@ class SegmentOwner:
                 except (TopicNotFound, OwnedElsewhere):
                     # The whole topic has been removed meanwhile, or another broker goes on.
                     return
+                except LayoutUnreadable as damaged:
+                    self._say(log.warning, segment, kind, damaged)
+                    if self._topics.running(segment.name) is not segment:
+                        # Nobody follows the layout for it.
+                        await self._readable(segment)
+                    elif not self._working[key]:
+                        # `_follow` brings the next layout.
+                        return
                 except Exception as error:
                     # The segment goes on, and so do the others. The controller waits for this one.
-                    say = log.warning if is_environment(error) else log.exception
-                    say(
-                        "a change of a topic waits for a segment",
-                        segment=str(segment.name),
-                        duty=kind.value,
-                        reason=str(error) or repr(error),
-                    )
+                    self._say(log.warning if is_environment(error) else log.exception, segment, kind, error)
+                    # What failed is the store or the disk, whose recovery is no event.
                     await trio.sleep(RETRY_SECONDS)
                 else:
                     if not self._working[key]:
                         return
         finally:
             del self._working[key]
+
+    def _say(self, say: Callable[..., None], segment: Topic, kind: _Kind, error: Exception) -> None:
+        say(
+            "a change of a topic waits for a segment",
+            segment=str(segment.name),
+            duty=kind.value,
+            reason=str(error) or repr(error),
+        )
+
+    async def _readable(self, segment: Topic) -> None:
+        """Wait until the layout is readable, or removed."""
+        assert segment.scalable_topic is not None, "only segments have duties"
+        async with self._metadata.watch_key(layout_key(segment.scalable_topic)) as watch:
+            while True:
+                with suppress(LayoutUnreadable):
+                    _layout_of(await watch.next())
+                    return
 
 
 def _layout_of(record: Record | None) -> Layout | None:

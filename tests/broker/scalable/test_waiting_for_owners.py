@@ -1,5 +1,6 @@
 """Layout changes that wait for another broker: for one that cannot do its part yet, or that never will."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -8,14 +9,20 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError, SubscriptionNotFound
+from broker.layouts.layout import Layout
+from broker.layouts.parts import LayoutSubscription
 from broker.layouts.store import layout_key
 from broker.names import TopicName
+from broker.store_retry import RETRY_SECONDS
 from storage.cursor import cursor_key
 from storage.errors import ExpectedError
-from storage.metadata.store import StoreUnavailable
+from storage.managed_ledger_record import record_key
+from storage.metadata.store import Delete, Op, Put, StoreUnavailable
 from tests.broker.scalable.test_changes_across_brokers import EARLY, STREAM, check_whole, settled, spread
-from tests.support.rooms import TOPIC, Rooms
+from tests.support.idle import TaskSteps
+from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.several_rooms import Brokers, several
+from tests.support.steered_store import SteeredStore
 
 
 async def split(broker: Rooms) -> None:
@@ -148,3 +155,44 @@ async def test_a_seek_finds_a_cursor_whose_answer_was_lost(autojump_clock: MockC
         assert (await topic.subscribe("late", None)).backlog_entries == 1
         with pytest.raises(SubscriptionNotFound):
             await topic.subscribe("never", None)
+
+
+@pytest.mark.parametrize("duty", ["cursors", "let go"])
+async def test_a_duty_waits_without_a_step_while_the_layout_is_unreadable(
+    duty: str, broker: Rooms, store: SteeredStore, autojump_clock: MockClock
+) -> None:
+    """E11, C14: it is done once the record is repaired, also for a segment that its removal has closed."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = await broker.segment(TOPIC, 0)
+    await publish(await broker.topics.get(name), b"a")
+    made = LayoutSubscription(STREAM, "id", EARLY, 1, is_creating=True)
+    written = cursor_key(str(name), "new") if duty == "cursors" else record_key(str(name))
+    repaired = b""
+
+    async def damage(ops: Sequence[Op]) -> None:
+        nonlocal repaired
+        if any(isinstance(op, Put | Delete) and op.key == written for op in ops):
+            store.before = None
+            record = await store.get(layout_key(TOPIC))
+            assert record is not None
+            repaired = record.value
+            await store.put(layout_key(TOPIC), b"damaged")
+            raise StoreUnavailable("no answer")
+
+    store.before = damage
+    if duty == "cursors":
+        await broker.layouts.change(TOPIC, lambda layout: layout.add_subscription("new", made))
+    else:
+        await broker.layouts.change(TOPIC, Layout.begin_deletion)
+    await trio.sleep(3 * RETRY_SECONDS)
+    assert repaired
+    assert (broker.topics.running(name) is None) == (duty == "let go")
+    with TaskSteps() as steps:
+        await trio.sleep(10 * RETRY_SECONDS)
+        assert steps.of("SegmentOwner._work") == 0
+    await store.put(layout_key(TOPIC), repaired)
+    await trio.sleep(1)
+    if duty == "cursors":
+        assert "new" in (await broker.topics.get(name)).subscriptions
+    else:
+        assert await store.get(record_key(str(name))) is None

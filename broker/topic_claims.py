@@ -5,11 +5,12 @@
     a ledger of the topic stays open      the claim is kept, because no other broker could take the ledger over
     its record changes meanwhile          the same: a change without an answer may have listed one more ledger
 
-Whoever wants a topic that a later attempt releases waits until that is done.
+Whoever wants a topic that a later attempt releases waits until that is done. An attempt waits until nobody uses the
+topic here.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import structlog
@@ -30,8 +31,8 @@ later attempt succeeds, or until the session ends."""
 
 log = structlog.get_logger(__name__)
 
-Reserve = Callable[[TopicName], AbstractContextManager[bool]]
-"""Lets all who want a topic wait during the block. The block gets False, and nobody waits, if the topic is in use."""
+Reserve = Callable[[TopicName], AbstractAsyncContextManager[None]]
+"""Waits until nobody uses a topic here, and lets all who want it wait during the block."""
 
 
 class TopicClaims:
@@ -100,19 +101,24 @@ class TopicClaims:
         Without a `claim` it is any claim of this broker, because the answer was lost when it was made.
         """
         is_released = False
-        while not is_released and not self._is_closing and not self._claims.has_ended:
+        while not is_released:
+            # What failed is the store or the disk, whose recovery is no event.
             await trio.sleep(RETRY_SECONDS)
-            with self._reserve(name) as is_reserved, trio.move_on_after(RELEASE_SECONDS_MAX):
-                if not is_reserved:
-                    continue
-                try:
-                    held = await self._claims.held(str(name))
-                    # If a later request has renewed the claim, its end releases it.
-                    if held is None or claim not in (None, held):
-                        return
-                    is_released = await self._give_up(name, held, lets_go=True)
-                except ExpectedError as error:
-                    log.warning("a topic's claim cannot be released yet", topic=str(name), reason=str(error))
+            async with self._reserve(name):
+                if self._is_closing or self._claims.has_ended:
+                    return
+                with trio.move_on_after(RELEASE_SECONDS_MAX):
+                    is_released = await self._leave_now(name, claim)
+
+    async def _leave_now(self, name: TopicName, claim: Check | None) -> bool:
+        """Release a claim, as `_leave_later` says. Return whether nothing is left to release."""
+        try:
+            held = await self._claims.held(str(name))
+            # If a later request has renewed the claim, its end releases it.
+            return held is None or claim not in (None, held) or await self._give_up(name, held, lets_go=True)
+        except ExpectedError as error:
+            log.warning("a topic's claim cannot be released yet", topic=str(name), reason=str(error))
+            return False
 
     async def _give_up(self, name: TopicName, claim: Check, *, lets_go: bool) -> bool:
         """Release the claim, unless a ledger of the topic stays open here: no other broker could take that over.

@@ -7,8 +7,8 @@ transactions stay in the metadata store. The next owner that loads it applies th
 transactions loads it.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -348,15 +348,14 @@ class Topics:
         slot.ready.set()
         slot.gone.set()
 
-    @contextmanager
-    def _reserved(self, name: TopicName) -> Iterator[bool]:
+    @asynccontextmanager
+    async def _reserved(self, name: TopicName) -> AsyncIterator[None]:
         """See `Reserve`."""
-        if name in self._slots:
-            yield False
-            return
+        while (used := self._slots.get(name)) is not None:
+            await used.gone.wait()
         slot = self._slots[name] = _Slot(is_idle=True)
         try:
-            yield True
+            yield
         finally:
             self._empty(name, slot)
 

@@ -21,6 +21,7 @@ from storage.managed_ledger_opening import let_go_of_managed_ledger
 from storage.metadata.store import ABSENT, ChangeSetTooLarge, Check, Delete, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
+from tests.support.idle import TaskSteps
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, payloads, publish, rooms
 from tests.support.steered_store import SteeredStore
@@ -166,6 +167,26 @@ async def test_a_claim_that_is_made_late_is_given_up(
         await broker.topics.get(PLAIN)
     await trio.sleep(4 * RETRY_SECONDS)
     await store.put("/anything", b"", expected=ABSENT)
+    assert await claims(broker) == []
+
+
+async def test_a_claim_to_give_up_later_waits_without_a_step_while_the_topic_is_used(
+    broker: Rooms, store: SteeredStore, autojump_clock: MockClock
+) -> None:
+    """D4, E16: its end gives the claim up. Before that, there is nothing to try."""
+    store.leave_unanswered(1, made=True)
+    with pytest.raises(StoreUnavailable):
+        await broker.topics.get(PLAIN)
+    topic = await broker.topics.get(PLAIN)
+    with topic.clients.held():
+        await trio.sleep(2 * RETRY_SECONDS)
+        with TaskSteps() as steps:
+            await trio.sleep(10 * RETRY_SECONDS)
+            assert steps.of("TopicClaims._leave_perhaps") == 0
+            assert len(await claims(broker)) == 1
+            await broker.topics.unload(PLAIN)
+            await wait_all_tasks_blocked()
+            assert steps.of("TopicClaims._leave_perhaps") > 0
     assert await claims(broker) == []
 
 

@@ -297,12 +297,14 @@ class Dispatcher:
 
     def _pieces(self, sendable: Sequence[_Sendable]) -> dict[int, Piece]:
         """The chunks among them, in the form that the policy takes."""
+        chunks = {number: item.chunk for number, item in enumerate(sendable) if item.chunk is not None}
+        if not chunks:
+            return {}
+        indexes = {consumer: index for index, consumer in enumerate(self.consumers)}
         pieces = {}
-        for number, item in enumerate(sendable):
-            if item.chunk is not None:
-                holder = self._begun.holder(item.chunk.message)
-                index = None if holder is None else self.consumers.index(holder)
-                pieces[number] = Piece(item.chunk.message, index)
+        for number, chunk in chunks.items():
+            holder = self._begun.holder(chunk.message)
+            pieces[number] = Piece(chunk.message, None if holder is None else indexes[holder])
         return pieces
 
     def _sendable(self, entry: Entry) -> _Sendable | None:

@@ -90,6 +90,7 @@ def shared(
     is left.
     """
     permits = [consumer.permits if consumer.writable else 0 for consumer in consumers]
+    with_room = sum(permit > 0 for permit in permits)
     getting = {piece.message: piece.consumer for piece in pieces.values() if piece.consumer is not None}
     shares: dict[int, list[int]] = {}
     kept: list[tuple[int, int]] = []
@@ -108,7 +109,8 @@ def shared(
         if permits[index] > 0:
             shares.setdefault(index, []).append(entry)
             permits[index] -= count
-        elif any(permit > 0 for permit in permits):
+            with_room -= permits[index] <= 0
+        elif with_room:
             kept.append((entry, index))
         else:
             break
@@ -118,10 +120,12 @@ def shared(
 
 def _turns(consumers: Sequence[Candidate], permits: Sequence[int], turn: int) -> Iterator[int]:
     """The consumers in turn, repeatedly. Checks `permits` each time, and ends when nobody has any."""
-    for level in sorted({consumer.priority for consumer in consumers}):
-        members = [
-            index for index, consumer in enumerate(consumers) if consumer.priority == level and permits[index] > 0
-        ]
+    levels: dict[int, list[int]] = {}
+    for index, consumer in enumerate(consumers):
+        if permits[index] > 0:
+            levels.setdefault(consumer.priority, []).append(index)
+    for level in sorted(levels):
+        members = levels[level]
         ring = deque([index for index in members if index >= turn] + [index for index in members if index < turn])
         while ring:
             index = ring.popleft()

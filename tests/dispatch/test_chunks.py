@@ -7,6 +7,7 @@ import trio
 
 from dispatch import chunks, dispatcher
 from dispatch.chunks import Chunk, PartialMessages
+from dispatch.consumer import Consumer
 from storage.position import Position
 from tests.dispatch.test_subscription import EXCLUSIVE, SHARED, Rig, running, settled
 from tests.support.idle import TaskSteps
@@ -63,6 +64,29 @@ async def test_chunks_of_one_message_come_to_one_consumer() -> None:
         stories = [names(stream, outlet) for outlet in outlets]
         assert [story.replace(".", "") for story in stories] == ["aaacAcC", "bbB"]
         assert all("." in story for story in stories)
+
+
+async def test_chunks_of_begun_messages_do_not_look_for_their_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E7: there may be 10,000 consumers, and 512 chunks."""
+    compared = 0
+
+    def equals(consumer: Consumer, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return consumer is other
+
+    stream = MemoryStream()
+    async with running(stream, SHARED) as rig:
+        outlets = [rig.join()[1] for _ in range(50)]
+        await settled()
+        monkeypatch.setattr(Consumer, "__eq__", equals)
+        # The last consumer gets the message.
+        add(stream, "." * 49 + "a" * 50)
+        await settled()
+        add(stream, "a" * 50)
+        await settled()
+        assert names(stream, outlets[-1]) == "a" * 100
+        assert compared == 0
 
 
 async def test_an_exclusive_subscription_does_not_ask() -> None:

@@ -1,5 +1,7 @@
 """Policies are functions: tables of consumers and entries, and properties over all of them."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,41 @@ def test_pieces_are_left_when_nobody_has_room() -> None:
     """They are checked first next time, so nothing about them needs to be remembered."""
     pieces = {1: Piece("x", 0), 2: Piece("x", 0)}
     assert shared([ready(1), ready(1)], [1] * 4, 1, pieces) == Assignment([(1, [0]), (0, [1])], [2, 3], 2, [])
+
+
+class Candidates(list[Candidate]):
+    """Counts how often somebody goes through all of them."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Candidate]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_consumers_of_many_levels_are_not_looked_at_for_each_level() -> None:
+    """E7: a client chooses the level of each of its 10,000 consumers."""
+    consumers = Candidates([ready(0, priority=level) for level in range(100)] + [ready(9, priority=100)])
+    assert shared(consumers, [1], 0).shares == [(100, [0])]
+    assert consumers.passes <= 3
+
+
+class Permits(int):
+    """Counts how often somebody asks whether there are any."""
+
+    questions = 0
+
+    def __gt__(self, other: int) -> bool:
+        Permits.questions += 1
+        return super().__gt__(other)
+
+
+def test_consumers_are_not_looked_at_for_each_piece_that_is_kept() -> None:
+    """E7: there may be 10,000 of them, and 512 pieces."""
+    consumers = [ready(Permits(0)) for _ in range(100)] + [ready(9)]
+    Permits.questions = 0
+    assert len(shared(consumers, [1] * 100, 0, {entry: Piece("x", 0) for entry in range(100)}).kept) == 100
+    assert Permits.questions <= 3 * 100
 
 
 @given(data=st.data())

@@ -16,12 +16,16 @@ import structlog
 import trio
 
 from broker.errors import RetentionInvalid
+from broker.followers import tell_all
 from broker.names import Domain, TopicName
 from broker.retention import INFINITE_RETENTION, Retention, retention_of
-from storage.metadata.store import Change, MetadataStore, starting_with
+from storage.metadata.store import Change, MetadataStore, Record, starting_with
 from storage.signal import Signal
 
 KEY_PREFIX: Final = "/retention/"
+
+RECORDS_AT_ONCE: Final = 256
+"""Policies that are read in one step of the event loop, which takes about 1 ms."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,28 +48,27 @@ class RetentionPolicies:
         self._metadata = metadata
         self._default = default
         self._policies: dict[str, Retention] = {}
-        self._followers: list[Signal] = []
+        self._followers: dict[Signal, None] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the records until cancelled. It reports as started once it knows all existing policies."""
         async with self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
-            self._take(await watch.next())
+            await self._take(await watch.next())
             task_status.started()
             async for change in watch:
-                self._take(change)
+                await self._take(change)
 
-    def _take(self, change: Change) -> None:
+    async def _take(self, change: Change) -> None:
+        read: dict[str, Retention] = {}
+        for number, record in enumerate(change.records, 1):
+            read[record.key] = _policy_in(record)
+            if number % RECORDS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        # All take effect in one step. If only a part did, a topic could lose what all of them together keep.
         for key in change.deleted:
             self._policies.pop(key, None)
-        for record in change.records:
-            try:
-                self._policies[record.key] = retention_of(orjson.loads(record.value))
-            except (RetentionInvalid, ValueError, AttributeError) as unreadable:
-                # Keep everything: that mistake can be undone.
-                self._policies[record.key] = INFINITE_RETENTION
-                log.error("a retention policy is damaged", key=record.key, reason=str(unreadable))
-        for signal in self._followers:
-            signal.set()
+        self._policies.update(read)
+        await tell_all(self._followers.keys(), Signal.set)
 
     def of(self, name: TopicName) -> Retention:
         """Return the policy that applies to a topic, partition or segment."""
@@ -76,11 +79,11 @@ class RetentionPolicies:
 
     def attach(self, signal: Signal) -> None:
         """Set `signal` whenever a policy may have changed, until `detach`."""
-        self._followers.append(signal)
+        self._followers[signal] = None
 
     def detach(self, signal: Signal) -> None:
-        """Undo one `attach`."""
-        self._followers.remove(signal)
+        """Undo `attach`."""
+        del self._followers[signal]
 
     async def stored(self, key: str) -> Retention | None:
         """Return the policy stored under `key`; None if there is none."""
@@ -93,3 +96,12 @@ class RetentionPolicies:
             await self._metadata.delete(key)
         else:
             await self._metadata.put(key, orjson.dumps(policy.to_json()))
+
+
+def _policy_in(record: Record) -> Retention:
+    try:
+        return retention_of(orjson.loads(record.value))
+    except (RetentionInvalid, ValueError, AttributeError) as unreadable:
+        # Keep everything: that mistake can be undone.
+        log.error("a retention policy is damaged", key=record.key, reason=str(unreadable))
+        return INFINITE_RETENTION

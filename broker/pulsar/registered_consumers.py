@@ -48,7 +48,7 @@ class RegisteredConsumer:
         forget: Callable[["RegisteredConsumer"], None],
         connection: Connection,
     ) -> None:
-        """Set up. The caller must pass already subscribed segments to `segment_subscribed`, and then call `join`.
+        """Set up. The caller must pass already subscribed segments to `segment_subscribed` before it calls `join`.
 
         After a reconnect, the client's consumers of segments may come back before its registration.
 

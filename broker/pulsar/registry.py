@@ -24,6 +24,9 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 REGISTRATIONS_MAX: Final = 10_000
 """Consumers that one connection has registered for a share of a topic; one more is refused."""
 
+SHOWN_AT_ONCE: Final = 1024
+"""Consumers that are shown to a registration in one step of the event loop, which takes about 1 ms."""
+
 CLOSED_PRODUCERS_MAX: Final = 1024
 """Producers that the broker closed and the client has not asked for again, as far as a connection remembers them."""
 
@@ -128,7 +131,7 @@ class Registry:
         return next((one for one in registrations if one.consumer_id == consumer_id), None)
 
     def register(self, registration: RegisteredConsumer) -> None:
-        """Keep a registration. It takes the place of an earlier one of its name.
+        """Keep a registration. It takes the place of an earlier one of its name. Call `show_consumers` next.
 
         Raises:
             NotSupported: the connection has too many.
@@ -141,13 +144,18 @@ class Registry:
                 f"This connection already has {REGISTRATIONS_MAX:,} registered consumers, its maximum. Close some of "
                 "them, or open another connection."
             )
-        for session in self.consumers.values():
-            if registration.has(session):
-                registration.segment_subscribed(session.segment_id, session.id)
         for one in replaced:
             self.forget(one)
         self._registrations_of.setdefault(registration.group.topic, []).append(registration)
         self._registered += 1
+
+    async def show_consumers(self, registration: RegisteredConsumer) -> None:
+        """Show the consumers that were open before a registration to it. It is shown the later ones as they open."""
+        for number, (consumer_id, session) in enumerate(tuple(self.consumers.items()), 1):
+            if self.consumers.get(consumer_id) is session and registration.has(session):
+                registration.segment_subscribed(session.segment_id, session.id)
+            if number % SHOWN_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
 
     def leave(self, registration: RegisteredConsumer) -> None:
         """Remove a registration, whose segments go to the others of its group."""

@@ -149,6 +149,7 @@ class ScalableHandler:
         )
         self._registry.register(registration)
         try:
+            await self._registry.show_consumers(registration)
             await registration.join(asked.regular)
         except Exception:
             self._registry.forget(registration)

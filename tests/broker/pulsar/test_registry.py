@@ -1,10 +1,16 @@
 """The objects that one connection has open, and what its parts learn of each other."""
 
+from collections import Counter
+
 import pytest
+import trio
 
 from broker.names import TopicName
+from broker.pulsar import registry
 from broker.pulsar.consumer_sessions import ConsumerSession
 from broker.pulsar.registered_consumers import RegisteredConsumer
+from broker.pulsar.registry import Registry
+from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC, Rooms
 from tests.support.wire import WireClient
 from tidewire.wire.pulsar import commands
@@ -72,3 +78,42 @@ async def test_a_consumer_is_shown_only_to_the_registrations_of_its_topic(
     assert (await client.ask(commands.close_consumer(1, 50))).type == Type.SUCCESS
     assert asked
     assert set(asked) == {TOPIC}
+
+
+async def test_a_registration_is_shown_the_consumers_in_slices(
+    broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E7: one connection may have 10,000 consumers, and as many registrations. What leaves meanwhile is not shown."""
+    monkeypatch.setattr(registry, "SHOWN_AT_ONCE", 2)
+    client.ignored |= {Type.SCALABLE_TOPIC_UPDATE, Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE}
+    await broker.controller.create_topic(TOPIC, 8, {})
+    for number in range(8):
+        segment = str(await broker.segment(TOPIC, number))
+        subscribe = commands.subscribe(segment, "s", number, number, name=f"c-seg-{number}")
+        assert (await client.ask(subscribe)).type == Type.SUCCESS
+    looked: Counter[int] = Counter()
+    shown: list[int] = []
+    registries: list[Registry] = []
+    register, has, subscribed = Registry.register, RegisteredConsumer.has, RegisteredConsumer.segment_subscribed
+
+    def registering(self: Registry, registration: RegisteredConsumer) -> None:
+        registries.append(self)
+        register(self, registration)
+
+    def looking(self: RegisteredConsumer, session: ConsumerSession) -> bool:
+        looked[steps.of(trio.lowlevel.current_task().name)] += 1
+        registries[0].consumers.pop(7, None)
+        return has(self, session)
+
+    def noted(self: RegisteredConsumer, segment_id: int, session: str) -> None:
+        shown.append(segment_id)
+        subscribed(self, segment_id, session)
+
+    monkeypatch.setattr(Registry, "register", registering)
+    monkeypatch.setattr(RegisteredConsumer, "has", looking)
+    monkeypatch.setattr(RegisteredConsumer, "segment_subscribed", noted)
+    with TaskSteps() as steps:
+        answer = await client.ask(commands.scalable_topic_subscribe(5, str(TOPIC), "s", "c", 10))
+    assert answer.type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+    assert shown == list(range(7))
+    assert max(looked.values()) == 2

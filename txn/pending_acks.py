@@ -91,6 +91,8 @@ class PendingAcks:
         self._decisions = PendingDecisions()
         self._tenure = Tenure(segment)
         self._settlement = PendingSettlement(segment, cursor, self._tenure, metadata, self._claim)
+        self._in_flight = 0
+        """Commands whose op record is being written, for whichever transaction."""
         self._landed = trio.Event()
         """Set and replaced when the outcome of a write is known."""
         self._era = 0
@@ -269,13 +271,17 @@ class PendingAcks:
     async def clear(self) -> None:
         """Forget everything pending and remove its op records, because the cursor is durably gone.
 
-        Not cancelled half-way.
+        The removal is not cancelled half-way.
 
         Raises:
             OwnershipLost: another broker owns the segment.
             OutcomeUnknown: the metadata store did not confirm the removal.
         """
         self.forget()
+        # A command in flight may leave a record that it could not remove. After this, nobody would.
+        while self._in_flight:
+            await self._landed.wait()
+        self._tenure.require()
         await self._settlement.remove_orphans()
 
     async def _record(self, pending: PendingTransaction, command: Command, put: PutSequential) -> None:
@@ -337,12 +343,14 @@ class PendingAcks:
     def _begin(self, txn: TxnId, command: Command) -> PendingTransaction:
         """Learn of the decision from now on. It is applied when the outcome of the command's write is known."""
         self._headers.join(txn, self)
+        self._in_flight += 1
         return self._book.begin(txn, command)
 
     def _land(self, pending: PendingTransaction, count: int = 1) -> None:
         """The outcome of this many writes is known, or will never be."""
         landed, self._landed = self._landed, trio.Event()
         landed.set()
+        self._in_flight -= count
         pending.in_flight -= count
         if pending.in_flight or pending.is_discarded or self._tenure.has_ended:
             # After a loss, it is unknown which commands the transaction has. The next owner finds out.

@@ -8,7 +8,16 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage import cursor_record, ranges
 from storage.errors import ExpectedError, fresh
-from storage.metadata.store import ChangeSetTooLarge, Delete, InvalidOperation, Op, Put, PutSequential, StoreFull
+from storage.metadata.store import (
+    ChangeSetTooLarge,
+    Delete,
+    InvalidOperation,
+    Op,
+    Put,
+    PutSequential,
+    StoreFull,
+    StoreUnavailable,
+)
 from storage.position import EARLIEST
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.pending_acks import CLAIM, command, owned, stream_of, writes
@@ -16,6 +25,7 @@ from tests.support.steered_store import LaggingStore, SteeredStore
 from txn import pending_acks, pending_book
 from txn.errors import (
     AcknowledgementTooLarge,
+    OutcomeUnknown,
     OwnershipLost,
     PendingAcksDiscarded,
     PendingAcksFull,
@@ -192,6 +202,50 @@ async def test_the_record_of_an_acknowledgement_from_before_a_move_goes_when_the
         await wait_all_tasks_blocked()
         assert await rig.op_keys() == []
         assert rig.ended == []
+        rig.assert_clean()
+
+
+@pytest.mark.parametrize(
+    "refused", [StoreFull("no space"), StoreUnavailable("no answer")], ids=lambda error: str(error)
+)
+async def test_an_unsubscribe_that_meets_an_acknowledgement_in_flight(refused: StoreUnavailable) -> None:
+    """D16, E13: the record is removed with the others, or the segment is closed so that its next owner removes it."""
+    store = SteeredStore()
+    async with owned(store, stream_of(3)) as rig:
+        txn = await rig.begin()
+        is_written, go_on = trio.Event(), trio.Event()
+
+        async def hold(ops: Sequence[Op]) -> None:
+            if writes(ops, PutSequential, OPS):
+                is_written.set()
+                await go_on.wait()
+
+        async def refuse_once(ops: Sequence[Op]) -> None:
+            if writes(ops, Delete, OPS):
+                store.before = None
+                raise fresh(refused)
+
+        async def acknowledge_late() -> None:
+            with pytest.raises((PendingAcksDiscarded, OutcomeUnknown)):
+                await rig.acknowledge(txn, 1)
+
+        async def unsubscribe() -> None:
+            await rig.cursor.delete()
+            if isinstance(refused, StoreFull):
+                await rig.acks.clear()
+                return
+            with pytest.raises(OutcomeUnknown):
+                await rig.acks.clear()
+
+        store.after = hold
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acknowledge_late)
+            await is_written.wait()
+            nursery.start_soon(unsubscribe)
+            await wait_all_tasks_blocked()
+            store.before = refuse_once
+            go_on.set()
+        assert bool(await rig.op_keys()) is not isinstance(refused, StoreFull)
         rig.assert_clean()
 
 

@@ -30,13 +30,14 @@ from broker.topic_removal import remove_subscription, remove_topic
 from broker.topic_services import TopicServices
 from storage.errors import CursorCorrupt, ExpectedError, JournalMissing, LedgerCorrupt, LedgerListCorrupt, fresh
 from storage.metadata.store import Check
+from txn.errors import OpRecordDamaged
 
 log = structlog.get_logger(__name__)
 
 IDLE_SECONDS_MAX = 120.0
 """How long a topic stays loaded without connected clients and requests."""
 
-_DAMAGES = (LedgerCorrupt, LedgerListCorrupt, CursorCorrupt, JournalMissing)
+_DAMAGES = (LedgerCorrupt, LedgerListCorrupt, CursorCorrupt, JournalMissing, OpRecordDamaged)
 """Damage that prevents a topic from being opened until an operator repairs it."""
 
 OpenTopic = Callable[[TopicName, Check], Awaitable[Topic]]

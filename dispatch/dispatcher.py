@@ -160,6 +160,10 @@ class Dispatcher:
 
     async def _step(self) -> bool:
         """Send one chunk. False if there is nothing to do until the signal is set."""
+        damage = self.withheld.damage
+        if damage is not None:
+            self._tell(damage)
+            return False
         room = self._room()
         if room <= 0:
             return await self._pass_hidden()
@@ -211,7 +215,7 @@ class Dispatcher:
         except LedgerCorrupt as damage:
             # It stays unacknowledged, and is tried again when the subscription is reopened.
             self.redelivery.set_aside(run[0])
-            self._tell(damage)
+            self._tell(str(damage))
             return
         if generation != self._generation or (not is_kept and self._kept_run()):
             return
@@ -242,7 +246,7 @@ class Dispatcher:
             return False
         generation = self._generation
         if self._stalled is not None and self._stalled[:2] == (generation, start):
-            self._tell(self._stalled[2])
+            self._tell(str(self._stalled[2]))
             return False
         entries_max = min(CHUNK_ENTRIES_MAX, ceil(room / self._messages_per_entry))
         try:
@@ -270,9 +274,8 @@ class Dispatcher:
         self._handled_upto = max(self._handled_upto, handled_upto)
         return True
 
-    def _tell(self, damage: LedgerCorrupt) -> None:
+    def _tell(self, reason: str) -> None:
         """Tell each consumer about damage at its next entries."""
-        reason = str(damage)
         for consumer in self.consumers:
             consumer.tell_damage(reason)
 

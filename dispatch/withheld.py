@@ -11,6 +11,10 @@ from storage.position import Position
 class Withheld(Protocol):
     """The entries withheld from the consumers of one subscription."""
 
+    @property
+    def damage(self) -> str | None:
+        """Why nothing may be sent: a damaged record hides what is withheld. None if nothing is damaged."""
+
     def unreserved(self, position: Position) -> int | None:
         """Bit i is 1 if message i of the entry may be sent, so 0 if none may; None if no message is withheld."""
 
@@ -23,6 +27,9 @@ class Withheld(Protocol):
 
 class NothingWithheld:
     """For subscriptions that withhold nothing."""
+
+    damage: str | None = None
+    """See `Withheld`."""
 
     def unreserved(self, position: Position) -> int | None:
         """See `Withheld`."""

@@ -31,7 +31,7 @@ from txn.headers import is_v5
 from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
 from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
 from txn.read_barriers import ReadBarriers
-from txn.segment_write import SegmentWrite, find_spans
+from txn.segment_write import SegmentWrite, find_spans, found_op
 from txn.settlement import Settlement
 from txn.states import TxnState
 from txn.tenure import Tenure
@@ -190,7 +190,7 @@ class MetadataTransactionBuffer:
         hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
         bounds: dict[TxnId, Position] = {}
         for hit in hits:
-            op = WriteOp.from_record(hit.record)
+            op = found_op(hit.record, self._segment, self._ledger.creation_id)
             if op.creation_id != self._ledger.creation_id:
                 # It belongs to a deleted segment of the same name and holds nothing here (D16).
                 await self._settlement.commit([RecordVersion.of(hit.record).to_delete()])

@@ -9,7 +9,7 @@ from typing import Final
 
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, RecordVersion
 from txn.errors import OwnershipLost
-from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_segment
+from txn.ops import ACKS_BY_SUBSCRIPTION, acks_of_segment, subscription_of
 
 RECORDS_AT_ONCE_MAX: Final = 100
 """The most records that one change set removes or writes, which keeps it below etcd's 124 operations."""
@@ -66,7 +66,7 @@ async def remove_strange_acks(segment: str, *, besides: Container[str], metadata
         OwnershipLost: another broker owns the segment.
     """
     hits = await metadata.query(ACKS_BY_SUBSCRIPTION, *acks_of_segment(segment))
-    ops = [RecordVersion.of(hit.record) for hit in hits if AckOp.from_record(hit.record).subscription not in besides]
+    ops = [RecordVersion.of(hit.record) for hit in hits if subscription_of(hit.index_key) not in besides]
     try:
         await remove_ops(ops, metadata=metadata, claim=(claim,))
     except Conflict as conflict:

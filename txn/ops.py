@@ -12,13 +12,16 @@ changes when the transaction is committed (T22, T23). The record names the curso
 also names the command, by its consumer and request id. So the next owner can tell the repeat of a command whose answer
 was lost from a second acknowledgement of the same messages (`txn.pending_transaction.CommandId`).
 
+The key of a damaged record still names the transaction, and its index entry still names the segment and subscription.
+
 Pure.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import index as whole
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import orjson
 
@@ -63,10 +66,18 @@ class WriteOp:
 
     @classmethod
     def from_record(cls, record: Record) -> "WriteOp":
-        """The op that `to_put` wrote."""
-        fields = orjson.loads(record.value)
-        position = Position(fields["ledger"], fields["entry"])
-        return cls(_txn_of(record), fields["segment"], fields["creation_id"], position, fields.get("owner"))
+        """The op that `to_put` wrote.
+
+        Raises:
+            RecordUnreadable: it is damaged.
+        """
+        try:
+            fields = orjson.loads(record.value)
+            position = Position(whole(fields["ledger"]), whole(fields["entry"]))
+            names = fields["segment"], _text(fields["creation_id"])
+            return cls(txn_of_op(record.key), *names, position, fields.get("owner"))
+        except UNREADABLE as damaged:
+            raise RecordUnreadable(f"an op record cannot be read: {damaged!r}") from damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +121,29 @@ class AckOp:
 
     @classmethod
     def from_record(cls, record: Record) -> "AckOp":
-        """The op that `to_put` wrote."""
-        fields = orjson.loads(record.value)
-        acks = tuple(
-            EntryAck(Position(ledger, entry), bits_from_words(words), batch_size)
-            for ledger, entry, words, batch_size in fields["acks"]
-        )
-        return cls(
-            _txn_of(record),
-            fields["segment"],
-            fields["subscription"],
-            fields["creation_id"],
-            fields["cumulative"],
-            acks,
-            None if fields["command"] is None else CommandId(*fields["command"][:2]),
-            fields.get("owner"),
-        )
+        """The op that `to_put` wrote.
+
+        Raises:
+            RecordUnreadable: it is damaged.
+        """
+        try:
+            fields = orjson.loads(record.value)
+            acks = tuple(
+                EntryAck(Position(whole(ledger), whole(entry)), bits_from_words(words), whole(batch_size))
+                for ledger, entry, words, batch_size in fields["acks"]
+            )
+            return cls(
+                txn_of_op(record.key),
+                fields["segment"],
+                fields["subscription"],
+                _text(fields["creation_id"]),
+                fields["cumulative"],
+                acks,
+                None if fields["command"] is None else CommandId(*fields["command"][:2]),
+                fields.get("owner"),
+            )
+        except UNREADABLE as damaged:
+            raise RecordUnreadable(f"an op record cannot be read: {damaged!r}") from damaged
 
 
 def segment_of(record: Record) -> str:
@@ -161,6 +179,21 @@ def acks_of_segment(segment: str) -> tuple[str, str]:
     return starting_with(_subscription_index_key(segment, ""))
 
 
+def subscription_of(index_key: str) -> str:
+    """The subscription in an index key of `acks-by-segment-subscription`."""
+    return unquote(index_key.rpartition(":")[2])
+
+
+def txn_of_op(key: str) -> TxnId:
+    """The transaction of the op record at `key`.
+
+    Raises:
+        RecordUnreadable: this program writes no such key.
+    """
+    name, _, _ = key.removeprefix(KEY_PREFIX).rpartition("-")
+    return txn_from_name(name)
+
+
 def ops_of(txn: TxnId) -> tuple[str, str]:
     """The key range of all op records of one transaction."""
     return starting_with(f"{KEY_PREFIX}{txn_name(txn)}-")
@@ -171,6 +204,7 @@ def _subscription_index_key(segment: str, subscription: str) -> str:
     return f"{segment_index_key(segment)}:{quote(subscription, safe='')}"
 
 
-def _txn_of(record: Record) -> TxnId:
-    name, _, _ = record.key.removeprefix(KEY_PREFIX).rpartition("-")
-    return txn_from_name(name)
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

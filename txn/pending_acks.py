@@ -13,6 +13,10 @@ A message is acknowledged once. A second single acknowledgement is a conflict, e
 of a command whose answer was lost is no conflict. Its op record identifies the command (`CommandId`), even after a
 restart. The repeat waits until that record is durable, and gets the same answer.
 
+A damaged op record hides which messages its transaction acknowledged. Then nothing is sent, and nothing more is
+acknowledged in transactions, until that transaction is aborted. If it was committed, the messages that it acknowledged
+are unknown for good. Then the subscription has to be moved or deleted, which says where to continue.
+
 An acknowledgement outside transactions takes effect at once, even for a reserved message, because its consumer says
 that the work is done.
 """
@@ -34,17 +38,26 @@ from storage.metadata.store import (
     RecordVersion,
     StoreFull,
 )
-from storage.position import Position
+from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from txn.counters import OpCounters, OutstandingOps
-from txn.errors import AcknowledgementTooLarge, OutcomeUnknown, OwnershipLost, PendingAcksDiscarded, PendingAcksFull
+from txn.errors import (
+    AcknowledgementTooLarge,
+    OpRecordDamaged,
+    OutcomeUnknown,
+    OwnershipLost,
+    PendingAcksDiscarded,
+    PendingAcksFull,
+    TransactionConflict,
+)
+from txn.found_acks import FoundAcks
 from txn.header_watch import HeaderWatch
 from txn.open_header import OP_PUT_SECONDS_MAX, fresh_headers, put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.pending_book import PendingBook
 from txn.pending_decisions import PendingDecisions
 from txn.pending_settlement import PendingSettlement
-from txn.pending_steps import PendingSteps, pause_after
+from txn.pending_steps import PendingSteps
 from txn.pending_transaction import AckTarget, Command, CommandId, PendingTransaction
 from txn.reservations import furthest
 from txn.states import TxnState
@@ -103,6 +116,11 @@ class PendingAcks:
         """How many transactions have unfinished acknowledgements here."""
         return len(self._book)
 
+    @property
+    def damage(self) -> str | None:
+        """See `Withheld`."""
+        return self._book.damage
+
     def unreserved(self, position: Position) -> int | None:
         """See `Reservations.unreserved`: which messages of an entry may be sent."""
         return self._book.reserved.unreserved(position)
@@ -147,6 +165,8 @@ class PendingAcks:
         if not given:
             await self._confirm_nothing(txn)
             return
+        if (damage := self._book.damage) is not None:
+            raise TransactionConflict(damage)
         subscription = (self._segment, self._cursor.name, self._cursor.creation_id)
         put = AckOp(txn, *subscription, cumulative, tuple(given), identity, self._owner).to_put()
         command = Command(given, cumulative, len(put.value), identity=identity)
@@ -183,6 +203,7 @@ class PendingAcks:
         Raises:
             OwnershipLost: another broker owns the segment.
             OutcomeUnknown: the segment is closed here, and applies no decision any more.
+            OpRecordDamaged: nobody knows what a committed transaction acknowledged.
         """
         waiting = [pending.txn for pending in self._book if pending.decided is None]
         try:
@@ -195,6 +216,8 @@ class PendingAcks:
             while pending.decided is not None and pending.in_flight:
                 await self._landed.wait()
         self._tenure.require()
+        if any(pending.decided is not None for pending in self._book.damaged):
+            raise OpRecordDamaged(str(self._book.damage))
         await self._decisions.wait_applied()
 
     async def apply(self) -> None:
@@ -211,28 +234,13 @@ class PendingAcks:
         try:
             own = acks_of_subscription(self._segment, self._cursor.name)
             hits = await self._counters.query(self._metadata, ACKS_BY_SUBSCRIPTION, *own)
-            strangers = []
-            read = 0
-            for hit in hits:
-                op = AckOp.from_record(hit.record)
-                read = await pause_after(read + len(op.acks))
-                if op.creation_id == self._cursor.creation_id:
-                    size = len(hit.record.value)
-                    acks, stored = op.acks, RecordVersion.of(hit.record)
-                    self._begin(op.txn, Command(acks, op.cumulative, size, stored, op.command, len(acks)))
-                    self._outstanding.add(1)
-                else:
-                    # It belongs to a subscription of the same name that was removed (D16).
-                    strangers.append(RecordVersion.of(hit.record))
-            await self._settlement.remove(strangers)
+            found = await FoundAcks.read([hit.record for hit in hits], self._cursor.creation_id)
+            for txn, command in found.commands:
+                self._begin(txn, command)
+                self._outstanding.add(1)
+            await self._settlement.remove(found.strangers)
             await self._headers.catch_up([pending.txn for pending in self._book])
-            # Only open transactions reserve. They may continue where decided ones ended, and only one of two cumulative
-            # acknowledgements can be remembered.
-            for pending in self._book:
-                if pending.decided is None:
-                    for command in pending.commands:
-                        self._book.reserved.reserve(pending.txn, command.acks, cumulative=command.cumulative)
-                        read = await pause_after(read + len(command.acks))
+            await self._steps.reserve_found()
             for pending in self._book:
                 self._land(pending, len(pending.commands))
             await self._decisions.finish(self._applied)
@@ -378,6 +386,13 @@ class PendingAcks:
     def _apply(self, pending: PendingTransaction) -> None:
         """Apply the decision in memory, or begin to. `run` removes the records later."""
         assert self._steps is not None, "set in recover"
+        assert self._subscription is not None, "set in recover"
+        if pending in self._book.damaged:
+            if pending.decided is TxnState.COMMITTED:
+                return
+            del self._book.damaged[pending]
+            # Nothing was sent, so sending begins at the first unacknowledged entry.
+            self._subscription.give_back([EntryAck(EARLIEST)], cumulative=True)
         pending.is_applied = True
         if self._decisions.begin(pending, self._steps.apply(pending)):
             self._applied(pending)

@@ -20,6 +20,8 @@ class PendingBook:
 
     def __init__(self) -> None:
         self.reserved = Reservations()
+        self.damaged: dict[PendingTransaction, str] = {}
+        """Transactions with a damaged op record, and its key. Nobody knows what they acknowledged."""
         self._transactions: dict[TxnId, PendingTransaction] = {}
         self._commands = 0
         self._acks = 0
@@ -32,6 +34,18 @@ class PendingBook:
     def __iter__(self) -> Iterator[PendingTransaction]:
         """The transactions that are here now. Any of them may be forgotten during the iteration."""
         return iter(tuple(self._transactions.values()))
+
+    @property
+    def damage(self) -> str | None:
+        """What people are told about the first damaged op record; None if none is damaged."""
+        first = next(iter(self.damaged), None)
+        if first is None:
+            return None
+        return (
+            f"The op record {self.damaged[first]} is damaged, so nobody knows which messages of this subscription "
+            f"transaction ({first.txn.most},{first.txn.least}) acknowledged. No messages are sent until it is aborted. "
+            "If it was committed, seek the subscription, or delete it"
+        )
 
     def get(self, txn: TxnId) -> PendingTransaction | None:
         """The commands of the transaction, if it has any."""
@@ -56,6 +70,8 @@ class PendingBook:
         pending.commands.append(command)
         if command.identity is not None:
             pending.by_identity.setdefault(command.identity, command)
+        if command.is_damaged and command.op is not None:
+            self.damaged[pending] = command.op.key
         pending.in_flight += 1
         self._commands += 1
         self._acks += len(command.acks)
@@ -80,6 +96,7 @@ class PendingBook:
         if self._transactions.get(pending.txn) is not pending:
             return False
         del self._transactions[pending.txn]
+        self.damaged.pop(pending, None)
         self._commands -= len(pending.commands)
         self._acks -= sum(len(command.acks) for command in pending.commands)
         self._bytes -= sum(command.size for command in pending.commands)

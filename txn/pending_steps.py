@@ -46,6 +46,7 @@ class PendingSteps:
     """The steps for one subscription."""
 
     def __init__(self, book: PendingBook, cursor: Cursor, target: AckTarget) -> None:
+        self._book = book
         self._reserved = book.reserved
         self._cursor = cursor
         self._target = target
@@ -66,6 +67,19 @@ class PendingSteps:
             self._reserved.reserve(pending.txn, part, cumulative=command.cumulative)
             command.reserved += len(part)
             self._target.set_aside(part, cumulative=command.cumulative)
+
+    async def reserve_found(self) -> None:
+        """Reserve what open transactions acknowledged under earlier owners.
+
+        Decided ones reserve nothing: an open one may continue where they ended, and only one of two cumulative
+        acknowledgements can be remembered.
+        """
+        done = 0
+        for pending in self._book:
+            if pending.decided is None:
+                for command in pending.commands:
+                    self._reserved.reserve(pending.txn, command.acks, cumulative=command.cumulative)
+                    done = await pause_after(done + len(command.acks))
 
     def apply(self, pending: PendingTransaction) -> Iterator[None]:
         """Apply the decision. What the cursor has no room for stays reserved, in `left`."""

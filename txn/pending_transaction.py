@@ -67,6 +67,8 @@ class Command:
     """None if its repeat cannot be told from another command."""
     reserved: int = 0
     """How many of its acknowledgements are reserved, counted from the first."""
+    is_damaged: bool = False
+    """Whether its op record cannot be read, so that nobody knows what it acknowledges."""
 
     def is_repeated_by(self, identity: CommandId, acks: Sequence[EntryAck]) -> bool:
         """Whether a command with single acknowledgements is a repeat of this one."""

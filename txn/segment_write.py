@@ -4,18 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import structlog
 import trio
 
 from storage.entry import TxnId
 from storage.errors import EntriesUnreadable
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import RecordVersion
+from storage.metadata.store import Record, RecordVersion
 from storage.position import EARLIEST, LATEST, Position
 from txn.aborted_transactions import Span
+from txn.errors import OpRecordDamaged, RecordUnreadable
+from txn.ops import WriteOp, txn_of_op
 from txn.states import TxnState
 
 SCAN_ENTRIES_MAX: Final = 500
 SCAN_BYTES_MAX: Final = 4 * 1024 * 1024
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)
@@ -40,6 +45,25 @@ class SegmentWrite:
     """Final, and set once. Nothing is appended from then on."""
     joining: trio.Event | None = None
     """Set when its op record is durable or was refused. None once that is settled, and then it stays None."""
+
+
+def found_op(record: Record, segment: str, creation_id: str) -> WriteOp:
+    """Decode an op record that the segment's index names. A damaged one is reported, and nothing is lost by it.
+
+    Its key still names the transaction. The transaction's entries may then be anywhere on the segment, and they are
+    found there. If the record was that of a removed segment of the same name, there are none.
+
+    Raises:
+        OpRecordDamaged: the key names no transaction, so nobody knows whose entries are unresolved.
+    """
+    try:
+        return WriteOp.from_record(record)
+    except RecordUnreadable as damaged:
+        log.error("an op record of a write is damaged", key=record.key, segment=segment, reason=str(damaged))
+    try:
+        return WriteOp(txn_of_op(record.key), segment, creation_id, EARLIEST)
+    except RecordUnreadable as unknown:
+        raise OpRecordDamaged(f"The op record {record.key} is damaged: {unknown}. Restore it from a copy") from unknown
 
 
 async def find_spans(ledger: ManagedLedger, bounds: Mapping[TxnId, Position]) -> dict[TxnId, Span]:

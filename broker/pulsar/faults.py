@@ -52,6 +52,7 @@ from txn.errors import (
     GroupAborted,
     GroupDecides,
     InvalidTxnStatus,
+    OpRecordDamaged,
     OutcomeUnknown,
     OwnershipLost,
     PendingAcksDiscarded,
@@ -113,6 +114,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     CursorError: pb.ServiceNotReady,
     LedgerCorrupt: pb.PersistenceError,
     LedgerListCorrupt: pb.PersistenceError,
+    OpRecordDamaged: pb.PersistenceError,
     CursorCorrupt: pb.PersistenceError,
     ChecksumMismatch: pb.ChecksumError,
     # This is permanent: a resend would be the same.

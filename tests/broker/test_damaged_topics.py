@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.errors import TopicDamaged, TopicNotFound
 from broker.layouts.layout import Layout
@@ -20,7 +20,10 @@ from storage.position import EARLIEST
 from storage.ranges import EntryAck
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, journal_dir
+from tests.support.metadata import damage_records, keys_left
+from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from txn.states import EndAction
 
 DAMAGES: dict[str, Callable[[SimulatedFiles], None]] = {}
 """By name, what happens to the ledger of the segment that is open when the broker is killed."""
@@ -130,6 +133,44 @@ async def test_a_topic_whose_cursor_is_damaged_can_be_deleted() -> None:
             await broker.topics.get(name)
         await broker.controller.delete_topic(TOPIC, force=False)
         assert await left(broker) == []
+
+
+async def test_damaged_op_records_keep_no_segment_closed(autojump_clock: MockClock) -> None:
+    """E11, E10: what the transaction wrote is hidden, and the subscription on which it acknowledged waits for its end.
+
+    Another subscription gets its messages.
+    """
+    metadata, files = MemoryStore(), SimulatedFiles(seed=8)
+    async with rooms(metadata, files) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        name = await broker.segment(TOPIC, 0)
+        segment = await broker.topics.get(name)
+        for subscription in ("s", "other"):
+            await segment.subscribe(subscription, EARLIEST)
+        txn = await broker.coordinator.new_transaction(0, 900_000)
+        await publish(segment, b"a")
+        await publish(segment, b"b", txn)
+        first = segment.next_after(EARLIEST)
+        await segment.acknowledge_in_transaction(segment.subscriptions["s"], txn, [EntryAck(first)])
+    keys = await damage_records(metadata, "/txn/op/", b"{")
+    assert len(keys) == 2
+    async with rooms(metadata, files.kill()) as broker:
+        segment = await broker.topics.get(name)
+        outlets = {}
+        for subscription in ("s", "other"):
+            consumer, outlets[subscription] = recording_consumer()
+            segment.subscriptions[subscription].add_consumer(consumer)
+            segment.subscriptions[subscription].flow(consumer, 10)
+        await wait_all_tasks_blocked()
+        assert [entry.payload for entry in await visible(segment)] == [b"a"]
+        assert (outlets["other"].positions, outlets["other"].damages) == ([first], [])
+        assert outlets["s"].positions == []
+        (told,) = outlets["s"].damages
+        assert any(key in told for key in keys)
+        await broker.coordinator.end(txn, EndAction.ABORT)
+        await wait_all_tasks_blocked()
+        assert outlets["s"].positions == [first]
+        assert await keys_left(metadata, "/txn/op/") == []
 
 
 async def test_a_migrated_topic_that_cannot_be_loaded_can_be_deleted() -> None:

@@ -4,11 +4,17 @@ import pytest
 import trio
 import trio.testing
 
+from dispatch.subscription import Subscription
 from dispatch.subscription_types import SubscriptionType
-from storage.position import Position
+from dispatch.withheld import NothingWithheld
+from storage.cursor import Cursor
+from storage.metadata.memory import MemoryStore
+from storage.position import EARLIEST, Position
+from storage.ranges import EntryAck
 from tests.dispatch.test_dispatcher import DISPATCHER
 from tests.dispatch.test_subscription import EXCLUSIVE, SHARED, running, settled, stream_of
 from tests.support.idle import TaskSteps
+from tests.support.outlet import recording_consumer
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
@@ -102,3 +108,31 @@ async def test_a_sealed_source_with_a_damaged_front_waits_for_a_consumer() -> No
         await settled()
         assert len(outlet.damages) == 1
         assert rig.subscription.cursor.mark_delete < Position(7, 0)
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+async def test_nothing_is_sent_while_it_is_unknown_what_is_withheld(kind: SubscriptionType) -> None:
+    """E10, E11: each consumer is told once and stays. What is given back later is sent from the beginning."""
+
+    class Unknown(NothingWithheld):
+        damage: str | None = "an op record is damaged"
+
+    withheld = Unknown()
+    stream = stream_of(3)
+    cursor = await Cursor.open("s", ledger=stream, metadata=MemoryStore(), claim=None, start=EARLIEST)
+    subscription = Subscription("s", source=stream, cursor=cursor, kind=kind, withheld=withheld)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(subscription.run)
+        consumer, outlet = recording_consumer()
+        subscription.add_consumer(consumer, kind)
+        for _ in range(2):
+            subscription.flow(consumer, 10)
+            stream.append()
+            await settled()
+        assert (outlet.positions, outlet.damages) == ([], ["an op record is damaged"])
+        withheld.damage = None
+        subscription.give_back([EntryAck(EARLIEST)], cumulative=True)
+        await settled()
+        assert outlet.positions == stream.positions
+        assert outlet.disconnections == 0
+        nursery.cancel_scope.cancel()

@@ -2,7 +2,7 @@
 
 from trio.testing import wait_all_tasks_blocked
 
-from storage.metadata.store import MetadataStore, starting_with
+from storage.metadata.store import MetadataStore, Put, starting_with
 
 LAST = "\U0010ffff"
 """Above every key of a test."""
@@ -27,3 +27,10 @@ async def keys_left(store: MetadataStore, prefix: str) -> list[str]:
 async def hits(store: MetadataStore, index: str, start: str = "", end: str = LAST) -> list[tuple[str, str]]:
     """Return an index's entries as (index key, primary key), in the store's order."""
     return [(hit.index_key, hit.record.key) for hit in await store.query(index, start, end)]
+
+
+async def damage_records(store: MetadataStore, prefix: str, value: bytes) -> list[str]:
+    """Give the records with this prefix another value. Their keys and index entries stay. Returns the keys."""
+    records = await store.scan(*starting_with(prefix))
+    await store.commit([Put(each.key, value, each.version, each.indexes, each.partition_key) for each in records])
+    return [record.key for record in records]

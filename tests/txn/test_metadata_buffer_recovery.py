@@ -1,14 +1,25 @@
 """The transaction buffer after a takeover, over a real managed ledger."""
 
+from typing import Final
+
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from storage.entry import Entry, TxnId
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import IndexEntry, Put
 from storage.position import EARLIEST, LATEST
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import Segment, SegmentHost, segment_host
+from tests.support.metadata import damage_records
+from tests.support.segments import SEGMENT, Segment, SegmentHost, segment_host
+from txn.errors import OpRecordDamaged
 from txn.headers import header_key
+from txn.ops import KEY_PREFIX as OPS
+from txn.ops import WRITES_BY_SEGMENT, segment_index_key
+from txn.states import EndAction
+
+DAMAGED: Final = (b"", b"{", b"[]", b'{"creation_id": 1}', b'{"segment":"","creation_id":"","ledger":"1","entry":0}')
+"""Values that no op record has."""
 
 
 @pytest.fixture
@@ -109,3 +120,47 @@ async def test_a_header_that_goes_while_its_segment_is_served_lets_the_segment_g
         await wait_all_tasks_blocked()
         assert await segment.visible() == [b"after"]
         assert await broker.op_keys() == []
+
+
+@pytest.mark.parametrize("action", EndAction)
+@pytest.mark.parametrize("value", DAMAGED)
+async def test_a_damaged_op_record_of_a_write_hides_what_it_named(
+    metadata: MemoryStore, files: SimulatedFiles, value: bytes, action: EndAction, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E11, D1, T19: its key names the transaction, whose entries are found. The segment opens."""
+    async with segment_host(metadata, files) as first:
+        segment = await first.own()
+        await segment.publish(b"before")
+        txn = await first.begin()
+        position = await segment.publish(b"unknown", txn)
+        await segment.publish(b"after")
+    (key,) = await damage_records(metadata, OPS, value)
+    async with segment_host(metadata, files.kill()) as second:
+        segment = await second.own()
+        assert segment.buffer.readable.value == position.before()
+        await segment.publish(b"more", txn)
+        assert await segment.visible() == [b"before"]
+        await second.coordinator.end(txn, action)
+        await wait_all_tasks_blocked()
+        shown = [b"unknown"] if action is EndAction.COMMIT else []
+        assert [payload for payload in await segment.visible() if payload != b"more"] == [b"before", *shown, b"after"]
+        assert await second.op_keys() == []
+        assert segment.ended is None
+    assert [key in line for line in capsys.readouterr().out.splitlines() if "is damaged" in line] == [True]
+    async with segment_host(metadata, files.kill()) as third:
+        assert (b"unknown" in await (await third.own()).visible()) is (action is EndAction.COMMIT)
+
+
+async def test_an_op_record_that_names_no_transaction_keeps_only_its_segment_closed(
+    metadata: MemoryStore, files: SimulatedFiles
+) -> None:
+    """E11: any entry may be of that transaction. The error names the record."""
+    async with segment_host(metadata, files) as host:
+        key = f"{OPS}strange"
+        index = IndexEntry(WRITES_BY_SEGMENT, segment_index_key(SEGMENT))
+        await metadata.commit([Put(key, b"{}", indexes=(index,))])
+        with pytest.raises(OpRecordDamaged, match=key):
+            await host.own()
+        other = await host.own("segment://public/default/other/0000-ffff-0")
+        await other.publish(b"served")
+        assert await other.visible() == [b"served"]

@@ -1,20 +1,33 @@
 """How the next owner of a subscription treats what earlier owners left pending."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from storage.metadata.store import Check, Delete, Op, PutSequential, StoreUnavailable, starting_with
+from storage.metadata.store import (
+    Check,
+    Delete,
+    IndexEntry,
+    Op,
+    Put,
+    PutSequential,
+    StoreUnavailable,
+    exactly,
+    starting_with,
+)
+from storage.position import EARLIEST
 from storage.ranges import EntryAck
+from tests.support.metadata import damage_records
 from tests.support.pending_acks import CLAIM, SEGMENT, owned, stream_of, transactions_of, writes
 from tests.support.steered_store import SteeredStore
-from txn.errors import OutcomeUnknown, OwnershipLost, TransactionConflict
+from txn.errors import OpRecordDamaged, OutcomeUnknown, OwnershipLost, TransactionConflict
 from txn.headers import header_key
 from txn.op_removal import remove_strange_acks
+from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.ops import KEY_PREFIX as OPS
-from txn.ops import AckOp
 from txn.states import EndAction
 
 
@@ -169,3 +182,96 @@ async def test_a_stale_owner_removes_no_record() -> None:
         await old.end(txn, EndAction.ABORT)
         assert len(await old.op_keys()) == 1
         assert len(old.ended) == 1
+
+
+DAMAGED: Final = (b"", b"{", b"[]", b'{"acks": [1], "command": null}', b'{"acks": [[7, "1", [], 0]], "command": null}')
+"""Values that no op record has."""
+
+
+@pytest.mark.parametrize("value", DAMAGED)
+async def test_a_damaged_record_of_an_aborted_transaction_is_removed(
+    value: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E11, T23: whatever it named, nothing of that is acknowledged."""
+    store, stream = SteeredStore(), stream_of(3)
+    async with owned(store, stream) as old:
+        txn, still_open = await old.begin(), await old.begin()
+        await old.acknowledge(txn, 1)
+    (key,) = await damage_records(store, OPS, value)
+    async with owned(store, stream) as new:
+        assert key in str(new.acks.damage)
+        with pytest.raises(TransactionConflict, match=key):
+            await new.acknowledge(still_open, 0)
+        await new.acks.caught_up()
+        await new.end(txn, EndAction.ABORT)
+        assert new.acks.damage is None
+        assert new.target.given_back == [EARLIEST], "sending begins anew"
+        assert await new.op_keys() == []
+        await new.acknowledge(still_open, 0)
+        await new.end(still_open, EndAction.COMMIT)
+        assert [new.is_acknowledged(entry) for entry in range(3)] == [True, False, False]
+        new.assert_clean()
+    assert [key in line for line in capsys.readouterr().out.splitlines() if "is damaged" in line] == [True]
+
+
+@pytest.mark.parametrize("way_out", ["move", "delete"])
+async def test_a_damaged_record_of_a_committed_transaction_stops_its_subscription_only(way_out: str) -> None:
+    """E11, T23: if its messages were sent again, they would count twice, and if not, they might be lost."""
+    store, stream = SteeredStore(), stream_of(3)
+    async with owned(store, stream, "other") as other:
+        await other.acknowledge(await other.begin(), 0)
+    async with owned(store, stream) as old:
+        txn = await old.begin()
+        await old.acknowledge(txn, 1)
+        (key,) = [
+            hit.record.key for hit in await store.query(ACKS_BY_SUBSCRIPTION, *acks_of_subscription(SEGMENT, "s"))
+        ]
+        await damage_records(store, key, b"{")
+    await transactions_of(store).coordinator.end(txn, EndAction.COMMIT)
+    async with owned(store, stream) as new:
+        await wait_all_tasks_blocked()
+        assert new.acks.damage is not None
+        assert key in await new.op_keys()
+        with pytest.raises(OpRecordDamaged, match=key):
+            await new.acks.caught_up()
+        async with owned(store, stream, "other") as other:
+            assert other.acks.damage is None
+            assert other.acks.unreserved(stream.positions[0]) == 0
+        await store.put(CLAIM, b"")
+    async with owned(store, stream) as new:
+        if way_out == "move":
+            new.cursor.move(EARLIEST)
+            new.acks.forget()
+        else:
+            await new.cursor.delete()
+            await new.acks.clear()
+        assert new.acks.damage is None
+        await wait_all_tasks_blocked()
+        assert key not in await new.op_keys()
+        new.assert_clean()
+
+
+async def test_a_damaged_record_of_an_unknown_subscription_is_removed() -> None:
+    """E11: the index still names its subscription."""
+    store, stream = SteeredStore(), stream_of(3)
+    for name in ("s", "gone"):
+        async with owned(store, stream, name) as rig:
+            await rig.acknowledge(await rig.begin(), 1)
+    await damage_records(store, OPS, b"{")
+    claim = Check(CLAIM, await store.put(CLAIM, b""))
+    await remove_strange_acks(SEGMENT, besides={"s"}, metadata=store, claim=claim)
+    left = [hit.index_key for hit in await store.query(ACKS_BY_SUBSCRIPTION, *starting_with(""))]
+    assert [exactly(key) for key in left] == [acks_of_subscription(SEGMENT, "s")]
+
+
+async def test_a_record_that_names_no_transaction_is_named() -> None:
+    """E11: nobody can tell when what it acknowledged counts."""
+    store, stream = SteeredStore(), stream_of(3)
+    async with owned(store, stream) as rig:
+        await rig.acknowledge(await rig.begin(), 1)
+        (record,) = await store.scan(*starting_with(OPS))
+    strange = Put(f"{OPS}strange", b"{}", indexes=tuple(IndexEntry(*entry) for entry in record.indexes))
+    await store.commit([strange])
+    with pytest.RaisesGroup(pytest.RaisesExc(OpRecordDamaged, match=strange.key)):
+        async with owned(store, stream):
+            raise AssertionError("it must not open")

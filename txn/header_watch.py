@@ -103,7 +103,9 @@ class HeaderWatch:
             record = found.records[header_key(txn)]
             if record is None:
                 await self._tell(txn, WITHOUT_HEADER)
-            else:
+                continue
+            # A damaged header leaves its transaction undecided here. The others go on.
+            with self._unreadable.reading(record.key):
                 # A group's decision counts even if its headers do not show it yet.
                 await self._tell(txn, state_of(found.records.get, txn, Header.from_value(record.value)))
 

@@ -5,11 +5,12 @@ the condition that both stay as they are. An append checks again, without a paus
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from storage.entry import TxnId
 from storage.metadata.store import ABSENT, Check, Conflict, Fresh, MetadataStore, PutSequential, Record, RecordVersion
-from txn.errors import TransactionEnded, TransactionNotFound
+from txn.errors import RecordUnreadable, TransactionEnded, TransactionNotFound
 from txn.group_record import GroupRecord, group_key, state_in
 from txn.headers import Header, header_key
 from txn.states import TxnState
@@ -73,8 +74,13 @@ async def fresh_headers(metadata: MetadataStore, txns: Collection[TxnId], *besid
 
 def _groups(headers: Iterable[Record | None]) -> set[str]:
     """The keys of the records of these transactions' groups."""
-    groups = (Header.from_value(record.value).group for record in headers if record is not None)
-    return {group_key(group.application) for group in groups if group is not None}
+    keys: set[str] = set()
+    for record in headers:
+        # Whoever needs the state of a damaged header finds the damage.
+        with suppress(RecordUnreadable):
+            group = None if record is None else Header.from_value(record.value).group
+            keys.update(() if group is None else (group_key(group.application),))
+    return keys
 
 
 async def require_open_anywhere(metadata: MetadataStore, txn: TxnId) -> tuple[Check, ...]:

@@ -151,6 +151,26 @@ async def test_a_damaged_op_record_of_a_write_hides_what_it_named(
         assert (b"unknown" in await (await third.own()).visible()) is (action is EndAction.COMMIT)
 
 
+async def test_a_damaged_header_holds_back_what_its_transaction_wrote(
+    metadata: MemoryStore, files: SimulatedFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E11, D1: the segment opens. Its entries from before are read, and other transactions end there."""
+    async with segment_host(metadata, files) as first:
+        segment = await first.own()
+        other = await first.begin()
+        await segment.publish(b"other", other)
+        txn = await first.begin()
+        await segment.publish(b"unknown", txn)
+    await metadata.put(header_key(txn), b"{")
+    async with segment_host(metadata, files.kill()) as second:
+        segment = await second.own()
+        await second.commit(other)
+        await segment.buffer.caught_up()
+        assert await segment.visible() == [b"other"]
+    told = [line for line in capsys.readouterr().out.splitlines() if "is damaged" in line]
+    assert [header_key(txn) in line for line in told] == [True]
+
+
 async def test_an_op_record_that_names_no_transaction_keeps_only_its_segment_closed(
     metadata: MemoryStore, files: SimulatedFiles
 ) -> None:

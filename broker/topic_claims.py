@@ -63,10 +63,10 @@ class TopicClaims:
         """Wait until no other broker owns the topic."""
         await self._claims.wait_not_elsewhere(str(name))
 
-    async def take(self, name: TopicName) -> Check:
+    async def take(self, name: TopicName, *, is_brief: bool) -> Check:
         """See `Claims.claim`."""
         try:
-            return await self._claims.claim(str(name))
+            return await self._claims.claim(str(name), is_brief=is_brief)
         except ExpectedError as error:
             if not error.definite and name not in self._perhaps:
                 # This broker may have the claim. Others would wait for what the owner does.

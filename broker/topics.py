@@ -315,7 +315,7 @@ class Topics:
                     await self._existence.require_remains(name)
                 else:
                     await self._existence.require(name)
-                claim = await self._claims.take(name)
+                claim = await self._claims.take(name, is_brief=slot.work is not None)
                 try:
                     if slot.work is None:
                         await self._run(name, slot, claim)

@@ -337,19 +337,19 @@ class Controller:
         """Carry out steps 2 to 8 of the intent that is open in `opened`, unless another controller has done so.
 
         Raises:
-            OwnedElsewhere: another broker is the controller, and has not finished yet.
+            OwnedElsewhere: another broker is the controller, or will be, and has not finished yet.
         """
         try:
             return await self._finish(topic, opened)
         except (IntentGone, OwnedElsewhere) as lost:
-            # This broker has resigned meanwhile, to be drained.
+            # This broker has been drained meanwhile, or drains and may not load a segment.
             layout = await self._layouts.get(topic)
             if layout.has_finished(opened):
                 return layout
             # The owner is not named, so nobody sends it the request, which it would refuse for a sealed segment.
             raise OwnedElsewhere(
-                f"Another broker has become the controller of {topic}, and goes on with the change that is open. Look "
-                "at the topic's segments before you send the request again."
+                f"This broker leaves the open change of {topic} to the topic's next controller. Look at the topic's "
+                "segments before you send the request again."
             ) from lost
 
     async def _finish(self, topic: TopicName, opened: Layout) -> Layout:

@@ -6,7 +6,7 @@
 | owned by another broker       | that one: the layout tells it (`broker.scalable.duties`)           |
 | owned by nobody               | this broker, if the records alone are enough, without loading it   |
 | that, and they are not enough | this broker, which loads it: for a seal, and for a cursor at the   |
-|                               | end of a segment with messages                                     |
+|                               | end of a segment with messages; one that drains refuses            |
 
 Each step waits until it is done, and so for another broker, however long that takes. If the owner gives the segment up
 first, or dies, this broker goes on. If the layout no longer asks for a cursor's step, or another topic has the name,
@@ -14,8 +14,8 @@ nobody waits for it. A step that is done by records is conditioned on the layout
 an owner.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -23,7 +23,7 @@ import trio
 
 from broker.administration_contract import MigrationAsked, SegmentUsers
 from broker.background import one_error_nursery
-from broker.cluster.ownership import Claims, ClaimUnreadable, OwnedElsewhere, claim_key, owner_in
+from broker.cluster.ownership import BrokerDrains, Claims, ClaimUnreadable, OwnedElsewhere, claim_key, owner_in
 from broker.errors import TopicNotFound
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import listed_name, segment_in, segment_topic
@@ -73,6 +73,7 @@ class SegmentWork:
 
         Raises:
             TopicNotFound: the topic or the segment does not exist any more.
+            BrokerDrains: nobody owns the segment, and this broker may not load it.
         """
         claim, cursor, ledger = (
             claim_key(str(segment)),
@@ -105,7 +106,7 @@ class SegmentWork:
                     if await self._commit(segment, found, made, *conditions):
                         return
                     continue
-            with suppress(OwnedElsewhere):
+            with _unless_taken():
                 await self._owner.settle_cursors(await self._topics.get(segment))
                 return
 
@@ -213,6 +214,7 @@ class SegmentWork:
         Raises:
             TopicNotFound: the topic or the segment does not exist any more.
             TopicDamaged: nobody owns it, and it cannot be loaded.
+            BrokerDrains: nobody owns it, and this broker may not load it.
         """
         ledger, claim = record_key(str(segment)), claim_key(str(segment))
         is_same = partial(_is_of, creation_id=creation_id)
@@ -228,7 +230,7 @@ class SegmentWork:
                 if self._claims.is_elsewhere(records[claim]):
                     await self._wait(segment, ledger, _is_sealed, while_in=(topic, is_same))
                     continue
-            with suppress(OwnedElsewhere):
+            with _unless_taken():
                 await self._owner.seal(here or await self._topics.get(segment))
                 return
 
@@ -325,6 +327,21 @@ async def on_each(segments: Iterable[TopicName], act: Callable[[TopicName], Awai
     async with one_error_nursery() as nursery:
         for segment in segments:
             nursery.start_soon(act_on, segment)
+
+
+@contextmanager
+def _unless_taken() -> Iterator[None]:
+    """Let the caller go on if another broker has taken the segment, which does the step.
+
+    Raises:
+        BrokerDrains: nobody has taken it, and this broker may not.
+    """
+    try:
+        yield
+    except BrokerDrains:
+        raise
+    except OwnedElsewhere:
+        return
 
 
 def _is_of(layout: Layout, creation_id: str) -> bool:

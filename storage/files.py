@@ -171,6 +171,13 @@ class Files(Protocol):
         """As `run`, for a call that a client waits for. It never queues behind the calls of `run`."""
         ...
 
+    async def look(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run a blocking call that only reads. If its caller is cancelled, nobody waits for it, however long it takes.
+
+        One such call runs at a time. So a disk that does not answer costs one thread.
+        """
+        ...
+
 
 class DiskFile:
     """A file of the operating system."""
@@ -317,6 +324,7 @@ class DiskFiles:
 
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(DISK_CALLS_MAX)
+        self._looking = trio.CapacityLimiter(1)
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> DiskFile:
         """See `Files`."""
@@ -387,6 +395,10 @@ class DiskFiles:
         trio.lowlevel.start_thread_soon(partial(call, *args), deliver)
         result: T = await trio.lowlevel.wait_task_rescheduled(_goes_on)
         return result
+
+    async def look(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """See `Files`."""
+        return await trio.to_thread.run_sync(call, *args, limiter=self._looking, abandon_on_cancel=True)
 
 
 class ReadOnlyFiles(DiskFiles):

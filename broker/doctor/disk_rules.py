@@ -17,6 +17,18 @@ def unread_metadata(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def unread_folder(facts: Facts) -> Iterator[Finding]:
+    """The data folder could not be read, perhaps because the disk has stopped answering."""
+    if facts.unread_folder:
+        yield Finding(
+            "folder-unread",
+            facts.data_dir,
+            f"The folder could not be read, so nothing is known of ledger files, journals and locks. "
+            f"{facts.unread_folder}",
+            "See that its disk works and is mounted. What its brokers were asked to store may wait for it.",
+        )
+
+
 def damaged_files(facts: Facts) -> Iterator[Finding]:
     """A file of the data folder cannot be read as what it is."""
     if facts.folder is not None:

@@ -1,7 +1,8 @@
 """Examines the cluster that a broker belongs to: collects the facts twice, and reports what both looks found.
 
 The second look comes SECOND_LOOK_SECONDS later, and only if the first one found something. The facts are read from the
-metadata store in slices, from the data folder in a worker thread, and from each other broker by one request.
+metadata store in slices, from the data folder in a worker thread, and from each other broker by one request. Each of
+the three may be silent. The report says so after a while, and judges what the others said.
 """
 
 from pathlib import Path
@@ -26,6 +27,8 @@ from storage.metadata.store import MetadataStore, StoreUnavailable, starting_wit
 SELF_PATH: Final = "/admin/v2/cluster/doctor/self"
 SECOND_LOOK_SECONDS: Final = 3.0
 """Longer than an owner needs between a record and its file, and a sweep between an end and its records."""
+PLACE_SECONDS_MAX: Final = 8.0
+"""How long the data folder may take, and the metadata store for each page. The client waits for 30 seconds in all."""
 RECORDS_AT_ONCE: Final = 256
 """Records that are decoded in one step of the event loop, which takes about 5 ms."""
 ANSWER_SECONDS_MAX: Final = 5.0
@@ -93,22 +96,34 @@ class Examination:
                 await self._read(reader, prefix)
         except StoreUnavailable as failed:
             unread = sentences(failed)
+        except trio.TooSlowError:
+            unread = f"It has not answered for {PLACE_SECONDS_MAX:.0f} seconds."
         folder: FolderRead | None = None
+        unread_folder = ""
         try:
-            folder = await self._files.run(read_folder, self._files, self._data_dir)
+            with trio.fail_after(PLACE_SECONDS_MAX):
+                folder = await self._files.look(read_folder, self._files, self._data_dir)
         except OSError as failed:
-            log.warning("the doctor cannot read the data folder", reason=str(failed))
+            unread_folder = sentences(failed)
+        except trio.TooSlowError:
+            unread_folder = f"It has not answered for {PLACE_SECONDS_MAX:.0f} seconds."
         return Facts(
             records=None if unread else reader.facts,
             unread=unread,
+            data_dir=str(self._data_dir),
             folder=None if folder is None else folder.facts,
+            unread_folder=unread_folder,
             misfits={} if folder is None or unread else folder.misfits(reader.journals),
             told=await self._ask_all(),
         )
 
     async def _read(self, reader: RecordReader, prefix: str) -> None:
         start, end = starting_with(prefix)
-        while records := await self._metadata.scan(start, end, limit=RECORDS_AT_ONCE):
+        while True:
+            with trio.fail_after(PLACE_SECONDS_MAX):
+                records = await self._metadata.scan(start, end, limit=RECORDS_AT_ONCE)
+            if not records:
+                return
             for record in records:
                 reader.take(prefix, record)
             start = records[-1].key + "\0"

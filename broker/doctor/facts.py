@@ -159,7 +159,12 @@ class Facts:
     """None if the metadata store could not be read."""
     unread: str = ""
     """Why not."""
+    data_dir: str = ""
+    """The path of the data folder."""
     folder: FolderFacts | None = None
+    """None if the data folder could not be read."""
+    unread_folder: str = ""
+    """Why not. Empty if nobody tried."""
     misfits: Mapping[str, str] = field(default_factory=dict)
     """Journals whose files and record do not belong together, by broker, and why."""
     told: Mapping[str, Told | None] = field(default_factory=dict)

@@ -19,6 +19,7 @@ Rule = Callable[[Facts], Iterator[Finding]]
 
 RULES: Final[Sequence[Rule]] = (
     disk_rules.unread_metadata,
+    disk_rules.unread_folder,
     disk_rules.damaged_files,
     disk_rules.damaged_records,
     disk_rules.other_cluster,

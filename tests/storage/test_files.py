@@ -1,10 +1,12 @@
 """What both disks promise, and what only the simulated one does on purpose."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from storage.files import AlreadyLocked, DiskFiles, DiskFull, Files, ReadOnlyFiles
 from tests.support.disk import PowerLost, SimulatedFiles
@@ -217,6 +219,31 @@ async def test_a_call_that_began_is_finished_when_its_task_is_cancelled(place: t
         with trio.CancelScope() as scope:
             assert await run(write) == "result"
         assert files.exists(folder / "f")
+
+
+async def test_nobody_waits_for_a_look_at_a_disk_that_does_not_answer(nursery: trio.Nursery) -> None:
+    """E11: its thread is left alone, and is the only one."""
+    files = DiskFiles()
+    answers = threading.Event()
+    looks: list[str] = []
+
+    def hang() -> None:
+        looks.append("first")
+        trio.from_thread.run_sync(scope.cancel)
+        answers.wait()
+
+    async def look_again() -> None:
+        await files.look(looks.append, "second")
+
+    with trio.CancelScope() as scope:
+        await files.look(hang)
+    assert scope.cancelled_caught
+    nursery.start_soon(look_again)
+    await wait_all_tasks_blocked()
+    assert looks == ["first"]
+    answers.set()
+    await files.look(looks.append, "third")
+    assert looks == ["first", "second", "third"]
 
 
 # -- the faults of the simulated disk

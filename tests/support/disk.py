@@ -331,6 +331,9 @@ class SimulatedFiles:
     async def run_urgent(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
         return await self.run(call, *args)
 
+    async def look(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await self.run(call, *args)
+
     # -- faults
 
     def process(self) -> "SimulatedFiles":

@@ -1,13 +1,13 @@
 """The doctor's facts, from real records, a simulated disk and brokers that serve HTTP to each other."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.addresses import Address
 from broker.cluster.assignments import assignment_key
@@ -193,10 +193,13 @@ class Dumb(MemoryStore):
     """A store that can be silenced."""
 
     is_silent = False
+    hangs = False
 
     async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
         if self.is_silent:
             raise StoreUnavailable("there is no controller")
+        if self.hangs:
+            await trio.sleep_forever()
         return await super().scan(start, end, limit=limit)
 
 
@@ -211,6 +214,39 @@ async def test_without_metadata_the_rest_is_examined() -> None:
         assert [finding["kind"] for finding in said["findings"]] == ["metadata-unread", "unknown-files"]
         assert "There is no controller" in said["findings"][0]["what"]
         assert [what.partition(",")[0] for what in said["notLooked"]] == ["the metadata store"]
+
+
+@pytest.mark.parametrize("silent", ["disk", "metadata"])
+async def test_a_place_that_never_answers_is_named(
+    silent: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E11, E13: in less than the 30 seconds that the command waits. The rest is examined, also the next time."""
+
+    async def at_once(call: Callable[..., object], *args: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return call(*args)
+
+    # The clock would jump while a thread judges.
+    monkeypatch.setattr(trio.to_thread, "run_sync", at_once)
+    store, files = Dumb(), SimulatedFiles(seed=1)
+    async with clinic(store, files, "one") as ((one, _at),):
+        disk = one.foundation.files
+        assert isinstance(disk, SimulatedFiles)
+        if silent == "disk":
+            disk.stop()
+        else:
+            store.hangs = True
+        for _ in range(2):
+            with trio.fail_after(20):
+                said = await one.cluster_administration.examine()
+            (found,) = said["findings"]
+            assert found["kind"] == {"disk": "folder-unread", "metadata": "metadata-unread"}[silent]
+            assert found["about"] == {"disk": str(DATA), "metadata": "metadata"}[silent]
+            assert "has not answered for 8 seconds" in found["what"]
+            assert len(said["notLooked"]) == 1
+        disk.resume()
+        store.hangs = False
+        assert (await one.cluster_administration.examine())["findings"] == []
 
 
 async def test_a_broker_of_a_later_release_differs() -> None:

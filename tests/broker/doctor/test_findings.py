@@ -85,6 +85,10 @@ TABLE: Mapping[str, tuple[Facts, list[str]]] = {
         Facts(records=None, folder=FOLDER, told={"one": CALM, "two": CALM}),
         ["metadata-unread"],
     ),
+    "the folder does not answer": (
+        facts(folder=None, data_dir="/data", unread_folder="It is away."),
+        ["folder-unread"],
+    ),
     "a file is damaged": (facts(folder=replace(FOLDER, unreadable={"/data/fence": "it is torn"})), ["damaged-file"]),
     "a record is damaged": (facts(records(unreadable={"/brokers/x": "no JSON"})), ["damaged-record"]),
     "the folder is another cluster's": (facts(folder=replace(FOLDER, cluster="d")), ["other-cluster"]),

@@ -67,6 +67,7 @@ def examine_stopped(data_dir: Path, note: Callable[[str], None]) -> dict[str, An
         note(f"The metadata cannot be read: {damage}. See `tidewire metadata verify --data-dir {data_dir}`.")
     facts = Facts(
         records=reader.facts if is_read else None,
+        data_dir=str(data_dir),
         folder=folder.facts,
         misfits=folder.misfits(reader.journals) if is_read else {},
         is_running=False,

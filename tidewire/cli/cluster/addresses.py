@@ -28,11 +28,22 @@ def named(http: str | None) -> str | None:
 
 
 def addresses(data_dir: Path, http: str | None) -> list[str]:
-    """Return the HTTP addresses to ask, in this order."""
-    from tidewire.cli.cluster.folder import ClusterFolder
+    """Return the HTTP addresses to ask, in this order.
+
+    Raises:
+        CommandFailed: the folder does not answer, or what is in it is damaged.
+    """
+    from tidewire.cli.cluster.folder import Cluster, ClusterFolder
+    from tidewire.cli.cluster.silent_disk import SilentDisk
 
     address = named(http)
     if address is not None:
         return [address]
-    cluster = ClusterFolder(data_dir.absolute()).read()
+    folder, disk = ClusterFolder(data_dir.absolute()), SilentDisk()
+
+    def read() -> Cluster | None:
+        with disk.touching(folder.path):
+            return folder.read()
+
+    cluster = disk.run(read)
     return [HTTP_DEFAULT] if cluster is None else [broker.http for broker in cluster.brokers.values()]

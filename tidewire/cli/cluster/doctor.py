@@ -30,7 +30,7 @@ def examined(addresses: Sequence[str], data_dir: Path | None) -> dict[str, Any]:
         data_dir: examined if none of them answers; None if the user named an address.
 
     Raises:
-        CommandFailed: no broker answers, and the folder cannot be examined.
+        CommandFailed: no broker answers, and the folder cannot be examined, or does not answer either.
     """
     unanswered: CommandFailed | None = None
     refused: NotAccepted | None = None
@@ -53,9 +53,11 @@ def examined(addresses: Sequence[str], data_dir: Path | None) -> dict[str, Any]:
     from tidewire.cli.daemon import make_importable
 
     make_importable()
+    from tidewire.cli.cluster.silent_disk import SilentDisk
     from tidewire.cli.cluster.stopped import examine_stopped
 
-    return examine_stopped(data_dir, lambda sentence: typer.echo(sentence, err=True))
+    disk = SilentDisk()
+    return disk.run(lambda: examine_stopped(data_dir, lambda sentence: typer.echo(sentence, err=True), disk))
 
 
 def text_of(report: dict[str, Any]) -> Iterator[str]:

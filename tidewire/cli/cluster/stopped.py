@@ -20,11 +20,13 @@ from broker.errors import StartError
 from broker.metadata_place import EMBEDDED_FOLDER, open_metadata
 from broker.metadata_setting import EMBEDDED
 from storage.clock import wall_clock_ms
-from storage.files import AlreadyLocked, ReadOnlyFiles
+from storage.files import AlreadyLocked
 from storage.metadata.corruption import CorruptMetadata
 from storage.metadata.inspection import NoMetadata, inspect
 from storage.metadata.store import MetadataError, Record, starting_with
 from tidewire.cli.cluster.folder import ClusterFolder
+from tidewire.cli.cluster.silent_disk import SilentDisk
+from tidewire.cli.cluster.watched_files import WatchedFiles
 from tidewire.cli.endings import CommandFailed
 
 CONNECT_SECONDS_MAX: Final = 1.5
@@ -33,13 +35,15 @@ CONNECT_SECONDS_MAX: Final = 1.5
 Scan = Callable[[str, str], Iterable[Record]]
 
 
-def examine_stopped(data_dir: Path, note: Callable[[str], None]) -> dict[str, Any]:
+def examine_stopped(data_dir: Path, note: Callable[[str], None], disk: SilentDisk) -> dict[str, Any]:
     """Return what the doctor says of the folder, as JSON. `note` gets sentences about what could not be read.
+
+    `disk` hears of each operation, so that it can end what waits for ever.
 
     Raises:
         CommandFailed: a broker runs on it, or it cannot be read.
     """
-    files = ReadOnlyFiles()
+    files = WatchedFiles(disk)
     try:
         folder = read_folder(files, data_dir)
     except OSError as failed:
@@ -54,13 +58,13 @@ def examine_stopped(data_dir: Path, note: Callable[[str], None]) -> dict[str, An
     reader = RecordReader(wall_clock_ms(), is_running=False)
     is_read = False
     try:
-        if (data_dir / EMBEDDED_FOLDER).exists():
+        if files.exists(data_dir / EMBEDDED_FOLDER):
             with inspect(files, data_dir) as inspection:
                 image = inspection.state(lambda _size: None).image
             _read(reader, lambda start, end: image.scan(start, end, None))
             is_read = True
         else:
-            is_read = _read_etcd(reader, data_dir, note)
+            is_read = _read_etcd(reader, data_dir, note, disk)
     except AlreadyLocked:
         raise CommandFailed(f"A process uses the metadata of {data_dir}. Wait until it has ended.") from None
     except (CorruptMetadata, NoMetadata) as damage:
@@ -81,13 +85,16 @@ def _read(reader: RecordReader, scan: Scan) -> None:
             reader.take(prefix, record)
 
 
-def _read_etcd(reader: RecordReader, data_dir: Path, note: Callable[[str], None]) -> bool:
+def _read_etcd(reader: RecordReader, data_dir: Path, note: Callable[[str], None], disk: SilentDisk) -> bool:
     """Read the metadata in etcd. Return False if nobody knows where that is, or it does not answer."""
-    cluster = ClusterFolder(data_dir).read()
+    folder = ClusterFolder(data_dir)
+    with disk.touching(folder.path):
+        cluster = folder.read()
     place = None if cluster is None else cluster.metadata_place
     try:
         config = None if cluster is None or cluster.config is None else Path(cluster.config)
-        settings = load_settings({"data_dir": data_dir, "metadata": place}, config)
+        with disk.touching(config or data_dir):
+            settings = load_settings({"data_dir": data_dir, "metadata": place}, config)
         settings = settings.model_copy(update={"metadata_connect_seconds_max": CONNECT_SECONDS_MAX})
     except ConfigurationError as mistake:
         note(f"The settings cannot be read: {mistake}")
@@ -100,7 +107,7 @@ def _read_etcd(reader: RecordReader, data_dir: Path, note: Callable[[str], None]
         return False
 
     async def read() -> None:
-        async with open_metadata(settings, ReadOnlyFiles()) as store:
+        async with open_metadata(settings, WatchedFiles(disk)) as store:
             for prefix in PREFIXES:
                 for record in await store.scan(*starting_with(prefix)):
                     reader.take(prefix, record)

@@ -138,6 +138,35 @@ async def test_whoever_waits_for_a_killed_broker_goes_on() -> None:
     assert dead.asked == ["broker-1"]
 
 
+async def test_an_owner_is_asked_about_once_for_all_that_happened_meanwhile() -> None:
+    """C16, C21: each question reads the store and tries a lock, and a claim may change often meanwhile."""
+    store = MemoryStore()
+    await (await claims_of(store, "broker-1")).claim(NAME)
+    asked = 0
+    has_asked, answer = trio.Event(), trio.Event()
+
+    async def slowly(_broker_id: str) -> bool:
+        nonlocal asked
+        asked += 1
+        has_asked.set()
+        await answer.wait()
+        return False
+
+    second = await claims_of(store, "broker-2", slowly)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(second.wait_not_elsewhere, NAME)
+        await has_asked.wait()
+        for _ in range(20):
+            # Another run of the owner takes the claim over.
+            await (await claims_of(store, "broker-1")).claim(NAME)
+        await wait_all_tasks_blocked()
+        assert asked == 1
+        answer.set()
+        await wait_all_tasks_blocked()
+        assert asked == 2
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_wait_outlives_an_outage_of_the_store() -> None:
     """C5, C21: whether the owner has ended cannot be asked then. Its claim ends later, and the wait with it."""
     store = MemoryStore()

@@ -54,7 +54,6 @@ class Elections:
         self._locks: KeyedLocks[TopicName] = KeyedLocks()
         self._listeners: dict[Listener, None] = {}
         self._followers: dict[TopicName, set[Follower]] = {}
-        self._changed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the claims until cancelled. It reports as started once it knows all existing claims."""
@@ -153,11 +152,6 @@ class Elections:
             if held is not None:
                 await self._claims.release(held)
 
-    async def wait_not_elsewhere(self, topic: TopicName) -> None:
-        """Wait until no other broker controls the topic."""
-        while self.is_elsewhere(topic):
-            await self._changed.wait()
-
     async def _heard(self, key: str, record: Record | None, revision: int) -> None:
         try:
             topic = TopicName.parse(claimed_name(key))
@@ -174,8 +168,6 @@ class Elections:
             self._known[topic] = _controlling(record), record.version
         if self._known.get(topic) == before:
             return
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
         for listener in tuple(self._listeners):
             listener(topic)
         followers = self._followers.get(topic)

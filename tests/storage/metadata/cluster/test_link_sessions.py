@@ -3,7 +3,7 @@
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.metadata.cluster.deadlines import beat_seconds, silence_seconds
 from storage.metadata.cluster.link_streams import LinkLost
@@ -239,6 +239,45 @@ async def test_a_session_counts_from_when_its_opening_was_sent(autojump_clock: M
             network.lines_of("b2").opened.set()
         await trio.sleep(2 * TIMEOUT)
         assert not sessions[0].has_ended
+
+
+async def test_an_opening_that_is_cancelled_before_a_token_came_leaves_no_session(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M18, E14: the link's session is as old as an outage, so its opener waits for the proof that both live."""
+    async with led() as reign, LinkNetwork(reign.reign).running() as network, network.follower() as store:
+        lines = network.lines_of("b2")
+        lines.to_controller.delay = 0.5
+        lines.to_follower.is_lost = True
+        opening, is_open = trio.CancelScope(), trio.Event()
+        propose = store._writer.open_session
+
+        async def noted(proposed: OpenSession) -> tuple[int, float]:
+            opened = await propose(proposed)
+            is_open.set()
+            return opened
+
+        monkeypatch.setattr(store._writer, "open_session", noted)
+
+        async def open_session() -> None:
+            with opening:
+                await store.open_session(TIMEOUT)
+
+        async with trio.open_nursery() as nursery:
+            # The controller ends the first session of the link, and HELLOs open another one. The follower counts it
+            # from the first HELLO.
+            await trio.sleep(1.4 * TIMEOUT)
+            nursery.start_soon(open_session)
+            lines.to_follower.is_lost = False
+            with trio.fail_after(TIMEOUT):
+                await is_open.wait()
+            await wait_all_tasks_blocked()
+            assert store._following.proven, "it waits for the token"
+            assert len(reign.image.sessions) == 2
+            opening.cancel()
+        assert opening.cancelled_caught
+        await trio.sleep(2)
+        assert list(reign.image.sessions) == [store._following.session]
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])

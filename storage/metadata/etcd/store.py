@@ -290,6 +290,7 @@ class EtcdStore(MetadataStore):
             try:
                 with trio.fail_after(self._retry.seconds_max):
                     barrier.revision = await self._pass_barrier()
+                barrier.error = None
             except trio.TooSlowError:
                 barrier.error = StoreUnavailable(f"the watch on etcd delivered nothing for {ANSWER_SECONDS_MAX:g} s")
             except StoreUnavailable as error:
@@ -297,10 +298,6 @@ class EtcdStore(MetadataStore):
             except StoreRolledBack as error:
                 self._end(error)
                 barrier.error = self._unavailable()
-            except trio.Cancelled:
-                # The store closes. Its callers may be shielded, and must not take the image for an answer.
-                barrier.error = StoreEnded(_closed())
-                raise
             finally:
                 barrier.passed.set()
 
@@ -411,7 +408,8 @@ class _Barrier:
     def __init__(self) -> None:
         self.passed = trio.Event()
         self.revision = 0
-        self.error: StoreUnavailable | None = None
+        # Until there is an answer. If the store is closed before, or by a defect, shielded callers get this.
+        self.error: StoreUnavailable | None = StoreEnded(_closed())
 
 
 def _closed() -> trio.ClosedResourceError:

@@ -401,6 +401,30 @@ async def test_a_question_without_an_answer_fails_when_the_store_closes(etcd_ser
         held.let_go()
 
 
+async def test_a_question_that_a_defect_ends_has_no_answer(
+    etcd_server: EtcdProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M1, E11: the defect ends the store, and revision 0 would be an answer."""
+    said: list[int | StoreEnded] = []
+
+    async def ask(store: EtcdStore) -> None:
+        with trio.CancelScope(shield=True):
+            try:
+                said.append(await store.barrier())
+            except StoreEnded as ended:
+                said.append(ended)
+
+    async def fail() -> int:
+        raise LookupError("a defect")
+
+    with pytest.RaisesGroup(LookupError, flatten_subgroups=True):
+        async with etcd_store(etcd_server.endpoint, root=fresh_root()) as store, trio.open_nursery() as nursery:
+            monkeypatch.setattr(store, "_pass_barrier", fail)
+            nursery.start_soon(ask, store)
+    (answer,) = said
+    assert isinstance(answer, StoreEnded)
+
+
 async def test_a_later_format_is_refused(etcd_server: EtcdProcess) -> None:
     """M20: the store does not guess what a later release wrote."""
     root = fresh_root()

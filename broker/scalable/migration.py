@@ -31,7 +31,7 @@ from broker.topic import Topic
 from broker.topics import Topics
 from dispatch.subscription import Subscription
 from storage.clock import WallClock
-from storage.metadata.store import Check, Conflict, MetadataStore
+from storage.metadata.store import Check, Conflict, MetadataStore, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +58,7 @@ class Migrations:
             TopicExists: the topic is already scalable, or another scalable topic has the name.
             OldClientsConnected: some clients cannot follow, and `force` was not given; nothing was changed.
             TopicClosed: this broker no longer serves the regular topic; nothing was changed.
+            StoreUnavailable: unknown whether it was written. This broker has unloaded the regular topic.
         """
         begun = await self._begun(topic)
         if begun is not None:
@@ -93,6 +94,11 @@ class Migrations:
                     return written
             except (OldClientsConnected, OwnedElsewhere, TopicExists):
                 await remove_child(child, regular.claim, self._metadata)
+                raise
+            except StoreUnavailable as unanswered:
+                if not unanswered.definite:
+                    # It may be a segment now, and the controller may wait for its seal. Its next load finds out.
+                    await self._topics.let_go(regular.name)
                 raise
         except Conflict as conflict:
             raise TopicClosed(f"This broker no longer serves {regular.name}. Try again.") from conflict

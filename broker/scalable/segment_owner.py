@@ -23,6 +23,7 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import LayoutUnreadable, SubscriptionNotFound, TopicNotFound
 from broker.keyed_locks import KeyedLocks
 from broker.layouts.layout import Layout
+from broker.layouts.legacy import segment_in
 from broker.layouts.parts import StartPosition
 from broker.layouts.record import from_json
 from broker.layouts.store import Layouts, layout_key
@@ -111,10 +112,10 @@ class SegmentOwner:
             TopicClosed: the segment is being unloaded.
             CursorError: a cursor was not written.
         """
-        assert segment.scalable_topic is not None, "only segments have duties"
         async with self._cursors.hold(segment.name):
             while True:
-                found = await self._layouts.version(segment.scalable_topic)
+                found = await self._layouts.version(_topic_of(segment))
+                self._note_migration(segment, found.layout)
                 due = duties_of(found.layout, segment.name, subscriptions=segment.subscriptions, is_replaced=True)
                 for subscription in due.removes:
                     key = cursor_key(str(segment.name), subscription)
@@ -138,17 +139,23 @@ class SegmentOwner:
             TopicNotFound: the scalable topic does not exist.
             LedgerFailed, Fenced: this broker no longer owns the segment.
         """
-        assert segment.scalable_topic is not None, "only segments have duties"
+        topic = _topic_of(segment)
         async with self._seals.hold(segment.name):
             if segment.replaced.is_set():
                 return
-            layout = await self._layouts.stored(segment.scalable_topic)
-            await self._feeds.reached_everywhere(segment.scalable_topic, layout)
+            layout = await self._layouts.stored(topic)
+            self._note_migration(segment, layout)
+            await self._feeds.reached_everywhere(topic, layout)
             with trio.move_on_after(LEAVING_SECONDS_MAX):
                 segment.clients.retire()
                 await segment.clients.producers_left()
             await segment.seal()
             segment.mark_replaced()
+
+    def _note_migration(self, segment: Topic, layout: Layout) -> None:
+        """Whoever migrates a regular topic may not have heard yet that the layout is durable. Others act on it."""
+        if segment.scalable_topic is None and segment_in(layout, segment.name) is not None:
+            self._topics.migrated(segment)
 
     async def _let_go(self, segment: Topic) -> None:
         if segment.scalable_topic is None or self._elections.holds(segment.scalable_topic):
@@ -272,6 +279,11 @@ class SegmentOwner:
                 with suppress(LayoutUnreadable):
                     _layout_of(await watch.next())
                     return
+
+
+def _topic_of(segment: Topic) -> TopicName:
+    """Return the scalable topic of a segment, or of a regular topic that is being migrated."""
+    return segment.scalable_topic or segment.name.as_scalable
 
 
 def _layout_of(record: Record | None) -> Layout | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.administration_contract import MigrationAsked
 from broker.cluster.ownership import Claims, OwnedElsewhere, claim_key
@@ -381,6 +381,44 @@ async def test_a_migration_whose_answer_was_lost_is_finished_by_asking_again(
     assert (await broker.layouts.get(TOPIC)).intent is not None
     await broker.controller.migrate(TOPIC, force=False)
     await check_migrated(broker, {"half", "none"})
+
+
+async def test_a_migration_whose_answer_was_lost_is_finished_without_asking_again(
+    broker: Rooms, store: SteeredStore, autojump_clock: MockClock
+) -> None:
+    """M22, D10: its owner has the regular topic loaded, and does not know that it became a segment."""
+    await regular_topic(broker)
+
+    async def after(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in ops):
+            store.after = None
+            raise StoreUnavailable("no answer")
+
+    store.after = after
+    with pytest.raises(StoreUnavailable):
+        await broker.controller.migrate(TOPIC, force=False)
+    await trio.sleep(60)
+    await check_migrated(broker, {"half", "none"})
+
+
+async def test_a_subscription_that_is_made_before_a_migration_has_its_answer(
+    broker: Rooms, store: SteeredStore, nursery: trio.Nursery
+) -> None:
+    """D10: the layout is there, so others act on it. The topic's owner hears of its own write later."""
+    await regular_topic(broker)
+
+    async def after(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in ops):
+            store.after = None
+            add = broker.controller.subscriptions.add
+            nursery.start_soon(add, TOPIC, "new", SubscriptionKind.STREAM, StartPosition.EARLIEST)
+            for _ in range(50):
+                await trio.lowlevel.checkpoint()
+
+    store.after = after
+    await broker.controller.migrate(TOPIC, force=False)
+    await wait_all_tasks_blocked()
+    await check_migrated(broker, {"half", "none", "new"})
 
 
 async def test_the_schema_goes_along(broker: Rooms, store: SteeredStore) -> None:

@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.administration_contract import MigrationAsked
 from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError, SubscriptionNotFound
 from broker.layouts.layout import Layout
@@ -20,7 +21,7 @@ from storage.managed_ledger_record import record_key
 from storage.metadata.store import Delete, Op, Put, StoreUnavailable
 from tests.broker.scalable.test_changes_across_brokers import EARLY, STREAM, check_whole, settled, spread
 from tests.support.idle import TaskSteps
-from tests.support.rooms import TOPIC, Rooms, publish
+from tests.support.rooms import TOPIC, Rooms, payloads, publish
 from tests.support.several_rooms import Brokers, several
 from tests.support.steered_store import SteeredStore
 
@@ -196,3 +197,26 @@ async def test_a_duty_waits_without_a_step_while_the_layout_is_unreadable(
         assert "new" in (await broker.topics.get(name)).subscriptions
     else:
         assert await store.get(record_key(str(name))) is None
+
+
+async def test_an_owner_that_lost_the_answer_of_a_migration_seals_nevertheless(autojump_clock: MockClock) -> None:
+    """M22, D10: it did not know that its regular topic is a segment now, and the controller waited for its seal."""
+    async with several("one", "two") as brokers:
+        regular = await brokers["two"].topics.get(TOPIC.as_regular)
+        await publish(regular, b"a")
+        claim = await brokers["one"].elections.elect(TOPIC)
+        await wait_all_tasks_blocked()
+        asked = MigrationAsked(claim.expected, regular.ledger.creation_id)
+        brokers.store("two").lose_answer(layout_key(TOPIC))
+        with pytest.raises(StoreUnavailable):
+            await brokers["two"].controller.begin_migration(TOPIC, asked, force=False)
+        # The controller goes on by itself, as after every change that failed.
+        await brokers["one"].controller.recover()
+        with trio.fail_after(60):
+            await settled(brokers)
+        layout = await brokers["one"].layouts.get(TOPIC)
+        assert layout.intent is None
+        parent = await brokers.load(TOPIC.as_regular)
+        assert parent.ledger.is_sealed
+        assert parent.scalable_topic == TOPIC
+        assert await payloads(parent) == [b"a"]

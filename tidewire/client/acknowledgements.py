@@ -80,6 +80,8 @@ class Acknowledgements:
         """The broker may redeliver messages that were acknowledged before, so they have to be acknowledged again."""
         self._upto = self._cumulative
         self._confirmed = None
+        # The bits that were sent are the broker's to remember. After a seek, it redelivers their messages, too.
+        self._left = {entry: left for entry, left in self._individual.items() if left}
 
     def forget(self) -> None:
         """The subscription has moved. Drop all acknowledgements, sent or not: they no longer apply."""

@@ -41,6 +41,26 @@ def test_a_rewind_keeps_what_was_not_told() -> None:
     assert position(ids[0]) == (2, 0)
 
 
+def test_after_a_rewind_a_message_of_a_batch_does_not_speak_for_those_told_before() -> None:
+    """E21: the subscription may have been moved back, and then the whole batch comes again."""
+    acknowledgements = Acknowledgements()
+    acknowledgements.add(Position(1, 5, 0, 4))
+    acknowledgements.take()
+    acknowledgements.rewind()
+    acknowledgements.add(Position(1, 5, 1, 4))
+    ((ids, _),) = acknowledgements.take()
+    assert bits_of_ack_set(ids[0].ack_set) == 0b1101
+
+
+def test_a_rewind_keeps_the_messages_of_a_batch_that_were_not_told() -> None:
+    acknowledgements = Acknowledgements()
+    acknowledgements.add(Position(1, 5, 0, 4))
+    acknowledgements.rewind()
+    acknowledgements.add(Position(1, 5, 1, 4))
+    ((ids, _),) = acknowledgements.take()
+    assert bits_of_ack_set(ids[0].ack_set) == 0b1100
+
+
 def test_upto_a_place_inside_a_batch_leaves_the_bits_behind_it() -> None:
     acknowledgements = Acknowledgements()
     acknowledgements.add_upto(Position(1, 5, 1, 4))

@@ -182,7 +182,7 @@ class DurableSubscriptions:
         pending = self._pending.get(subscription)
         if pending is None and subscription.cursor.is_durable:
             # Its topic ends here, and its consumers are not told yet.
-            raise SubscriptionClosed(f"Subscription {subscription.name} is closed. Subscribe again.")
+            raise _closed(subscription)
         if pending is None:
             raise AcknowledgementRefused(
                 f"Subscription {subscription.name} is not durable, so it cannot acknowledge in a transaction. "
@@ -191,10 +191,17 @@ class DurableSubscriptions:
         await pending.acknowledge(txn, acks, cumulative=cumulative, identity=identity)
 
     async def caught_up(self, subscription: Subscription) -> None:
-        """Wait until the cursor has the acknowledgements of all transactions decided before the call."""
+        """Wait until the cursor has the acknowledgements of all transactions decided before the call.
+
+        Raises:
+            SubscriptionClosed: it has ended, so its next owner applies them.
+            OwnershipLost, OutcomeUnknown: this broker no longer owns the segment.
+        """
         pending = self._pending.get(subscription)
         if pending is not None:
             await pending.caught_up()
+        elif self._takes_transactions and subscription.cursor.is_durable:
+            raise _closed(subscription)
 
     @property
     def cursors(self) -> list[Cursor]:
@@ -257,3 +264,7 @@ class DurableSubscriptions:
                 del self._cursors[subscription.name]
             self._tell()
             subscription.let_go()
+
+
+def _closed(subscription: Subscription) -> SubscriptionClosed:
+    return SubscriptionClosed(f"Subscription {subscription.name} is closed. Subscribe again.")

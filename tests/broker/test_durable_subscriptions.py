@@ -186,3 +186,22 @@ async def test_a_subscription_that_fails_while_its_topic_loads_keeps_its_op_reco
         with suppress(BrokerError, CursorError):
             await broker.topics.get(name)
         assert len(await keys_left(store, OPS)) == 1
+
+
+async def test_a_subscription_that_has_ended_says_no_position() -> None:
+    """C19: its next owner applies what was committed, so the old position would be asked for in vain."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        name = await broker.segment(TOPIC, 0)
+        topic = await broker.topics.get(name)
+        subscription = await topic.subscribe("s", EARLIEST)
+        await publish(topic, b"a")
+        txn = await broker.coordinator.new_transaction(0, 60_000)
+        last = topic.ledger.last_position
+        await topic.acknowledge_in_transaction(subscription, txn, [EntryAck(last)], cumulative=True)
+        await broker.topics.unload(name)
+        await broker.coordinator.end(txn, EndAction.COMMIT)
+        with pytest.raises(SubscriptionClosed):
+            await topic.acknowledged(subscription)
+        again = await broker.topics.get(name)
+        assert await again.acknowledged(again.subscriptions["s"]) == last

@@ -1,5 +1,7 @@
 """Pruning: removes a sealed segment and its data once it is old enough and every subscription has drained it.
 
+Every transaction that wrote to the segment must have ended, too.
+
 There are two separate steps. First, a compare-and-set takes the segment out of the layout, on the condition that the
 subscriptions and their cursors are still those that were checked. So a seek that was answered before keeps the segment.
 From then on clients do not see the segment. It stays in the layout's record
@@ -45,6 +47,7 @@ from storage.errors import ExpectedError
 from storage.ledger_list import LedgerList
 from storage.managed_ledger_record import record_key
 from storage.metadata.store import Check, Conflict, MetadataStore, Record, starting_with
+from txn.ops import WRITES_BY_SEGMENT, writes_of_segment
 from txn.wall_clock_timer import WallClockTimer
 
 LAYOUTS_AT_ONCE: Final = 128
@@ -176,6 +179,7 @@ class Pruner:
         name = segment_topic(topic, segment)
         async with self._metadata.watch_key(record_key(str(name))) as ledgers:
             sealed = await wait_sealed(ledgers)
+        await self._wait_decided(name)
         prefix = cursor_key(str(name), "")
         cursors: dict[str, Record] = {}
         async with self._metadata.watch_range(*starting_with(prefix)) as watch:
@@ -187,6 +191,16 @@ class Pruner:
                     cursors[record.key] = record
                 if _all_drained(sealed, cursors.values()) and await self._take_out(topic, segment.id, sealed, prefix):
                     return
+
+    async def _wait_decided(self, name: TopicName) -> None:
+        """Wait until every transaction that wrote to a sealed segment has ended, and the segment shows it.
+
+        A seek may pass the entries of an open transaction. They become visible to others when it is committed.
+        """
+        for hit in await self._metadata.query(WRITES_BY_SEGMENT, *writes_of_segment(str(name))):
+            async with self._metadata.watch_key(hit.record.key) as watch:
+                while await watch.next() is not None:
+                    pass
 
     async def _take_out(self, topic: TopicName, segment_id: int, sealed: LedgerList, cursors_prefix: str) -> bool:
         """Prune the segment if all subscriptions have drained it. Return whether nothing is left to do."""

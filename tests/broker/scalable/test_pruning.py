@@ -24,7 +24,7 @@ from storage.metadata.store import Check, Op, Put
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
-from tests.support.rooms import TOPIC, Rooms, moving_clock, publish, rooms, visible
+from tests.support.rooms import TOPIC, Rooms, moving_clock, now_ms, publish, rooms, visible
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore, Stopped
 from txn.errors import OwnershipLost
@@ -205,6 +205,25 @@ async def test_messages_of_an_open_transaction_keep_their_segment(broker: Rooms,
     await wait_all_tasks_blocked()
     assert [entry.payload for entry in await visible(await topic_of(broker, 0))] == [b"a"]
     await drain(broker, 0)
+    assert await ids(broker) == {1, 2}
+
+
+@pytest.mark.parametrize("action", EndAction)
+async def test_a_seek_beyond_an_open_transaction_does_not_remove_its_messages(
+    broker: Rooms, nursery: trio.Nursery, action: EndAction
+) -> None:
+    """T20, E18: the subscription skips them, and readers still see the whole transaction when it is committed."""
+    nursery.start_soon(broker.pruner.run)
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await subscribe(broker, "s")
+    txn = await broker.coordinator.new_transaction(0, 1_000)
+    await publish(await topic_of(broker, 0), b"a", txn)
+    await broker.controller.split(TOPIC, 0)
+    await broker.controller.subscriptions.seek_to_time(TOPIC, "s", now_ms() + 1_000)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {0, 1, 2}
+    await broker.coordinator.end(txn, action)
+    await wait_all_tasks_blocked()
     assert await ids(broker) == {1, 2}
 
 

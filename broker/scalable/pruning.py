@@ -18,7 +18,7 @@ After a retriable error a segment is tried again. After any other error it stays
 next start.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -26,6 +26,7 @@ from typing import Final
 import structlog
 import trio
 
+from broker.background import one_error_nursery
 from broker.cluster.elections import Elections
 from broker.cluster.turns import Turns
 from broker.errors import LayoutUnreadable, NotPrunable, TopicNotFound
@@ -67,6 +68,9 @@ class _Watched:
 
     segments: dict[int, trio.CancelScope] = field(default_factory=dict)
     creation_id: str = ""
+    changed: trio.Event = field(default_factory=trio.Event)
+    """Set, and replaced, when the layout has changed. A subscription that never had a cursor on a segment may be gone.
+    """
 
 
 class Pruner:
@@ -146,12 +150,14 @@ class Pruner:
         for segment in roots.values():
             if segment.id not in watched.segments:
                 scope = watched.segments[segment.id] = trio.CancelScope()
-                nursery.start_soon(self._watch, topic, segment, scope)
+                nursery.start_soon(self._watch, topic, segment, scope, watched)
+        changed, watched.changed = watched.changed, trio.Event()
+        changed.set()
         if layout.pruned and topic not in self._removing:
             self._removing.add(topic)
             nursery.start_soon(self._remove, topic)
 
-    async def _watch(self, topic: TopicName, segment: Segment, scope: trio.CancelScope) -> None:
+    async def _watch(self, topic: TopicName, segment: Segment, scope: trio.CancelScope, watched: _Watched) -> None:
         """Take the segment out of the layout once it is old enough and drained."""
         assert segment.sealed_at_ms is not None, "it is sealed"
         with scope:
@@ -161,7 +167,7 @@ class Pruner:
             while True:
                 try:
                     await self._turns.wait_mine(topic)
-                    await self._prune_when_drained(topic, segment)
+                    await self._prune_when_drained(topic, segment, watched)
                     return
                 except ExpectedError as error:
                     log.warning(
@@ -171,11 +177,10 @@ class Pruner:
                         break
                 await trio.sleep(RETRY_SECONDS)
             # The next change of the layout starts another task. The last change may have cancelled this one.
-            watched = self._watched.get(topic)
-            if watched is not None and watched.segments.get(segment.id) is scope:
+            if watched.segments.get(segment.id) is scope:
                 del watched.segments[segment.id]
 
-    async def _prune_when_drained(self, topic: TopicName, segment: Segment) -> None:
+    async def _prune_when_drained(self, topic: TopicName, segment: Segment, watched: _Watched) -> None:
         name = segment_topic(topic, segment)
         async with self._metadata.watch_key(record_key(str(name))) as ledgers:
             sealed = await wait_sealed(ledgers)
@@ -183,14 +188,20 @@ class Pruner:
         prefix = cursor_key(str(name), "")
         cursors: dict[str, Record] = {}
         async with self._metadata.watch_range(*starting_with(prefix)) as watch:
-            while True:
+
+            async def hear_cursors() -> None:
                 change = await watch.next()
                 for key in change.deleted:
                     cursors.pop(key, None)
                 for record in change.records:
                     cursors[record.key] = record
+
+            await hear_cursors()
+            while True:
+                changed = watched.changed
                 if _all_drained(sealed, cursors.values()) and await self._take_out(topic, segment.id, sealed, prefix):
                     return
+                await _first_of(hear_cursors, changed.wait)
 
     async def _wait_decided(self, name: TopicName) -> None:
         """Wait until every transaction that wrote to a sealed segment has ended, and the segment shows it.
@@ -263,6 +274,18 @@ class Pruner:
                 segment = next(iter(layout.pruned.values()))
                 await self._segments.remove(topic, layout.creation_id, segment_topic(topic, segment))
                 await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id), claim=claim)
+
+
+async def _first_of(*waits: Callable[[], Awaitable[None]]) -> None:
+    """Return when the first of these has returned. The others are cancelled."""
+
+    async def wait(one: Callable[[], Awaitable[None]]) -> None:
+        await one()
+        nursery.cancel_scope.cancel()
+
+    async with one_error_nursery() as nursery:
+        for one in waits:
+            nursery.start_soon(wait, one)
 
 
 def _layout_of(record: Record | None) -> Layout | None:

@@ -147,6 +147,25 @@ async def test_a_subscription_that_is_being_made_holds_a_segment(
     assert await ids(broker) == {1, 2}
 
 
+async def test_a_subscription_whose_creation_is_withdrawn_holds_no_segment(
+    broker: Rooms, nursery: trio.Nursery
+) -> None:
+    """D11: it never had a cursor on the segment, so no cursor tells that it has gone."""
+    await split_topic(broker)
+    for name in ("s", "t"):
+        await drain(broker, 0, name)
+    # Nobody owns the segment, so nobody makes the cursor.
+    await broker.topics.unload(await broker.segment(TOPIC, 0))
+    made = LayoutSubscription(STREAM, "n", StartPosition.EARLIEST, 0, is_creating=True)
+    await broker.layouts.change(TOPIC, lambda layout: layout.add_subscription("new", made))
+    nursery.start_soon(broker.pruner.run)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {0, 1, 2}
+    await broker.controller.subscriptions.delete(TOPIC, "new")
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {1, 2}
+
+
 async def test_without_subscriptions_everything_is_kept(broker: Rooms, nursery: trio.Nursery) -> None:
     """No subscription has drained it, and a reader may come."""
     nursery.start_soon(broker.pruner.run)

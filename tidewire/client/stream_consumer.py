@@ -203,6 +203,8 @@ class StreamConsumer(Receiving[T]):
         consumers = list(self._segments.values())
         for consumer in consumers:
             consumer.begin_move()
+        # What was acknowledged may come again.
+        self._settled.clear()
         is_done = False
         try:
             command = partial(seek_command, registration.consumer_id, place)

@@ -128,6 +128,21 @@ async def test_what_was_acknowledged_before_stands_in_nobodys_way() -> None:
 
 
 @on_both_backends
+async def test_what_was_acknowledged_before_a_seek_counts_no_more() -> None:
+    """T24, E21: the message comes again, so a session that ends takes it along like any other."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(topic, 0, b"a")
+            await consumer.acknowledge_cumulative(await consumer.receive(), confirmed=True)
+            await consumer.seek("earliest")
+            message = await consumer.receive()
+            await end_session(broker, consumer, 0)
+            with pytest.raises(ConnectionLost, match="are redelivered"):
+                await consumer.acknowledge_cumulative(message, transaction=await client.new_transaction())
+
+
+@on_both_backends
 async def test_what_was_acknowledged_in_an_aborted_transaction_was_not() -> None:
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)

@@ -117,6 +117,30 @@ class ProducerNameTaken(BrokerError):
     """Another producer of this name is connected to the topic."""
 
 
+class ProducersFull(BrokerError):
+    """A topic cannot deduplicate the sends of one more producer."""
+
+    retriable = True
+
+    def __init__(self, topic: str, producers_max: int) -> None:
+        super().__init__(
+            f"{topic} deduplicates the sends of at most {producers_max} producers, and that many are connected or have "
+            "sends in open transactions. Close producers that are not needed, or use more topics. Then try again."
+        )
+
+
+class OpenSendsFull(BrokerError):
+    """So many open transactions have sends on a topic that no more can be deduplicated. Nothing was stored."""
+
+    retriable = True
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"Too many open transactions have messages of too many producers on {topic}. End some of them, and send "
+            "the message again."
+        )
+
+
 class SendInDoubt(BrokerError):
     """A send has the producer and sequence id of a send in another, open transaction. It was not stored.
 

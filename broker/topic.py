@@ -16,7 +16,7 @@ from broker.deduplication.deduplication import Deduplication
 from broker.deduplication.sequences import Stored
 from broker.durable_subscriptions import DurableSubscriptions
 from broker.entry_codecs import SendId
-from broker.errors import TopicClosed
+from broker.errors import ProducersFull, TopicClosed
 from broker.names import Domain, TopicName
 from broker.topic_clients import TopicClients, TopicProducer
 from broker.topic_removal import remove_what_stands_beside
@@ -234,6 +234,7 @@ class Topic(TopicSource):
 
         Raises:
             SendInDoubt: another open transaction holds the send; nothing was appended.
+            OpenSendsFull: too many open transactions have sends; nothing was appended.
             Exception: see `publish`.
         """
         deduplication = self.deduplication
@@ -248,6 +249,7 @@ class Topic(TopicSource):
             # The producer's lost connection may have had the same send in flight, and appended it during these waits.
             if deduplication.is_new(producer, send, txn):
                 break
+        deduplication.require_room(producer, txn)
         position = self._append(payload, message_count, txn, entry_format)
         deduplication.note(producer, send, position, len(payload), txn)
         return position
@@ -262,6 +264,7 @@ class Topic(TopicSource):
             TopicClosed: the topic is closing.
             LedgerSealed: the segment was replaced.
             ProducerNameTaken: another producer has the name.
+            ProducersFull: the topic cannot deduplicate its sends.
         """
         self._require_running()
         is_known = returning and self.deduplication is not None and self.deduplication.knows(producer.name)
@@ -271,6 +274,20 @@ class Topic(TopicSource):
                 "again, and produce to its active segments."
             )
         self.clients.add_producer(producer)
+        if self.deduplication is not None:
+            try:
+                self.deduplication.connected(producer.name)
+            except ProducersFull:
+                self.clients.remove_producer(producer)
+                raise
+
+    def remove_producer(self, producer: TopicProducer, *, is_final: bool = False) -> None:
+        """Release a producer's name. Does nothing if it was not registered.
+
+        `is_final`: its client closed it, and nobody uses its name again.
+        """
+        if self.clients.remove_producer(producer) and self.deduplication is not None:
+            self.deduplication.disconnected(producer.name, is_final=is_final)
 
     async def seal(self) -> None:
         """Seal the ledger, so that nothing can be appended; durable on return. It may be repeated."""

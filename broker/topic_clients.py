@@ -93,13 +93,15 @@ class TopicClients:
         self._producers[producer.name] = producer
         self.touch()
 
-    def remove_producer(self, producer: TopicProducer) -> None:
-        """Release the producer's name. Does nothing if it was not registered."""
-        if self._producers.get(producer.name) is producer:
-            del self._producers[producer.name]
-            self.touch()
-            if self.is_retired and not self._producers:
-                self._producers_left.set()
+    def remove_producer(self, producer: TopicProducer) -> bool:
+        """Release the producer's name. False if it was not registered."""
+        if self._producers.get(producer.name) is not producer:
+            return False
+        del self._producers[producer.name]
+        self.touch()
+        if self.is_retired and not self._producers:
+            self._producers_left.set()
+        return True
 
     def retire(self) -> None:
         """Take no more new producers, because clients know the successors. The connected producers continue."""

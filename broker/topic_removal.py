@@ -6,7 +6,7 @@ read. Each step may be repeated, so an unfinished deletion is continued by calli
 
 from collections.abc import Sequence
 
-from broker.deduplication.deduplication import sequences_key
+from broker.deduplication.snapshot import removal_of_snapshot
 from broker.names import Domain, TopicName
 from broker.schemas.registry import owner_of, removal_of
 from broker.topic_services import TopicServices
@@ -41,7 +41,7 @@ async def remove_topic(name: TopicName, services: TopicServices, claim: Check) -
     await _commit(name, metadata, claim, DeleteRange(*starting_with(cursor_key(topic, ""))))
     await _remove_ops(name, metadata, claim, ACKS_BY_SUBSCRIPTION, acks_of_segment(topic))
     await _remove_ops(name, metadata, claim, WRITES_BY_SEGMENT, writes_of_segment(topic))
-    await _commit(name, metadata, claim, DeleteRange(*aborted_records(topic)), Delete(sequences_key(topic)))
+    await _commit(name, metadata, claim, DeleteRange(*aborted_records(topic)), *removal_of_snapshot(topic))
     await remove_managed_ledger(topic, metadata=metadata, ledgers=services.ledgers, claim=claim)
     await remove_what_stands_beside(name, metadata)
 

@@ -37,7 +37,7 @@ SEGMENTS: Final = 4
 MESSAGE_BYTES: Final = 4_000
 FILL_MESSAGES: Final = 30_000
 FILL_PRODUCERS: Final = 3_000
-"""More producers than deduplication remembers for all segments."""
+"""Producers that come and go before the work. Deduplication forgets them soon, as those of the work."""
 TOPICS_USED_ONCE: Final = 100
 """The number of names for topics that are used once, so that their stored records stop growing."""
 WARM_MINUTES: Final = 5

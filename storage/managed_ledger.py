@@ -122,6 +122,11 @@ class ManagedLedger:
 
     # -- entries
 
+    @property
+    def last_timestamp_ms(self) -> int:
+        """The timestamp of the last entry, milliseconds since the epoch; 0 if there was none. It never goes back."""
+        return self._chain.last_timestamp_ms
+
     def append(
         self,
         payload: bytes,

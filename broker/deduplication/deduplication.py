@@ -1,12 +1,12 @@
 """A topic's durable memory of what its producers have stored: a snapshot in the metadata store, and the log.
 
-    /producers/<topic>   {creation, owner, upto, producers}: what was stored up to `upto`, all of it durable
-
 Each entry in the log has its producer and sequence ids, so a send needs no other write. After SNAPSHOT_ENTRIES entries
-or SNAPSHOT_BYTES, a snapshot of the memory is written, once all of it is durable. So a snapshot never names an entry
-that a crash may still lose. A new owner reads the snapshot and the entries after it. So a snapshot is also written
-before entries are trimmed. If snapshots cannot be written, publishing waits, so the tail is bounded; reads continue. A
-snapshot whose write had an unknown outcome is written again.
+or SNAPSHOT_BYTES, a snapshot of the memory is written (`snapshot.py`). Each of its records is written once all that it
+names is durable. So a snapshot never names an entry that a crash may still lose. A new owner reads the snapshot and the
+entries after it. So a snapshot is also written before entries are trimmed. If snapshots cannot be written, publishing
+waits, so the tail is bounded; reads continue. A record whose write had an unknown outcome is written again.
+
+Before a snapshot, idle producers are forgotten. So that needs no timer, and is no work for a topic that gets nothing.
 
 What a transaction stored counts by its outcome (`sequences.py`). Like the segment's buffer, deduplication follows the
 headers of the transactions in which producers sent something. A snapshot lists the sends of open transactions
@@ -20,29 +20,26 @@ For a topic that has no snapshot, the last TAIL_MESSAGES are read.
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
-from urllib.parse import quote
 
-import orjson
 import structlog
 import trio
 
-from broker.deduplication.sequences import InDoubt, Sequences, Stored
+from broker.deduplication.restoring import restore, start_of_tail
+from broker.deduplication.sequences import PRODUCERS_MAX, InDoubt, Sequences, Stored
+from broker.deduplication.snapshot import FoundSnapshot
+from broker.deduplication.snapshot_writer import SnapshotWriter
 from broker.entry_codecs import EntryCodecs, SendId
-from broker.errors import SendInDoubt
+from broker.errors import OpenSendsFull, ProducersFull, SendInDoubt
 from broker.store_retry import RETRY_SECONDS
 from storage.entry import Entry, TxnId
 from storage.errors import EntriesUnreadable, LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put, StoreEnded, StoreUnavailable
+from storage.metadata.store import Check, MetadataStore, StoreEnded, StoreUnavailable
 from storage.position import Position
 from storage.signal import Signal
-from storage.unknown_fields import NOTHING_UNKNOWN, restored, unknown_in
 from txn.buffer import TransactionBuffer
-from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
 from txn.states import TxnState
-
-KEY_PREFIX: Final = "/producers/"
 
 SNAPSHOT_ENTRIES: Final = 5_000
 """Entries after which a snapshot is due."""
@@ -53,20 +50,13 @@ SNAPSHOT_BYTES: Final = 32 * 1024 * 1024
 BEHIND_MAX: Final = 4
 """Publishing waits when this multiple of either limit was appended since the last snapshot."""
 
-TAIL_MESSAGES: Final = 10_000
-"""Messages that are read in a topic without a snapshot."""
-
-_FIELDS: Final = frozenset({"creation", "owner", "upto", "producers"})
+_TXNS_ASKED: Final = 500
+"""Transactions whose outcomes are asked for together (E7)."""
 
 _READ_ENTRIES: Final = 500
 _READ_BYTES: Final = 4 * 1024 * 1024
 
 log = structlog.get_logger(__name__)
-
-
-def sequences_key(topic: str) -> str:
-    """Return the key of a topic's snapshot."""
-    return KEY_PREFIX + quote(topic, safe="")
 
 
 class Deduplication:
@@ -94,14 +84,11 @@ class Deduplication:
         """
         self._ledger = ledger
         self._metadata = metadata
-        self._claim = claim
         self._buffer = buffer
         self._headers = headers
         self._codecs = codecs
-        self._key = sequences_key(ledger.name)
-        self._sequences = Sequences()
-        self._unknown = NOTHING_UNKNOWN
-        """Fields that a later release has put into the last owner's snapshot."""
+        self._sequences = Sequences(ledger.creation_id)
+        self._writer = SnapshotWriter(ledger, metadata, claim, self._sequences)
         self._joined: set[TxnId] = set()
         """Transactions of whose end this is told."""
         self._has_left = False
@@ -110,9 +97,6 @@ class Deduplication:
         self._bytes = 0
         self._due = Signal()
         self._writing = trio.Lock()
-        self._is_discarded = False
-        self._committing = trio.Lock()
-        """Held while a snapshot is committed or removed, so that none is committed after `discard`."""
         self._written = trio.Event()
 
     async def recover(self) -> None:
@@ -120,28 +104,22 @@ class Deduplication:
         try:
             await self._take_over()
             # A transaction's end may have been in delivery when this object joined its followers.
-            await self._headers.catch_up(list(self._joined))
+            await self._catch_up()
         except BaseException:
             self._leave()
             raise
 
     async def _take_over(self) -> None:
-        record = await self._metadata.get(self._key)
-        content = None if record is None else orjson.loads(record.value)
-        if content is not None and content["creation"] == self._ledger.creation_id:
-            self._sequences = Sequences.from_json(content["producers"])
-            self._unknown = unknown_in(content, _FIELDS)
-            for txn, position in self._sequences.open_transactions.items():
-                (state,) = await self._fates([(txn, position)])
+        found = await restore(self._ledger, self._metadata, self._sequences)
+        self._writer.continue_from(found)
+        opened = self._sequences.open_transactions
+        for first in range(0, len(opened), _TXNS_ASKED):
+            some = opened[first : first + _TXNS_ASKED]
+            places = [(txn, self._sequences.place_of(txn)) for txn in some]
+            for txn, state in zip(some, await self._fates(places), strict=True):
                 self._apply(txn, state)
-            start = self._ledger.next_after(Position(*content["upto"]))
-        else:
-            # There is no snapshot, or it belongs to a deleted topic of this name.
-            try:
-                start = await self._ledger.position_of_index(max(self._ledger.next_index - TAIL_MESSAGES, 0))
-            except EntriesUnreadable as damage:
-                # The wanted entry is there or later. The reading below skips what cannot be read.
-                start = damage.first
+            await trio.lowlevel.checkpoint()
+        start = await start_of_tail(self._ledger, found)
         end = self._ledger.confirmed.value
         while start <= end:
             try:
@@ -154,7 +132,7 @@ class Deduplication:
                 return
             fates = await self._fates([(entry.txn, entry.position) for entry in entries])
             for entry, state in zip(entries, fates, strict=True):
-                self._take(entry, state)
+                self._take(entry, state, found)
             start = self._ledger.next_after(entries[-1].position)
 
     async def run(self) -> None:
@@ -184,7 +162,7 @@ class Deduplication:
             while True:
                 try:
                     # The trimmer may already know of a transaction's end that this object does not know yet.
-                    await self._headers.catch_up(list(self._joined))
+                    await self._catch_up()
                     await self._write_snapshot()
                 except StoreEnded:
                     raise
@@ -195,22 +173,11 @@ class Deduplication:
                     return
 
     async def _write_snapshot(self) -> None:
-        # The memory covers everything appended up to here. Later entries are not in `value`.
-        upto, entries, size = self._ledger.last_position, self._entries, self._bytes
-        value = orjson.dumps(
-            {
-                "creation": self._ledger.creation_id,
-                "owner": self._claim.expected,
-                "upto": list(upto),
-                "producers": self._sequences.to_json(),
-                **restored(self._unknown),
-            }
-        )
-        await self._ledger.confirmed.wait_for(upto)
-        async with self._committing:
-            if self._is_discarded:
-                return
-            await self._commit(Put(self._key, value))
+        entries, size = self._entries, self._bytes
+        while self._sequences.forget_idle(trio.current_time()):
+            await trio.lowlevel.checkpoint()
+        if not await self._writer.write():
+            return
         self._entries -= entries
         self._bytes -= size
         self._wake_if_due()
@@ -241,9 +208,18 @@ class Deduplication:
         """Return whether the send may be appended now."""
         return self._sequences.find(producer, send, txn) is None
 
+    def require_room(self, producer: str, txn: TxnId | None) -> None:
+        """Check that one more send of the producer in this transaction can be remembered. Call it before each append.
+
+        Raises:
+            OpenSendsFull: too many open transactions have sends.
+        """
+        if not self._sequences.takes(producer, txn):
+            raise OpenSendsFull(self._ledger.name)
+
     def note(self, producer: str, send: SendId, position: Position, size: int, txn: TxnId | None) -> None:
         """Note that the send was appended at `position`, in the same step. Its transaction, if any, is open."""
-        self._sequences.note(producer, send, position, txn)
+        self._sequences.note(producer, send, position, txn, self._ledger.last_timestamp_ms)
         if txn is not None:
             self._join(txn)
         self._grew(size)
@@ -253,6 +229,19 @@ class Deduplication:
         self._sequences.decide(txn, is_committed=state is TxnState.COMMITTED)
         self._joined.discard(txn)
         self._headers.leave(txn, self)
+
+    def connected(self, producer: str) -> None:
+        """Note that a producer connects. It keeps its place until `disconnected`.
+
+        Raises:
+            ProducersFull: there is no place for it.
+        """
+        if not self._sequences.connect(producer):
+            raise ProducersFull(self._ledger.name, PRODUCERS_MAX)
+
+    def disconnected(self, producer: str, *, is_final: bool) -> None:
+        """Note that a producer has left. `is_final`: its client said so, and uses no such name again."""
+        self._sequences.disconnect(producer, trio.current_time() if is_final else None)
 
     def knows(self, producer: str) -> bool:
         """Return whether the producer is remembered."""
@@ -268,15 +257,7 @@ class Deduplication:
         Raises:
             OwnershipLost: the claim is gone.
         """
-        self._is_discarded = True
-        async with self._committing:
-            await self._commit(Delete(self._key))
-
-    async def _commit(self, op: Op) -> None:
-        try:
-            await self._metadata.commit([self._claim, op])
-        except Conflict as conflict:
-            raise OwnershipLost(self._ledger.name) from conflict
+        await self._writer.discard()
 
     def _grew(self, size: int) -> None:
         self._entries += 1
@@ -286,6 +267,12 @@ class Deduplication:
     def _wake_if_due(self) -> None:
         if self._entries >= SNAPSHOT_ENTRIES or self._bytes >= SNAPSHOT_BYTES:
             self._due.set()
+
+    async def _catch_up(self) -> None:
+        """Return once every decision made before this call is known."""
+        joined = tuple(self._joined)
+        for first in range(0, len(joined), _TXNS_ASKED):
+            await self._headers.catch_up(list(joined[first : first + _TXNS_ASKED]))
 
     def _join(self, txn: TxnId) -> None:
         if not self._has_left:
@@ -323,12 +310,16 @@ class Deduplication:
         else:
             self._sequences.decide(txn, is_committed=state is TxnState.COMMITTED)
 
-    def _take(self, entry: Entry, state: TxnState) -> None:
+    def _take(self, entry: Entry, state: TxnState, found: FoundSnapshot) -> None:
         self._grew(len(entry.payload))
         send = None if entry.is_control else self._codecs[entry.format].send_of(entry)
         if send is None:
             # No client sent it, or nobody can tell which one did.
             return
-        self._sequences.note(send.producer, send.id, entry.position, entry.txn)
+        part = found.part_of(self._sequences.digest(send.producer))
+        if part is not None and entry.position <= part.upto:
+            # The producer's record is newer than the head, and shows it.
+            return
+        self._sequences.note(send.producer, send.id, entry.position, entry.txn, entry.timestamp_ms)
         if entry.txn is not None:
             self._apply(entry.txn, state)

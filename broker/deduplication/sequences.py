@@ -17,38 +17,67 @@ duplicate. If it gets a receipt and the first transaction aborts, it is lost.
 Ids are kept as ranges, not only as the highest one. A refused send or an aborted transaction leaves a gap, and later
 sends were accepted before the producer knew of it. When the ids in the gap are resent, they are new.
 
+A producer is forgotten once it has sent nothing for IDLE_MS (K26). Time is the broker's timestamp of the topic's newest
+entry. So it survives restarts, it is the same for every owner, and it stands still if the topic gets nothing. It never
+goes back. If a clock steps forward between two owners, producers are forgotten early by that step at most. A connected
+producer and one with sends in an open transaction are not forgotten.
+
 The memory has these bounds:
 
-    at most PRODUCERS_MAX producers; the one that sent least recently is forgotten first
-    at most OPEN_MAX pairs of a producer and an open transaction; the oldest transaction is forgotten first
-    at most RANGES_MAX ranges of one producer with one outcome, and about RANGES_TOTAL_MAX altogether. Beyond that, the
-    two lowest ranges of a producer's stored ids are merged, as if the ids between them were stored; of its ids in an
-    open transaction, the lowest range is forgotten
+    at most PRODUCERS_MAX producers. A further one takes the place of the one that is idle longest, or is refused
+    at most OPEN_MAX pairs of a producer and an open transaction, OPEN_OF_PRODUCER_MAX of one producer and
+    PRODUCERS_OF_TXN_MAX of one transaction. Further sends are refused
+    at most RANGES_MAX ranges of one producer with one outcome. Gaps between ranges are bounded too, for all producers
+    together, for those in one record of a snapshot, and for open transactions. Beyond that, the two lowest ranges of a
+    producer's stored ids are merged, as if the ids between them were stored. Of its ids in an open transaction, the
+    lowest range is forgotten
     the positions of the last POSITIONS_MAX sends
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from broker.deduplication.id_ranges import IdRanges
+from broker.deduplication.producer import Producer, Sends
+from broker.deduplication.shards import GAPS_PER_WEIGHT, OPEN_PER_WEIGHT, Shards, digest_of, shards_for
 from broker.entry_codecs import SendId
 from broker.names import text_problem
 from storage.entry import TxnId
 from storage.position import EARLIEST, Position
 
-PRODUCERS_MAX: Final = 500
+PRODUCERS_MAX: Final = 10_000
 """Most producers that are remembered for a topic."""
 
-OPEN_MAX: Final = 1_000
+IDLE_MS: Final = 6 * 60 * 60 * 1000
+"""A producer that has sent nothing for so long is forgotten. As long as Pulsar's brokers wait."""
+
+CLOSED_SECONDS: Final = 300
+"""A producer that its client closed for good is forgotten after so long. If the client timed out while it opened the
+producer again, it closes it too, and then returns after a pause."""
+
+OPEN_MAX: Final = 20_000
 """Most pairs of a producer and an open transaction that are remembered for a topic."""
+
+OPEN_OF_PRODUCER_MAX: Final = 1_000
+"""Most open transactions in which one producer has sends, so that they fit in one metadata record."""
+
+PRODUCERS_OF_TXN_MAX: Final = 1_000
+"""Most producers with sends in one open transaction, so that its decision is one short step (E7)."""
 
 RANGES_MAX: Final = 500
 """Most ranges of a producer's stored ids, and of its ids in each open transaction."""
 
-RANGES_TOTAL_MAX: Final = 6_000
-"""Most ranges of a topic, so that its snapshot fits in one metadata record. A producer keeps at least one range."""
+GAPS_TOTAL_MAX: Final = 60_000
+"""Most gaps between the ranges of a topic's producers, which bounds memory."""
+
+GAPS_OF_RECORD_MAX: Final = 6_000
+"""Most gaps of the producers in one record of a snapshot, so that it fits in one metadata record."""
+
+GAPS_OPEN_MAX: Final = 6_000
+"""Most gaps in open transactions, so that a decision is one short step (E7)."""
+
+AT_ONCE: Final = 1_000
+"""Producers that are forgotten or put in order in one step of the event loop."""
 
 POSITIONS_MAX: Final = 4_096
 """Most sends of a topic whose positions are remembered, for repeated receipts."""
@@ -73,70 +102,39 @@ class InDoubt(NamedTuple):
     txn: TxnId
 
 
-@dataclass(slots=True)
-class _Sends:
-    """The sends of one producer that share one outcome."""
-
-    ids: IdRanges = field(default_factory=IdRanges)
-    partial: tuple[int, int] | None = None
-    """The sequence id and the last stored chunk of an incomplete message."""
-    newest: Position = EARLIEST
-    """The position of the last entry."""
-    positions: dict[tuple[int, int], Position] = field(default_factory=dict)
-    """The remembered positions, by last id and chunk."""
-
-    def has(self, send: SendId) -> bool:
-        if self.ids.has_all(send.first, send.last):
-            return True
-        return self.partial is not None and self.partial[0] == send.last and send.chunk <= self.partial[1]
-
-    def meets(self, send: SendId) -> bool:
-        """Return whether it has any message or chunk of the send."""
-        is_begun = self.partial is not None and self.partial[0] == send.last
-        return is_begun or self.ids.has_any(send.first, send.last)
-
-    def add(self, send: SendId, position: Position) -> None:
-        self.newest = position
-        self.positions[send.last, send.chunk] = position
-        if send.chunk + 1 < send.chunks:
-            self.partial = (send.last, send.chunk)
-            return
-        self.partial = None
-        self.ids.add(send.first, max(send.first, send.last))
-
-
-@dataclass(slots=True)
-class _Producer:
-    stored: _Sends = field(default_factory=_Sends)
-    """Sends without a transaction, or in a committed one."""
-    open: dict[TxnId, _Sends] = field(default_factory=dict)
-    """Sends in open transactions."""
-    newest: Position = EARLIEST
-    """The position of its last entry, whatever its outcome."""
-    highest: int = -1
-    """The highest id that was ever sent."""
-
-    @property
-    def ranges(self) -> int:
-        return len(self.stored.ids) + sum(len(sends.ids) for sends in self.open.values())
-
-
 class Sequences:
     """See the module's docstring."""
 
-    def __init__(self) -> None:
-        self._producers: OrderedDict[str, _Producer] = OrderedDict()
-        self._open: OrderedDict[TxnId, dict[str, None]] = OrderedDict()
-        """The producers of each open transaction; transactions in the order in which they were first seen."""
+    def __init__(self, creation: str = "") -> None:
+        """Set up for the topic with this creation id."""
+        self._creation = creation
+        self._producers: OrderedDict[str, Producer] = OrderedDict()
+        """By name. The one that sent least recently comes first."""
+        self._shards = Shards()
+        self._open: dict[TxnId, dict[str, None]] = {}
+        """The producers of each open transaction."""
         self._open_pairs = 0
-        self._ranges = 0
+        self._gaps = 0
+        self._gaps_open = 0
+        self._time_ms = 0
+        """The timestamp of the newest entry."""
         self._noted: deque[tuple[str, TxnId | None, SendId]] = deque()
         """The sends whose positions are remembered, oldest first."""
 
+    def __len__(self) -> int:
+        """Return the number of producers that have a place."""
+        return len(self._producers)
+
     @property
-    def open_transactions(self) -> Mapping[TxnId, Position]:
-        """Return the open transactions, each with the position of one of its entries."""
-        return {txn: max(self._producers[name].open[txn].newest for name in names) for txn, names in self._open.items()}
+    def open_transactions(self) -> Sequence[TxnId]:
+        """Return the open transactions."""
+        return tuple(self._open)
+
+    def place_of(self, txn: TxnId) -> Position:
+        """Return the position of one entry of an open transaction."""
+        return max(self._producers[name].open[txn].newest for name in self._open[txn])
+
+    # Sends
 
     def find(self, name: str, send: SendId, txn: TxnId | None) -> Stored | InDoubt | None:
         """Return what the topic holds of a send in `txn`, or without a transaction; None if the send is new."""
@@ -154,49 +152,67 @@ class Sequences:
                 return InDoubt(other)
         return None
 
-    def note(self, name: str, send: SendId, position: Position, txn: TxnId | None) -> None:
-        """Note that the send was appended at `position`, which rises with each call. `txn` is open until `decide`."""
+    def takes(self, name: str, txn: TxnId | None) -> bool:
+        """Return whether there is room for a new send of this producer. Ask it before each append."""
+        producer = self._producers.get(name)
+        if txn is None or (producer is not None and txn in producer.open):
+            return True
+        if producer is not None and len(producer.open) >= OPEN_OF_PRODUCER_MAX:
+            return False
+        return self._open_pairs < OPEN_MAX and len(self._open.get(txn, ())) < PRODUCERS_OF_TXN_MAX
+
+    def note(self, name: str, send: SendId, position: Position, txn: TxnId | None, time_ms: int = 0) -> None:
+        """Note that the send was appended at `position`, which rises with each call. `txn` is open until `decide`.
+
+        `time_ms` is the entry's timestamp, which never goes back.
+        """
         producer = self._producers.get(name)
         if producer is None:
             if not _is_remembered(name):
                 return
-            producer = self._producers[name] = _Producer()
+            # The log may hold more producers than there are places. Beyond the bound, those of its tail stay.
+            self._make_room()
+            producer = self._add(name, Producer(self.digest(name)))
         self._producers.move_to_end(name)
+        self._time_ms = max(self._time_ms, time_ms)
+        producer.active_ms = self._time_ms
         producer.newest = position
         producer.highest = max(producer.highest, send.first, send.last)
         sends = producer.stored if txn is None else self._begin(name, producer, txn)
-        self._ranges -= len(sends.ids)
+        gaps = sends.gaps
         sends.add(send, position)
-        self._ranges += len(sends.ids)
-        self._bound(producer, sends)
+        self._shards.change(producer)
+        if sends.gaps != gaps:
+            self._count_gaps(producer, sends, sends.gaps - gaps)
+            self._bound(producer, sends)
         self._noted.append((name, txn, send))
         if len(self._noted) > POSITIONS_MAX:
             self._forget_position(*self._noted.popleft())
-        if len(self._producers) > PRODUCERS_MAX:
-            self._forget(next(iter(self._producers)))
-        while self._open_pairs > OPEN_MAX and len(self._open) > 1:
-            self.decide(next(iter(self._open)), is_committed=False)
 
     def decide(self, txn: TxnId, *, is_committed: bool) -> None:
         """End the transaction: its sends are stored, or they count as never sent."""
         for name in self._open.pop(txn, ()):
             producer = self._producers[name]
-            sends = producer.open.pop(txn)
+            sends = producer.open[txn]
+            self._count_gaps(producer, sends, -sends.gaps)
+            del producer.open[txn]
             self._open_pairs -= 1
-            self._ranges -= len(sends.ids)
+            self._shards.change(producer)
             if not is_committed:
                 continue
             # An incomplete message does not count as stored, because no reader can get it.
-            self._ranges -= len(producer.stored.ids)
+            stored = producer.stored
+            gaps = stored.gaps
             for first, last in sends.ids:
-                producer.stored.ids.add(first, last)
-            producer.stored.positions |= sends.positions
-            self._ranges += len(producer.stored.ids)
-            self._bound(producer, producer.stored)
+                stored.ids.add(first, last)
+            stored.positions |= sends.positions
+            self._count_gaps(producer, stored, stored.gaps - gaps)
+            self._bound(producer, stored)
 
     def knows(self, name: str) -> bool:
-        """Return whether the producer is remembered."""
-        return name in self._producers
+        """Return whether sends of the producer are remembered."""
+        producer = self._producers.get(name)
+        return producer is not None and producer.newest > EARLIEST
 
     def last_id(self, name: str) -> int:
         """Return the highest sequence id of a complete message of the producer; -1 if none is remembered.
@@ -209,60 +225,151 @@ class Sequences:
             return -1
         return max(sends.ids.last for sends in (producer.stored, *producer.open.values()))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything except the positions of sends."""
-        return {
-            name: {
-                "ranges": list(producer.stored.ids),
-                "partial": producer.stored.partial,
-                "newest": list(producer.newest),
-                "highest": producer.highest,
-                "open": [
-                    {
-                        "txn": list(txn),
-                        "ranges": list(sends.ids),
-                        "partial": sends.partial,
-                        "newest": list(sends.newest),
-                    }
-                    for txn, sends in producer.open.items()
-                ],
-            }
-            for name, producer in self._producers.items()
-        }
+    # Producers
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Sequences":
-        """Undo `to_json`."""
-        made = cls()
-        for name, kept in content.items():
-            stored = _sends(kept, EARLIEST)
-            producer = _Producer(stored, {}, Position(*kept["newest"]), kept["highest"])
-            made._producers[name] = producer
-            for fields in kept["open"]:
-                txn = TxnId(*fields["txn"])
-                made._begin(name, producer, txn)
-                producer.open[txn] = _sends(fields, Position(*fields["newest"]))
-            made._ranges += producer.ranges
-        return made
+    def connect(self, name: str) -> bool:
+        """Give a connected producer its place, which it keeps until `disconnect`. False if there is none."""
+        producer = self._producers.get(name)
+        if producer is None:
+            if not _is_remembered(name):
+                return True
+            if not self._make_room():
+                return False
+            producer = self._add(name, Producer(self.digest(name)))
+        producer.is_connected, producer.closed_at = True, None
+        return True
 
-    def _begin(self, name: str, producer: _Producer, txn: TxnId) -> _Sends:
+    def disconnect(self, name: str, closed_at: float | None = None) -> None:
+        """Undo `connect`. `closed_at` is the moment if the client closed it for good, on a clock that never steps."""
+        producer = self._producers.get(name)
+        if producer is None:
+            return
+        producer.is_connected, producer.closed_at = False, closed_at
+        if producer.newest == EARLIEST:
+            self._forget(name)
+
+    def forget_idle(self, now: float) -> bool:
+        """Forget producers that are due, at the moment `now` of the clock that never steps.
+
+        Returns whether there are more. Call it again then.
+        """
+        due: list[str] = []
+        for name, producer in self._producers.items():
+            idle_ms = self._time_ms - producer.active_ms
+            if producer.is_connected:
+                if idle_ms >= IDLE_MS // 2 and producer.newest > EARLIEST:
+                    # So that it is still known when it connects to the next owner.
+                    producer.active_ms = self._time_ms
+                    self._shards.change(producer)
+            elif producer.open:
+                continue
+            elif idle_ms >= IDLE_MS or (producer.closed_at is not None and now - producer.closed_at >= CLOSED_SECONDS):
+                due.append(name)
+        for name in due[:AT_ONCE]:
+            self._forget(name)
+        return len(due) > AT_ONCE
+
+    # Snapshots
+
+    @property
+    def shard_count(self) -> int:
+        """How many records a snapshot has for producers."""
+        return len(self._shards)
+
+    def fit_shards(self) -> int:
+        """Divide the producers among as many shards as they need now, and return how many."""
+        weight = len(self._producers) + self._open_pairs // OPEN_PER_WEIGHT + self._gaps // GAPS_PER_WEIGHT
+        count = shards_for(weight, len(self._shards))
+        if count != len(self._shards):
+            self._shards.divide(count)
+        return count
+
+    def changed_shards(self) -> list[int]:
+        """Return the numbers of the shards that differ from their records, in the order to write them."""
+        return self._shards.changed()
+
+    def shard_to_json(self, number: int) -> dict[str, Any]:
+        """Return everything of a shard's producers except the positions of sends. The shard counts as written."""
+        found = self._shards.take(number)
+        return {name: producer.to_json() for name, producer in found if producer.newest > EARLIEST}
+
+    def not_written(self, number: int) -> None:
+        """Undo that a shard counts as written."""
+        self._shards.not_written(number)
+
+    def digest(self, name: str) -> int:
+        """Return the hash by which producers are divided among shards."""
+        producer = self._producers.get(name)
+        return digest_of(name, self._creation) if producer is None else producer.digest
+
+    def restore(self, producers: Mapping[str, Producer]) -> None:
+        """Add producers of a snapshot, which are not known yet. Call `restored` after the last of them."""
+        for name, producer in producers.items():
+            self._add(name, producer)
+            for txn in producer.open:
+                self._open.setdefault(txn, {})[name] = None
+            self._open_pairs += len(producer.open)
+            self._gaps += producer.gaps
+            self._gaps_open += producer.gaps - producer.stored.gaps
+            self._time_ms = max(self._time_ms, producer.active_ms)
+
+    def restored(self, count: int, *, is_written: bool) -> Iterator[None]:
+        """Note that the snapshot was restored, in steps. It has `count` shards.
+
+        `is_written` says whether its records show all producers, each in its shard.
+        """
+        self._shards.divide(count, is_written=is_written)
+        order = sorted(self._producers, key=lambda name: self._producers[name].newest)
+        for start in range(0, len(order), AT_ONCE):
+            yield
+            for name in order[start : start + AT_ONCE]:
+                self._producers.move_to_end(name)
+
+    def _add(self, name: str, producer: Producer) -> Producer:
+        self._producers[name] = producer
+        self._shards.add(name, producer)
+        return producer
+
+    def _make_room(self) -> bool:
+        """Make room for one more producer. Return whether there is any."""
+        if len(self._producers) < PRODUCERS_MAX:
+            return True
+        idle = (name for name, producer in self._producers.items() if not producer.is_connected and not producer.open)
+        longest = next(idle, None)
+        if longest is None:
+            return False
+        self._forget(longest)
+        return True
+
+    def _begin(self, name: str, producer: Producer, txn: TxnId) -> Sends:
         """Return the producer's sends in an open transaction, so that the caller can add to them."""
         sends = producer.open.get(txn)
         if sends is None:
-            sends = producer.open[txn] = _Sends()
+            sends = producer.open[txn] = Sends()
             self._open.setdefault(txn, {})[name] = None
             self._open_pairs += 1
         return sends
 
-    def _bound(self, producer: _Producer, sends: _Sends) -> None:
+    def _count_gaps(self, producer: Producer, sends: Sends, more: int) -> None:
+        self._gaps += more
+        self._shards.count_gaps(producer, more)
+        if sends is not producer.stored:
+            self._gaps_open += more
+
+    def _bound(self, producer: Producer, sends: Sends) -> None:
         """Enforce the bounds on ranges, after ranges were added to these sends."""
-        ids = sends.ids
-        while len(ids) > 1 and (len(ids) > RANGES_MAX or self._ranges > RANGES_TOTAL_MAX):
-            if sends is producer.stored:
+        ids, is_stored = sends.ids, sends is producer.stored
+        while len(ids) > 1 and (
+            len(ids) > RANGES_MAX
+            or self._gaps > GAPS_TOTAL_MAX
+            or self._shards.gaps_beside(producer) > GAPS_OF_RECORD_MAX
+            or (not is_stored and self._gaps_open > GAPS_OPEN_MAX)
+        ):
+            if is_stored:
                 ids.join_lowest()
             else:
                 ids.drop_lowest()
-            self._ranges -= 1
+            self._count_gaps(producer, sends, -1)
 
     def _forget_position(self, name: str, txn: TxnId | None, send: SendId) -> None:
         producer = self._producers.get(name)
@@ -271,22 +378,13 @@ class Sequences:
             sends.positions.pop((send.last, send.chunk), None)
 
     def _forget(self, name: str) -> None:
+        """Forget a producer without sends in open transactions."""
         producer = self._producers.pop(name)
-        self._ranges -= producer.ranges
-        self._open_pairs -= len(producer.open)
-        for txn in producer.open:
-            names = self._open[txn]
-            del names[name]
-            if not names:
-                del self._open[txn]
+        assert not producer.open, "its transactions are not decided"
+        self._gaps -= producer.gaps
+        self._shards.remove(name, producer)
 
 
 def _is_remembered(name: str) -> bool:
     # The log holds any name that clients wrote. An unprintable character takes six bytes in a snapshot.
     return len(name) <= NAME_BYTES_MAX >= len(name.encode()) and text_problem(name) is None
-
-
-def _sends(fields: Mapping[str, Any], newest: Position) -> _Sends:
-    partial = fields["partial"]
-    ids = IdRanges((first, last) for first, last in fields["ranges"])
-    return _Sends(ids, None if partial is None else (partial[0], partial[1]), newest)

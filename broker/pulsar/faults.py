@@ -11,7 +11,9 @@ from broker.errors import (
     IntentOpen,
     LayoutUnreadable,
     NotSupported,
+    OpenSendsFull,
     ProducerNameTaken,
+    ProducersFull,
     SchemaNotFound,
     SegmentBusy,
     SendInDoubt,
@@ -106,6 +108,10 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     # At any other code clients resend until the other transaction ends or the send times out. Only the application
     # knows why it uses an id in two transactions. So it learns at once that this copy is not stored.
     SendInDoubt: pb.NotAllowedError,
+    # Likewise: only the application can end its transactions.
+    OpenSendsFull: pb.NotAllowedError,
+    # As at a full disk: clients retry with growing delays, and keep their connection.
+    ProducersFull: pb.ProducerBlockedQuotaExceededError,
     ProducerNameTaken: pb.ProducerBusy,
     ConsumerBusy: pb.ConsumerBusy,
     SubscriptionClosed: pb.ServiceNotReady,

@@ -70,6 +70,7 @@ class ProducerSession:
         on_closed: Callable[[int], None],
         *,
         follows_layout: bool,
+        is_unnamed: bool = False,
     ) -> None:
         """Set up; `run` does the work.
 
@@ -83,11 +84,13 @@ class ProducerSession:
             traffic: the broker's counters.
             on_closed: called when the broker closes the producer on its own initiative.
             follows_layout: see `TopicClient`.
+            is_unnamed: whether its user gave it no name, so that nobody else uses its name.
         """
         self.producer_id = producer_id
         self.name = name
         self.topic = topic
         self.follows_layout = follows_layout
+        self._is_unnamed = is_unnamed
         self._outbox = outbox
         self._peer = peer
         self._share = share
@@ -109,6 +112,8 @@ class ProducerSession:
         """Whether the disk is full. The producer is then closed once its published sends are answered."""
         self._finishing: trio.Event | None = None
         """If the client is closing the producer: set once everything is answered."""
+        self._is_leaving = False
+        """Whether the client has said that it closes the producer."""
         self._is_closed = False
 
     async def submit(self, send: pb.CommandSend, payload: bytes) -> None:
@@ -141,6 +146,10 @@ class ProducerSession:
             # It refers to the nursery, whose task would keep this producer until a garbage collection.
             self._early_joins = None
 
+    def leaves(self) -> None:
+        """The client closes the producer. Its connection may end before that is done."""
+        self._is_leaving = True
+
     async def finish(self) -> None:
         """Wait until every queued send is answered. At the close, the client fails sends without an answer."""
         if self._finishing is None:
@@ -156,7 +165,7 @@ class ProducerSession:
         if self._finishing is not None:
             self._finishing.set()
         self._scope.cancel()
-        self.topic.clients.remove_producer(self)
+        self.topic.remove_producer(self, is_final=self._is_leaving and self._is_unnamed)
 
     def topic_replaced(self) -> None:
         """See `TopicProducer`. The new layout has been pushed. Answer queued sends, then close the producer."""

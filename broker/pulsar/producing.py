@@ -64,7 +64,7 @@ class ProducerHandler:
                 announce=lambda command: self._pending_opens.announce(command.producer.producer_id, command),
             ),
             pb.BaseCommand.CLOSE_PRODUCER: Request(
-                self._close, announce=lambda command: self._pending_opens.call_off(command.close_producer.producer_id)
+                self._close, announce=lambda command: self._announce_close(command.close_producer.producer_id)
             ),
         }
 
@@ -105,6 +105,7 @@ class ProducerHandler:
             self._traffic,
             self._registry.producer_closed_by_broker,
             follows_layout=topic.name.segment is not None or is_managed(request.metadata),
+            is_unnamed=not (request.producer_name and request.user_provided_producer_name),
         )
         topic.require_space()
         topic.add_producer(producer, returning=request.epoch > 0)
@@ -128,6 +129,12 @@ class ProducerHandler:
         else:
             assert frame.payload is not None, "the decoder refuses a SEND without a payload"
             await producer.submit(send, frame.payload)
+
+    def _announce_close(self, producer_id: int) -> None:
+        self._pending_opens.call_off(producer_id)
+        producer = self._producers.get(producer_id)
+        if producer is not None:
+            producer.leaves()
 
     async def _close(self, command: pb.BaseCommand) -> None:
         request = command.close_producer

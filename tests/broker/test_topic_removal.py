@@ -8,10 +8,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.deduplication.snapshot import KEY_PREFIX, shard_key
 from broker.names import TopicName
 from storage.metadata.store import Op
 from storage.position import EARLIEST
-from tests.support.rooms import Rooms, payloads, publish
+from tests.support.metadata import keys_left
+from tests.support.rooms import TOPIC, Rooms, payloads, publish
 from tests.support.steered_store import SteeredStore
 
 PLAIN = TopicName.parse("persistent://public/default/plain")
@@ -59,6 +61,21 @@ async def test_a_deletion_that_was_interrupted_can_be_repeated(broker: Rooms, st
     else:
         pytest.fail("the deletion never ended")
     assert step > 2
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+async def test_all_records_of_a_snapshot_of_producers_are_removed(broker: Rooms, is_loaded: bool) -> None:
+    """E16: a topic with many producers has several. Those of a topic with a similar name stay."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    segment = await broker.segment(TOPIC, 0)
+    topic = await broker.topics.get(segment)
+    for number in range(4):
+        await broker.metadata.put(shard_key(str(segment), number), b"{}")
+    await broker.metadata.put(shard_key(f"{segment}0", 0), b"{}")
+    if not is_loaded:
+        await broker.topics.unload(topic.name)
+    await broker.controller.delete_topic(TOPIC, force=True)
+    assert await keys_left(broker.metadata, KEY_PREFIX) == [shard_key(f"{segment}0", 0)]
 
 
 async def test_nothing_stays_of_a_subscription_that_was_deleted(broker: Rooms) -> None:

@@ -13,7 +13,8 @@ import orjson
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from broker.deduplication.deduplication import Deduplication, sequences_key
+from broker.deduplication.deduplication import Deduplication
+from broker.deduplication.snapshot import sequences_key
 from broker.front_ends import ENTRY_CODECS
 from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.layout import Layout, create

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.deduplication import deduplication as module
-from broker.deduplication.deduplication import Deduplication, sequences_key
+from broker.deduplication import restoring
+from broker.deduplication.deduplication import Deduplication
 from broker.deduplication.sequences import Sequences, Stored
+from broker.deduplication.snapshot import KEY_PREFIX, sequences_key
 from broker.entry_codecs import SendId
 from broker.errors import SendInDoubt
 from broker.front_ends import ENTRY_CODECS
@@ -30,6 +32,7 @@ from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT, Check, MetadataStore, StoreEnded, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
+from tests.support.deduplication import read, written
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA, LEDGERS, ledger_store
 from tests.support.rooms import now_ms
@@ -212,7 +215,7 @@ async def test_a_store_that_has_ended_is_not_asked_again() -> None:
     store, files = SteeredStore(), SimulatedFiles(seed=1)
 
     async def refuse(ops: object) -> None:
-        if module.KEY_PREFIX in repr(ops):
+        if KEY_PREFIX in repr(ops):
             raise StoreEnded(OSError("the disk failed"))
 
     store.before = refuse
@@ -233,9 +236,11 @@ async def test_recovery_reads_what_stands_behind_the_snapshot_alone() -> None:
         taken: list[Position] = []
         original = Sequences.note
 
-        def note(self: Sequences, producer: str, send: SendId, position: Position, txn: TxnId | None) -> None:
+        def note(
+            self: Sequences, producer: str, send: SendId, position: Position, txn: TxnId | None, time_ms: int
+        ) -> None:
             taken.append(position)
-            original(self, producer, send, position, txn)
+            original(self, producer, send, position, txn, time_ms)
 
         with patch.object(Sequences, "note", note):
             async with opened(metadata, files) as segment:
@@ -251,7 +256,7 @@ async def test_a_topic_without_a_snapshot_has_its_end_read() -> None:
     async with opened(metadata, files) as segment:
         for number in range(30):
             await segment.take("p", single(number))
-    with patch.object(module, "TAIL_MESSAGES", 10):
+    with patch.object(restoring, "TAIL_MESSAGES", 10):
         async with opened(metadata, files) as segment:
             assert await segment.memory.find("p", single(29), None) is not None
             assert await segment.memory.find("p", single(5), None) is None
@@ -264,7 +269,7 @@ async def test_the_snapshot_of_a_deleted_topic_of_that_name_is_passed_over() -> 
         await segment.take("p", single(0))
     before = Sequences()
     before.note("p", single(7), Position(0, 0), None)
-    snapshot = {"creation": "another", "upto": [1_000, 0], "producers": before.to_json()}
+    snapshot = {"creation": "another", "upto": [1_000, 0], "producers": written(before)}
     await metadata.put(sequences_key(TOPIC), orjson.dumps(snapshot))
     async with opened(metadata, files) as segment:
         assert await segment.memory.find("p", single(0), None) is not None
@@ -278,7 +283,7 @@ async def test_publishing_waits_for_a_snapshot_that_is_far_behind() -> None:
         async with opened(store, files) as segment, trio.open_nursery() as nursery:
 
             async def hold(ops: object) -> None:
-                if module.KEY_PREFIX in repr(ops):
+                if KEY_PREFIX in repr(ops):
                     await go_on.wait()
 
             store.before = hold
@@ -303,7 +308,7 @@ async def test_a_snapshot_that_the_store_did_not_take_is_written_later(autojump_
     tries: list[float] = []
 
     async def refuse(ops: object) -> None:
-        if module.KEY_PREFIX in repr(ops):
+        if KEY_PREFIX in repr(ops):
             tries.append(trio.current_time())
             if len(tries) < 4:
                 raise StoreUnavailable("etcd does not answer")
@@ -511,6 +516,6 @@ async def test_what_is_written_down_knows_decisions_that_it_was_not_told_of(
         await segment.memory.write_down()
         record = await metadata.get(sequences_key(TOPIC))
         assert record is not None
-        written = Sequences.from_json(orjson.loads(record.value)["producers"])
-        assert written.open_transactions == {}
-        assert isinstance(written.find("p", single(0), None), Stored)
+        found = read(orjson.loads(record.value)["producers"])
+        assert found.open_transactions == ()
+        assert isinstance(found.find("p", single(0), None), Stored)

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.deduplication.deduplication import KEY_PREFIX, Deduplication
+from broker.deduplication.deduplication import Deduplication
+from broker.deduplication.snapshot import KEY_PREFIX
 from broker.entry_codecs import SendId
 from broker.front_ends import ENTRY_CODECS
 from storage.entry import EntryFormat

@@ -1,14 +1,15 @@
 """What is remembered of producers, and its bounds."""
 
 import orjson
+import pytest
 
 from broker.deduplication import sequences as module
 from broker.deduplication.sequences import (
+    CLOSED_SECONDS,
+    GAPS_OF_RECORD_MAX,
+    IDLE_MS,
     NAME_BYTES_MAX,
-    OPEN_MAX,
-    PRODUCERS_MAX,
     RANGES_MAX,
-    RANGES_TOTAL_MAX,
     InDoubt,
     Sequences,
     Stored,
@@ -16,6 +17,7 @@ from broker.deduplication.sequences import (
 from broker.entry_codecs import SendId
 from storage.entry import TxnId
 from storage.position import EARLIEST, Position
+from tests.support.deduplication import read, written
 
 
 def single(number: int) -> SendId:
@@ -24,6 +26,10 @@ def single(number: int) -> SendId:
 
 def at(entry: int) -> Position:
     return Position(1, entry)
+
+
+def places(made: Sequences) -> dict[TxnId, Position]:
+    return {txn: made.place_of(txn) for txn in made.open_transactions}
 
 
 def noted(*sends: SendId, name: str = "p") -> Sequences:
@@ -50,7 +56,7 @@ def test_a_gap_is_new() -> None:
     assert made.find("p", single(1), None) is None
     made.note("p", single(1), at(3), None)
     assert made.find("p", single(1), None) == Stored(at(3), at(3))
-    assert made.to_json()["p"]["ranges"] == [(0, 3)]
+    assert written(made)["p"]["ranges"] == [[0, 3]]
 
 
 def test_a_batch_is_found_as_a_whole() -> None:
@@ -75,35 +81,31 @@ def test_parts_of_a_message_are_told_apart() -> None:
 def test_what_is_written_down_says_the_same() -> None:
     """Only the positions are missing: the newest entry says when the send is durable."""
     made = noted(single(0), single(2), SendId(3, 3, 0, 2))
-    read = Sequences.from_json(made.to_json())
-    assert read.to_json() == made.to_json()
-    assert read.find("p", single(0), None) == Stored(EARLIEST, at(2))
-    assert read.find("p", SendId(3, 3, 0, 2), None) is not None
-    assert read.find("p", SendId(3, 3, 1, 2), None) is None
-    assert read.find("p", single(1), None) is None
+    found = read(written(made))
+    assert written(found) == written(made)
+    assert found.find("p", single(0), None) == Stored(EARLIEST, at(2))
+    assert found.find("p", SendId(3, 3, 0, 2), None) is not None
+    assert found.find("p", SendId(3, 3, 1, 2), None) is None
+    assert found.find("p", single(1), None) is None
 
 
 def test_ranges_are_bounded() -> None:
     """The lowest ranges are joined; the newest gaps stay."""
     made = noted(*(single(10 * number) for number in range(RANGES_MAX + 5)))
-    assert len(made.to_json()["p"]["ranges"]) == RANGES_MAX
+    assert len(written(made)["p"]["ranges"]) == RANGES_MAX
     newest = 10 * (RANGES_MAX + 4)
     assert made.find("p", single(newest - 5), None) is None
     assert made.find("p", single(5), None) is not None
 
 
-def test_producers_are_bounded() -> None:
+def test_names_that_take_too_much_are_not_remembered() -> None:
     made = Sequences()
-    for number in range(PRODUCERS_MAX + 1):
-        made.note(f"p{number}", single(0), at(number), None)
-        made.note("busy", single(number), at(number), None)
-    assert len(made.to_json()) == PRODUCERS_MAX
-    assert not made.knows("p0")
-    assert made.knows("busy")
     for name in ("n" * (NAME_BYTES_MAX + 1), "ü" * NAME_BYTES_MAX, "\x01"):
+        assert made.connect(name)
         made.note(name, single(0), at(0), None)
         assert not made.knows(name)
-    assert len(made.to_json()) == PRODUCERS_MAX
+        made.disconnect(name)
+    assert len(made) == 0
 
 
 def test_places_are_bounded() -> None:
@@ -125,13 +127,13 @@ def test_a_transactions_sends_follow_its_fate() -> None:
     for other in (SECOND, None):
         assert made.find("p", single(0), other) == InDoubt(FIRST)
     assert made.find("p", SendId(4, 8), None) == InDoubt(SECOND), "one of its messages is"
-    assert made.open_transactions == {FIRST: at(0), SECOND: at(1)}
+    assert places(made) == {FIRST: at(0), SECOND: at(1)}
     made.decide(FIRST, is_committed=True)
     made.decide(SECOND, is_committed=False)
     for txn in (FIRST, SECOND, None):
         assert made.find("p", single(0), txn) == Stored(at(0), at(0))
         assert made.find("p", SendId(1, 4), txn) is None
-    assert made.open_transactions == {}
+    assert made.open_transactions == ()
     assert made.last_id("p") == 0
 
 
@@ -161,15 +163,15 @@ def test_what_is_written_down_of_open_transactions() -> None:
     made.note("p", single(1), at(1), FIRST)
     made.note("q", SendId(0, 0, 0, 2), at(2), FIRST)
     made.note("p", single(2), at(3), SECOND)
-    read = Sequences.from_json(orjson.loads(orjson.dumps(made.to_json())))
-    assert orjson.dumps(read.to_json()) == orjson.dumps(made.to_json())
-    assert read.open_transactions == {FIRST: at(2), SECOND: at(3)}
-    assert read.find("p", single(1), FIRST) == Stored(EARLIEST, at(3))
-    assert read.find("q", SendId(0, 0, 0, 2), None) == InDoubt(FIRST)
-    read.decide(FIRST, is_committed=False)
-    read.decide(SECOND, is_committed=True)
-    assert read.find("p", single(1), None) is None
-    assert read.find("p", single(2), None) is not None
+    found = read(written(made))
+    assert written(found) == written(made)
+    assert places(found) == {FIRST: at(2), SECOND: at(3)}
+    assert found.find("p", single(1), FIRST) == Stored(EARLIEST, at(3))
+    assert found.find("q", SendId(0, 0, 0, 2), None) == InDoubt(FIRST)
+    found.decide(FIRST, is_committed=False)
+    found.decide(SECOND, is_committed=True)
+    assert found.find("p", single(1), None) is None
+    assert found.find("p", single(2), None) is not None
 
 
 def test_a_receipt_never_names_the_position_of_an_aborted_send() -> None:
@@ -182,52 +184,188 @@ def test_a_receipt_never_names_the_position_of_an_aborted_send() -> None:
     assert made.find("p", single(2), None) == Stored(EARLIEST, at(2 + RANGES_MAX))
 
 
-def test_a_producer_is_forgotten_with_its_open_transactions() -> None:
-    """E6, E16: a later decision changes nothing."""
+def test_a_producer_that_sends_nothing_is_forgotten() -> None:
+    """K26: time is that of the topic's newest entry, so it stands still if nobody sends."""
     made = Sequences()
-    made.note("p", single(0), at(0), FIRST)
-    for number in range(PRODUCERS_MAX):
-        made.note(f"p{number}", single(0), at(1), SECOND)
+    made.note("idle", single(0), at(0), None, 1_000)
+    made.note("busy", single(0), at(1), None, 1_000 + IDLE_MS - 1)
+    made.forget_idle(0)
+    assert made.knows("idle")
+    made.note("busy", single(1), at(2), None, 1_000 + IDLE_MS)
+    assert made.knows("idle"), "that takes a snapshot"
+    made.forget_idle(0)
+    assert not made.knows("idle")
+    assert made.find("idle", single(0), None) is None
+    assert written(made).keys() == {"busy"}
+
+
+def test_a_connected_producer_is_not_forgotten() -> None:
+    """K26: nor is it by the next owner, to which it has not connected yet."""
+    made = Sequences()
+    assert made.connect("idle")
+    made.note("idle", single(0), at(0), None, 1_000)
+    for hours in range(1, 50):
+        made.note("busy", single(hours), at(hours), None, 1_000 + hours * IDLE_MS // 4)
+        made.forget_idle(0)
+    found = read(written(made))
+    found.note("busy", single(50), at(50), None, 1_000 + 50 * IDLE_MS // 4)
+    for sequences in (made, found):
+        sequences.forget_idle(0)
+        assert sequences.last_id("idle") == 0
+    made.disconnect("idle")
+    made.note("busy", single(99), at(99), None, 1_000 + 99 * IDLE_MS)
+    made.forget_idle(0)
+    assert not made.knows("idle")
+
+
+def test_a_producer_with_a_transaction_open_is_not_forgotten() -> None:
+    """K26, E6: its resend in that transaction is recognised, however long the transaction lasts."""
+    made = Sequences()
+    made.note("p", single(0), at(0), FIRST, 1_000)
+    made.note("busy", single(0), at(1), None, 1_000 + 9 * IDLE_MS)
+    made.forget_idle(0)
+    assert made.find("p", single(0), FIRST) is not None
+    made.decide(FIRST, is_committed=True)
+    made.forget_idle(0)
     assert not made.knows("p")
-    assert made.open_transactions == {SECOND: at(1)}
-    for txn in (FIRST, SECOND):
-        made.decide(txn, is_committed=True)
 
 
-def test_forgotten_producers_leave_room_for_open_transactions() -> None:
-    """E6, E16: many producers that came and left do not evict those that are connected."""
+def test_a_clock_that_is_set_back_lets_no_producer_be_forgotten_early() -> None:
+    """K26, E15: the time of the log stands still until the clock has caught up."""
     made = Sequences()
-    for number in range(2 * OPEN_MAX):
-        made.note(f"p{number}", single(0), at(number), TxnId(1, number))
-    made.note("p", single(0), at(2 * OPEN_MAX), FIRST)
-    assert len(made.open_transactions) == PRODUCERS_MAX
+    made.note("p", single(0), at(0), None, 9 * IDLE_MS)
+    made.note("busy", single(0), at(1), None, IDLE_MS)
+    made.note("p", single(1), at(2), None, IDLE_MS)
+    made.note("busy", single(1), at(3), None, 10 * IDLE_MS - 1)
+    made.forget_idle(0)
+    assert made.knows("p")
 
 
-def test_open_transactions_are_bounded() -> None:
-    """E6, E16: the oldest is forgotten first; it delays nothing, and its decision changes nothing."""
+def test_a_clock_that_steps_forward_lets_producers_be_forgotten_early_by_the_step() -> None:
+    """K26, E15: only the next owner takes the new time, and its entries have it."""
+    made, step = Sequences(), IDLE_MS * 2 // 3
+    made.note("p", single(0), at(0), None, 1_000)
+    made.note("busy", single(0), at(1), None, 1_000 + step)
+    made.forget_idle(0)
+    assert made.knows("p")
+    made.note("busy", single(1), at(2), None, 1_000 + step + IDLE_MS - step - 1)
+    made.forget_idle(0)
+    assert made.knows("p")
+    made.note("busy", single(2), at(3), None, 1_000 + step + IDLE_MS - step)
+    made.forget_idle(0)
+    assert not made.knows("p")
+
+
+def test_a_producer_that_was_closed_for_good_is_forgotten_soon() -> None:
+    """K26: nobody uses a generated name again. A client that only timed out comes back before."""
     made = Sequences()
-    for number in range(OPEN_MAX + 1):
-        made.note("p", single(number), at(number), TxnId(0, number))
-    assert len(made.open_transactions) == OPEN_MAX
-    assert made.find("p", single(0), None) is None
-    assert made.find("p", single(1), None) == InDoubt(TxnId(0, 1))
-    made.decide(TxnId(0, 0), is_committed=True)
-    assert made.find("p", single(0), None) is None
+    for number, name in enumerate(("closed", "back", "open")):
+        made.connect(name)
+        made.note(name, single(0), at(number), FIRST if name == "open" else None)
+        made.disconnect(name, closed_at=100)
+    made.forget_idle(100 + CLOSED_SECONDS - 1)
+    assert all(made.knows(name) for name in ("closed", "back", "open"))
+    assert made.connect("back")
+    made.forget_idle(100 + CLOSED_SECONDS)
+    made.disconnect("back")
+    made.forget_idle(100 + 2 * CLOSED_SECONDS)
+    assert [made.knows(name) for name in ("closed", "back", "open")] == [False, True, True]
+    made.decide(FIRST, is_committed=False)
+    made.forget_idle(100 + 2 * CLOSED_SECONDS)
+    assert not made.knows("open")
 
 
-def test_ranges_of_all_producers_are_bounded() -> None:
-    """E16: a snapshot fits into one metadata record, whatever clients do; the latest sends are still known."""
+def test_a_producer_that_sent_nothing_leaves_nothing() -> None:
+    """E16: it has a place only while it is connected, and no snapshot has it."""
     made = Sequences()
+    assert made.connect("p")
+    assert (len(made), made.knows("p"), written(made)) == (1, False, {})
+    made.disconnect("p")
+    assert len(made) == 0
+
+
+def test_the_one_that_is_idle_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K26, E8: neither a connected one nor one with a transaction open does. Then a new one is refused."""
+    monkeypatch.setattr(module, "PRODUCERS_MAX", 4)
+    made = Sequences()
+    made.connect("connected")
+    for number, (name, txn) in enumerate(
+        (("connected", None), ("open", FIRST), ("first", None), ("second", None), ("first", None))
+    ):
+        made.note(name, single(number), at(number), txn)
+    assert made.connect("new")
+    assert [made.knows(name) for name in ("connected", "open", "first", "second")] == [True, True, True, False]
+    assert made.connect("newer")
+    assert not made.knows("first")
+    assert not made.connect("newest")
+    assert made.connect("connected"), "it has its place"
+    made.note("in the log", single(0), at(9), None)
+    assert made.knows("in the log"), "what was stored is remembered, although there is no place"
+    made.decide(FIRST, is_committed=True)
+    assert made.connect("newest")
+    assert not made.knows("open")
+    made.disconnect("newest")
+    assert made.connect("another")
+
+
+def test_sends_in_open_transactions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K26, E8: further ones are refused, and nothing of an open transaction is forgotten."""
+    monkeypatch.setattr(module, "OPEN_MAX", 6)
+    monkeypatch.setattr(module, "OPEN_OF_PRODUCER_MAX", 3)
+    monkeypatch.setattr(module, "PRODUCERS_OF_TXN_MAX", 2)
+    made = Sequences()
+    txns = [TxnId(0, number) for number in range(9)]
+
+    def send(name: str, txn: TxnId) -> bool:
+        if not made.takes(name, txn):
+            return False
+        made.note(name, single(0), at(0), txn)
+        return True
+
+    assert [send("p", txn) for txn in txns[:4]] == [True, True, True, False]
+    assert made.takes("p", txns[0])
+    assert made.takes("p", None)
+    assert [send(name, txns[0]) for name in ("q", "r")] == [True, False]
+    assert [send("s", txn) for txn in txns[4:]] == [True, True, False, False, False]
+    assert len(made.open_transactions) == 5
+    assert isinstance(made.find("p", single(0), txns[0]), Stored)
+    made.decide(txns[0], is_committed=False)
+    assert send("s", txns[6])
+
+
+def test_gaps_of_all_producers_are_bounded() -> None:
+    """E16: each record of a snapshot fits in the metadata store, whatever clients do; the latest sends are known."""
+    made = Sequences("creation")
     for number in range(60):
-        for producer in range(PRODUCERS_MAX):
+        for producer in range(500):
             txn = TxnId(0, number % 2) if producer % 2 else None
             made.note(f"{producer:0{NAME_BYTES_MAX}}", single(2**63 + 2 * number), at(number), txn)
-    kept = made.to_json().values()
-    total = sum(len(sends["ranges"]) for fields in kept for sends in (fields, *fields["open"]))
-    assert total <= RANGES_TOTAL_MAX + PRODUCERS_MAX
-    assert len(orjson.dumps(made.to_json())) < 1 << 20
-    for producer in range(PRODUCERS_MAX):
+    assert made.fit_shards() > 1
+    sizes = [len(orjson.dumps(made.shard_to_json(number))) for number in range(made.shard_count)]
+    assert max(sizes) < 1 << 20
+    kept = written(made).values()
+    gaps = sum(len(sends["ranges"]) - 1 for fields in kept for sends in (fields, *fields["open"]) if sends["ranges"])
+    assert gaps == GAPS_OF_RECORD_MAX, "it was one record"
+    for producer in range(500):
         assert made.last_id(f"{producer:0{NAME_BYTES_MAX}}") == 2**63 + 2 * 59
+
+
+def test_gaps_are_counted_through_decisions_and_departures() -> None:
+    """E16: a count that drifts would forget too much, or too little."""
+    made = Sequences()
+    for entry in range(400):
+        name, txn = f"p{entry % 7}", (None, FIRST, SECOND)[entry % 3]
+        made.note(name, single(3 * entry), at(entry), txn, entry)
+    made.decide(FIRST, is_committed=True)
+    made.decide(SECOND, is_committed=False)
+    for name in ("p0", "p1"):
+        made.disconnect(name, closed_at=0)
+    made.forget_idle(CLOSED_SECONDS)
+    found = read(written(made))
+    for sequences in (made, found):
+        assert sequences._gaps == sum(producer.gaps for producer in sequences._producers.values())
+        assert sum(sequences._shards._gaps_of_shards) == sequences._gaps
+        assert sequences._gaps_open == 0
 
 
 def test_the_ranges_of_an_open_transaction_are_forgotten_from_the_lowest() -> None:

@@ -11,7 +11,7 @@ import broker
 import dispatch
 import storage
 import txn
-from broker.errors import SendInDoubt, StartError
+from broker.errors import OpenSendsFull, SendInDoubt, StartError
 from broker.pulsar.faults import fault_of
 from storage.epoch_files import EpochTaken
 from storage.errors import DataFolderInUse, ExpectedError, LedgerNotFound, NoSpace, StorageError
@@ -57,8 +57,8 @@ At any other they repeat the request, with growing pauses, until their operation
 `tests/scenarios/test_repeated_requests.py` has the C++ client show it.
 """
 
-GIVEN_UP_ON_PURPOSE: Final = (SendInDoubt,)
-"""Only a SEND meets it. The table says why its client is not to repeat it by itself."""
+GIVEN_UP_ON_PURPOSE: Final = (SendInDoubt, OpenSendsFull)
+"""Only a SEND meets them. The table says why its client is not to repeat it by itself."""
 
 
 def _errors(base: type[ExpectedError]) -> Iterator[type[ExpectedError]]:

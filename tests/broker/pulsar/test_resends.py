@@ -2,8 +2,13 @@
 
 from dataclasses import replace
 
-from trio.testing import wait_all_tasks_blocked
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.deduplication import sequences
+from broker.deduplication.deduplication import Deduplication
+from broker.deduplication.sequences import CLOSED_SECONDS
 from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
@@ -13,6 +18,7 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from txn.states import EndAction
 
 Type = pb.BaseCommand.Type
 PLAIN = "persistent://public/default/plain"
@@ -174,3 +180,92 @@ async def test_a_deleted_topic_remembers_nobody(broker: Rooms, client: WireClien
     assert (await client.produce(1, name, "me")).producer_success.last_sequence_id == -1
     await send(client, "me", 0)
     assert await stored(broker, name) == 1
+
+
+async def memory_of(broker: Rooms, topic: str) -> Deduplication:
+    memory = (await broker.topics.get(TopicName.parse(topic))).deduplication
+    assert memory is not None
+    return memory
+
+
+@pytest.mark.parametrize("name", [None, "mine"])
+@pytest.mark.parametrize("way", ["closed", "closed and gone", "lost"])
+async def test_a_producer_without_a_name_of_its_own_is_forgotten_soon_after_it_was_closed(
+    autojump_clock: MockClock, broker: Rooms, client: WireClient, other: WireClient, name: str | None, way: str
+) -> None:
+    """K26: nobody uses that name again, unless its client only lost the connection."""
+    topic = await one_segment(broker)
+    await other.produce(1, topic, "keeps the topic loaded")
+    producer = (await client.produce(1, topic, name)).producer_success.producer_name
+    await send(client, producer, 0)
+    if way == "closed":
+        assert (await client.ask(commands.close_producer(1, 2))).type == Type.SUCCESS
+    else:
+        if way == "closed and gone":
+            await client.send(commands.close_producer(1))
+        await client.close()
+    await wait_all_tasks_blocked(0.01)
+    memory = await memory_of(broker, topic)
+    await memory.write_down()
+    assert memory.knows(producer)
+    await trio.sleep(CLOSED_SECONDS)
+    await memory.write_down()
+    assert memory.knows(producer) is (name is not None or way == "lost")
+
+
+async def test_a_client_that_closes_a_producer_to_open_it_again_is_remembered(
+    autojump_clock: MockClock, broker: Rooms, client: WireClient
+) -> None:
+    """K26, D8: the Java client closes a producer whose opening timed out. Then it comes back and resends."""
+    topic = await one_segment(broker)
+    producer = (await client.produce(1, topic)).producer_success.producer_name
+    place = (await send(client, producer, 0)).message_id
+    await client.ask(commands.close_producer(1, 2))
+    await trio.sleep(CLOSED_SECONDS / 2)
+    opened = await client.ask(commands.producer(topic, 1, 9, name=producer, is_generated=True, epoch=1))
+    assert opened.type == Type.PRODUCER_SUCCESS
+    memory = await memory_of(broker, topic)
+    await trio.sleep(CLOSED_SECONDS)
+    await memory.write_down()
+    assert (await send(client, producer, 0)).message_id == place
+    assert await stored(broker, topic) == 1
+
+
+async def test_a_producer_that_the_topic_has_no_place_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, broker: Rooms, client: WireClient, other: WireClient
+) -> None:
+    """K26, E8: its sends would be stored twice when they are resent. Its client tries again, and the others go on."""
+    monkeypatch.setattr(sequences, "PRODUCERS_MAX", 2)
+    topic = await one_segment(broker)
+    for number, name in enumerate(("first", "second")):
+        assert (await client.produce(number, topic, name)).type == Type.PRODUCER_SUCCESS
+    refused = (await other.produce(1, topic, "third")).error
+    assert refused.error == pb.ProducerBlockedQuotaExceededError
+    assert "Close producers" in refused.message
+    await other.receives_nothing_more()
+    await send(client, "second", 0)
+    await client.ask(commands.close_producer(0, 2))
+    assert (await other.produce(1, topic, "third")).type == Type.PRODUCER_SUCCESS
+    assert (await other.produce(2, topic, "first")).type == Type.ERROR
+    assert (await client.produce(7, topic, "second")).error.error == pb.ProducerBusy
+
+
+async def test_a_send_in_too_many_open_transactions_is_refused_alone(
+    monkeypatch: pytest.MonkeyPatch, broker: Rooms, client: WireClient
+) -> None:
+    """K26, E8: forgetting another transaction's sends would store their resends twice."""
+    monkeypatch.setattr(sequences, "OPEN_OF_PRODUCER_MAX", 1)
+    topic = await one_segment(broker)
+    await client.produce(1, topic, "me")
+    txns = [await broker.coordinator.new_transaction(0, 60_000) for _ in range(2)]
+    await send(client, "me", 0, txns[0])
+    await client.publish(1, 1, txn=txns[1])
+    refused = (await client.receive()).send_error
+    assert refused.sequence_id == 1
+    assert "Too many open transactions" in refused.message
+    await send(client, "me", 2, txns[0])
+    await send(client, "me", 3)
+    await broker.coordinator.end(txns[0], EndAction.COMMIT)
+    await wait_all_tasks_blocked()
+    await send(client, "me", 1, txns[1])
+    assert await stored(broker, topic) == 3, "and one more in the open transaction"

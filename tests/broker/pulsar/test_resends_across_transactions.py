@@ -8,7 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.deduplication import deduplication
-from broker.deduplication.deduplication import sequences_key
+from broker.deduplication.snapshot import KEY_PREFIX, sequences_key
 from storage.metadata.store import Op, PutSequential
 from tests.broker.pulsar.test_resends import one_segment, payload, returns, send, stored
 from tests.support.disk import SimulatedFiles
@@ -189,7 +189,7 @@ async def test_a_transactions_fate_counts_after_a_restart(commit: bool, decided:
 
 
 async def _refuse_snapshots(ops: Sequence[Op]) -> None:
-    assert deduplication.KEY_PREFIX not in repr(ops)
+    assert KEY_PREFIX not in repr(ops)
 
 
 async def test_a_send_under_way_on_a_lost_connection_is_not_stored_twice() -> None:

@@ -173,6 +173,7 @@ def test_an_absent_option_is_not_sent() -> None:
 
 def test_a_name_the_user_gave_is_told_from_one_the_broker_is_to_give() -> None:
     assert commands.producer("t", 1, 2, name="mine").producer.user_provided_producer_name
+    assert not commands.producer("t", 1, 2, name="given", is_generated=True).producer.user_provided_producer_name
     unnamed = commands.producer("t", 1, 2).producer
     assert not unnamed.user_provided_producer_name
     assert not unnamed.HasField("producer_name")

@@ -18,19 +18,23 @@ def producer(
     request_id: int,
     *,
     name: str | None = None,
+    is_generated: bool = False,
     access_mode: pb.ProducerAccessMode = pb.ProducerAccessMode.Shared,
     epoch: int = 0,
     txn_enabled: bool = False,
     schema: pb.Schema | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> pb.BaseCommand:
-    """Opens a producer. Without a `name`, the broker chooses one."""
+    """Opens a producer. Without a `name`, the broker chooses one.
+
+    `is_generated` says that the broker chose this name before.
+    """
     content = pb.CommandProducer(
         topic=topic,
         producer_id=producer_id,
         request_id=request_id,
         producer_name=name,
-        user_provided_producer_name=name is not None,
+        user_provided_producer_name=name is not None and not is_generated,
         producer_access_mode=access_mode,
         epoch=epoch,
         txn_enabled=txn_enabled,

@@ -234,6 +234,8 @@ class SegmentProducer:
                 self.segment.wire_name,
                 session.producer_id,
                 name=self._name,
+                # Nobody else uses it, so a broker forgets the producer soon after it was closed.
+                is_generated=True,
                 epoch=epoch,
                 txn_enabled=True,
                 schema=self._owner.declared,

@@ -137,6 +137,7 @@ class RowWriting:
                     written += fingerprint(topic, rows)
         if attempt is not None:
             attempt.finish()
+            attempt.leave()
         return written
 
     def _encoded(self, values: Values, batch: pa.RecordBatch) -> Iterator[tuple[str, Rows]]:

@@ -18,12 +18,13 @@ committed, and Spark runs the task again.
 import random
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Final
 
 from tidewire.protocol.coordination import TransactionId
-from tidewire.protocol.errors import ProtocolViolation, TidewireError
+from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
 from tidewire.protocol.layout import Succession
 from tidewire.protocol.refusals import Refused, refusal
 from tidewire.protocol.unanswered import SEALING, End, Fate, fate
@@ -98,6 +99,15 @@ class Attempt:
             TidewireError: as `write`.
         """
         self._send(everything=True)
+
+    def leave(self) -> None:
+        """Close all producers, after `finish`. Nobody uses their names again, so brokers forget them soon."""
+        for _topic, segment in self._all_segments():
+            if segment.producer is not None:
+                closing = commands.close_producer(segment.producer.producing.producer_id)
+                # All rows are stored. A broker that is not told forgets the producer later.
+                with suppress(ConnectionLost, OperationTimedOut):
+                    segment.producer.connection.send(closing)
 
     # -------------------------------------------------------------------------------------------------------- sending
 

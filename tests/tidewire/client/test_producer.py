@@ -389,6 +389,7 @@ async def test_unanswered_messages_are_sent_again_under_the_same_ids_and_name() 
             assert [command.epoch for command in opened] == [0, 1]
             assert opened[0].producer_name == ""
             assert opened[1].producer_name != ""
+            assert not any(command.user_provided_producer_name for command in opened)
             assert [send.sequence_id for send in broker.of(T.SEND)] == [0, 1, 1, 2]
         assert topic.segments[0].values() == [b"before", b"1", b"2", b"3", b"4"]
 

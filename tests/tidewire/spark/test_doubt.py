@@ -52,6 +52,20 @@ def test_rows_are_stored_where_their_keys_belong() -> None:
     assert all(command.producer.txn_enabled for command in world.commands_of(T.PRODUCER))
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_attempt_leaves_no_producers(is_lost: bool) -> None:
+    """K26: their names are of no use to anybody, so brokers need not remember them. It fails nothing that is stored."""
+    world = Writable(segments=2)
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1), (0xFFFF, 2)))
+    attempt.finish()
+    if is_lost:
+        world.peers[0][2].stop_reading()
+    attempt.leave()
+    left = [command.close_producer.producer_id for command in world.commands_of(T.CLOSE_PRODUCER)]
+    assert left == ([] if is_lost else [command.producer.producer_id for command in world.commands_of(T.PRODUCER)])
+
+
 def test_what_is_refused_as_sealed_goes_to_the_children_before_later_rows() -> None:
     """T20: the first of three frames was stored, the others were not."""
     world = Writable()

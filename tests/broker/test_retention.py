@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.deduplication.deduplication import sequences_key
+from broker.deduplication.snapshot import sequences_key
 from broker.errors import RetentionInvalid
 from broker.names import TopicName
 from broker.retention import INFINITE_RETENTION, Removable, Retention, removable, retention_of

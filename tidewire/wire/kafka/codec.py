@@ -31,6 +31,9 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _VARINT_BYTES_MAX: Final = 5
 _STRING_BYTES_MAX: Final = 0x7FFF
+_PRESENT: Final = b"\x01"
+_ABSENT: Final = b"\xff"
+_NEGATIVE: Final = 0x80
 
 Message = TypeVar("Message")
 
@@ -166,7 +169,8 @@ def _reader(spec: FieldSpec, version: int, *, is_flexible: bool) -> Read:
         return _fixed_reader(struct.Struct(">" + _FIXED[spec.kind]))
     if spec.kind is Kind.STRUCT:
         assert isinstance(spec.element, type), "a structure has a class"
-        return decoder(spec.element, version, is_flexible=is_flexible)
+        read = decoder(spec.element, version, is_flexible=is_flexible)
+        return _nullable_reader(read) if nullable else read
     length = _compact_length if is_flexible else _short_length if spec.kind is Kind.STRING else _long_length
     if spec.kind is Kind.STRING:
         return _string_reader(length, nullable=nullable)
@@ -177,6 +181,15 @@ def _reader(spec: FieldSpec, version: int, *, is_flexible: bool) -> Read:
         assert element is not None, "an array has elements"
         return _array_reader(length, decoder(element, version, is_flexible=is_flexible), nullable=nullable)
     return _bytes_reader(length, nullable=nullable)
+
+
+def _nullable_reader(read: Read) -> Read:
+    """A structure that may be null stands behind one byte, which is negative if it is."""
+
+    def read_if_there(given: Input) -> Any:  # noqa: ANN401
+        return None if given.take(1)[0] >= _NEGATIVE else read(given)
+
+    return read_if_there
 
 
 def _fixed_reader(form: struct.Struct) -> Read:
@@ -292,7 +305,8 @@ def _writer(spec: FieldSpec, version: int, *, is_flexible: bool) -> Write:
         return _fixed_writer(struct.Struct(">" + _FIXED[spec.kind]))
     if spec.kind is Kind.STRUCT:
         assert isinstance(spec.element, type), "a structure has a class"
-        return encoder(spec.element, version, is_flexible=is_flexible)
+        write = encoder(spec.element, version, is_flexible=is_flexible)
+        return _nullable_writer(write) if spec.is_nullable(version) else write
     length = _put_compact_length if is_flexible else _put_short if spec.kind is Kind.STRING else _put_long
     if spec.kind is Kind.STRING:
         return _string_writer(length)
@@ -303,6 +317,15 @@ def _writer(spec: FieldSpec, version: int, *, is_flexible: bool) -> Write:
         assert element is not None, "an array has elements"
         return _array_writer(length, encoder(element, version, is_flexible=is_flexible))
     return _records_writer(length) if spec.kind is Kind.RECORDS else _bytes_writer(length)
+
+
+def _nullable_writer(write: Write) -> Write:
+    def write_if_there(pieces: Pieces, value: object) -> None:
+        pieces.append(_ABSENT if value is None else _PRESENT)
+        if value is not None:
+            write(pieces, value)
+
+    return write_if_there
 
 
 def _fixed_writer(form: struct.Struct) -> Write:

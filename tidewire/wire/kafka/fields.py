@@ -67,6 +67,9 @@ class FieldSpec:
 INT32: Final = FieldSpec(Kind.INT32)
 """The element of an array of numbers."""
 
+INT64: Final = FieldSpec(Kind.INT64)
+"""The same for large numbers."""
+
 STRING: Final = FieldSpec(Kind.STRING)
 """The element of an array of strings."""
 
@@ -89,9 +92,9 @@ def int8(*, since: int = 0, until: int = VERSION_MAX, default: int = 0) -> Any:
     return _declared(FieldSpec(Kind.INT8, since, until), default)
 
 
-def int16(*, since: int = 0, until: int = VERSION_MAX, default: int = 0) -> Any:
+def int16(*, since: int = 0, until: int = VERSION_MAX, default: int = 0, tag: int | None = None) -> Any:
     """Declare a signed number of two bytes."""
-    return _declared(FieldSpec(Kind.INT16, since, until), default)
+    return _declared(FieldSpec(Kind.INT16, since, until, tag=tag), default)
 
 
 def int32(*, since: int = 0, until: int = VERSION_MAX, default: int = 0, tag: int | None = None) -> Any:
@@ -131,9 +134,11 @@ def records(*, since: int = 0) -> Any:
     return _declared(FieldSpec(Kind.RECORDS, since, nullable_since=0), None)
 
 
-def struct(of: type[Any], *, since: int = 0, tag: int | None = None, default: object) -> Any:
+def struct(
+    of: type[Any], *, since: int = 0, nullable_since: int | None = None, tag: int | None = None, default: object
+) -> Any:
     """Declare a structure within this one."""
-    return _declared(FieldSpec(Kind.STRUCT, since, tag=tag, element=of), default)
+    return _declared(FieldSpec(Kind.STRUCT, since, nullable_since=nullable_since, tag=tag, element=of), default)
 
 
 def array(

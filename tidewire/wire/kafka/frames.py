@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tidewire.wire.kafka.api_keys import FLEXIBLE_FROM, ApiKey, is_flexible
+from tidewire.wire.kafka.api_keys import ApiKey, is_flexible
 from tidewire.wire.kafka.codec import Input
 from tidewire.wire.kafka.errors import MalformedRequest, RequestTooLarge
 
@@ -111,7 +111,7 @@ def read_header(data: bytes) -> Request:
             client_id = str(given.take(length), "utf-8")
         except UnicodeDecodeError:
             raise MalformedRequest("a client id is not UTF-8") from None
-    if _is_known(api_key) and is_flexible(ApiKey(api_key), version):
+    if is_flexible(api_key, version):
         for _ in range(given.count_elements(given.unsigned_varint())):
             given.unsigned_varint()
             given.take(given.unsigned_varint())
@@ -120,11 +120,7 @@ def read_header(data: bytes) -> Request:
 
 def response_pieces(request: Request, body: Sequence[bytes]) -> list[bytes]:
     """The bytes of a response: its size, its header, and the body that `codec.encoder` made."""
-    has_tagged = _is_known(request.api_key) and is_flexible(ApiKey(request.api_key), request.version)
-    tagged = _NO_TAGGED_FIELDS if has_tagged and request.api_key != ApiKey.API_VERSIONS else b""
+    has_tagged = is_flexible(request.api_key, request.version) and request.api_key != ApiKey.API_VERSIONS
+    tagged = _NO_TAGGED_FIELDS if has_tagged else b""
     size = _CORRELATION.size - _SIZE.size + len(tagged) + sum(map(len, body))
     return [_CORRELATION.pack(size, request.correlation_id) + tagged, *body]
-
-
-def _is_known(api_key: int) -> bool:
-    return api_key in FLEXIBLE_FROM

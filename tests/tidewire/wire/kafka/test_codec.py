@@ -61,7 +61,7 @@ def as_oracle_writes(schema: type[Any], data: bytes) -> bytes:
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=name_of)
 def test_the_oracle_reads_and_writes_the_same_bytes(api: Api, version: int) -> None:
-    """K24, K40: every message of every version is Kafka's, and what it says comes back."""
+    """Every message of every version is Kafka's, and what it says comes back."""
 
     @settings(max_examples=examples(12))
     @given(request=drawn(api.request, version), response=drawn(api.response, version))
@@ -80,7 +80,7 @@ def test_the_oracle_reads_and_writes_the_same_bytes(api: Api, version: int) -> N
 
 
 def test_values_come_back() -> None:
-    """K42: names, numbers and records are what the client sent, absent fields have their defaults."""
+    """Names, numbers and records are what the client sent, absent fields have their defaults."""
     records = b"\0\xff" * 9
     request = ProduceRequest("tx", -1, 30_000, (TopicProduceData("ä", (PartitionProduceData(3, records),)),))
     assert decoded(ProduceRequest, encoded(request, 9, flexible=True), 9, flexible=True) == request
@@ -89,7 +89,7 @@ def test_values_come_back() -> None:
 
 
 def test_a_tagged_field_is_written_only_if_it_says_something() -> None:
-    """K16: an old client need not know it, and a new one finds it."""
+    """An old client need not know it, and a new one finds it."""
     plain = FetchResponse(responses=(FetchableTopicResponse("t", (PartitionData(0),)),))
     told = FetchResponse(
         responses=(FetchableTopicResponse("t", (PartitionData(0, diverging_epoch=EpochEndOffset(2, 9)),)),)
@@ -110,13 +110,13 @@ def test_an_aborted_list_is_null_or_has_transactions() -> None:
 
 
 def test_bytes_behind_a_message_are_ignored() -> None:
-    """K42: librdkafka sends three of them behind Metadata."""
+    """Librdkafka sends three of them behind Metadata."""
     data = encoded(MetadataRequest(topics=None), 12, flexible=True) + b"\0\0\0"
     assert decoder(MetadataRequest, 12, is_flexible=True)(Input(data)).topics is None
 
 
 def test_an_unknown_tagged_field_is_passed_over() -> None:
-    """K42: a later client may send one."""
+    """A later client may send one."""
     data = encoded(MetadataRequest(topics=()), 12, flexible=True)[:-1] + b"\x01\x63\x02ab"
     assert decoded(MetadataRequest, data, 12, flexible=True) == MetadataRequest(topics=())
 
@@ -177,7 +177,7 @@ def test_a_tagged_field_of_another_size_is_refused() -> None:
 
 @given(st.integers(0, 2**32 - 1))
 def test_numbers_of_variable_length_come_back(number: int) -> None:
-    """K42: what one side writes, the other reads."""
+    """What one side writes, the other reads."""
     assert Input(unsigned_varint(number)).unsigned_varint() == number
 
 
@@ -200,7 +200,7 @@ def test_no_bytes_raise_anything_else(data: st.DataObject) -> None:
 
 
 def test_every_kind_of_field_is_compared() -> None:
-    """K42: the messages above have fields of every kind."""
+    """The messages above have fields of every kind."""
     kinds: set[Kind] = set()
 
     def note(message: type[Any]) -> None:
@@ -217,13 +217,13 @@ def test_every_kind_of_field_is_compared() -> None:
 
 
 def test_a_topic_is_named_or_has_an_id() -> None:
-    """K43: version 12 allows a topic without a name."""
+    """Version 12 allows a topic without a name."""
     asked = MetadataRequest(topics=(MetadataRequestTopic(bytes(range(16)), None),))
     assert decoded(MetadataRequest, encoded(asked, 12, flexible=True), 12, flexible=True) == asked
 
 
 def test_a_structure_may_be_null() -> None:
-    """K42: the first page of DescribeTopicPartitions has no cursor."""
+    """The first page of DescribeTopicPartitions has no cursor."""
     first = DescribeTopicPartitionsRequest(topics=())
     second = DescribeTopicPartitionsRequest(topics=(), cursor=Cursor("t", 3))
     for asked in (first, second):
@@ -232,7 +232,7 @@ def test_a_structure_may_be_null() -> None:
 
 
 def test_each_request_has_messages() -> None:
-    """K42: the table of keys and the messages above name the same requests, and no version is flexible by mistake."""
+    """The table of keys and the messages above name the same requests, and no version is flexible by mistake."""
     assert [api.key for api in APIS] == list(ApiKey) == list(FLEXIBLE_FROM)
     for api, version in VERSIONS:
         assert load_request_schema(api.key, version).__flexible__ == is_flexible(api.key, version)
@@ -273,6 +273,6 @@ def compare_names(ours: type[Any], theirs: type[Any], version: int) -> None:
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=name_of)
 def test_fields_stand_in_the_order_of_the_oracle(api: Api, version: int) -> None:
-    """K42: two numbers that change places keep their bytes, so the test above does not see it."""
+    """Two numbers that change places keep their bytes, so the test above does not see it."""
     compare_names(api.request, load_request_schema(api.key, version), version)
     compare_names(api.response, load_response_schema(api.key, version), version)

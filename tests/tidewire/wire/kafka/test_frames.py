@@ -29,7 +29,7 @@ def rest_of(found: Request) -> bytes:
 
 
 def test_a_request_is_divided_into_header_and_body() -> None:
-    """K25: what the client sent, with the number that the response repeats."""
+    """What the client sent, with the number that the response repeats."""
     decoder = RequestDecoder(SIZE_MAX)
     decoder.feed(request(ApiKey.FETCH, 11) + request(ApiKey.FETCH, 12, tags=b"\0", client=None))
     first, second = decoder.next_request(), decoder.next_request()
@@ -43,21 +43,21 @@ def test_a_request_is_divided_into_header_and_body() -> None:
 
 
 def test_tagged_fields_of_a_header_are_passed_over() -> None:
-    """K25: a later client may have some."""
+    """A later client may have some."""
     found = read_header(request(ApiKey.METADATA, 9, tags=b"\x02\x05\x01a\x07\x02bc")[4:])
     assert rest_of(found) == b"body"
 
 
 @pytest.mark.parametrize(("header", "version", "tags"), [(HeaderV1, 8, b""), (HeaderV2, 9, b"\0")])
 def test_the_oracle_reads_the_same_header(header: type, version: int, tags: bytes) -> None:
-    """K25: the first flexible version is the one whose header has tagged fields."""
+    """The first flexible version is the one whose header has tagged fields."""
     data = request(ApiKey.METADATA, version, tags=tags)[4:]
     assert read_header(data).body.at == entity_reader(header)(data, 0)[1]
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5), st.lists(st.integers(1, 50), min_size=1, max_size=9))
 def test_requests_do_not_depend_on_how_they_arrive(bodies: list[bytes], cuts: list[int]) -> None:
-    """K25: the same requests, in order, whatever pieces the network makes."""
+    """The same requests, in order, whatever pieces the network makes."""
     stream = b"".join(request(ApiKey.PRODUCE, 7, body) for body in bodies)
     decoder, found, number = RequestDecoder(SIZE_MAX), [], 0
     while stream:
@@ -132,7 +132,7 @@ def test_no_bytes_raise_anything_else(data: bytes) -> None:
     ],
 )
 def test_a_response_repeats_the_number_of_its_request(api_key: int, version: int, header: bytes) -> None:
-    """K25: a flexible one has tagged fields in its header, but that of ApiVersions never."""
+    """A flexible one has tagged fields in its header, but that of ApiVersions never."""
     asked = read_header(request(api_key, version, tags=header if api_key == ApiKey.FETCH else b"\0")[4:])
     data = b"".join(response_pieces(asked, [b"bo", b"dy"]))
     assert data == struct.pack(">ii", len(data) - 4, 77) + header + b"body"

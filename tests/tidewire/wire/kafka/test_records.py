@@ -231,7 +231,7 @@ def test_a_marker_comes_back(is_commit: bool) -> None:
     "record", [Record(b"\0\0\0\x02", bytes(6), 0), Record(b"\0", bytes(6), 0), Record(bytes(4), b"", 0)]
 )
 def test_an_unknown_marker_is_refused(record: Record) -> None:
-    """K15: a later kind must not pass for an abort."""
+    """A later kind must not pass for an abort."""
     batch = records.build([record])
     with pytest.raises(CorruptBatch, match="marker"):
         records.read_marker(read_header(batch), batch)

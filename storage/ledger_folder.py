@@ -132,7 +132,9 @@ class LedgerFolder:
         path = self.index_path(index.ledger)
         fresh = path.with_suffix(".index-new")
         data = index.encode()
-        self._replace(path, fresh, data, syncs=False)
+        # Another broker that reads the complete ledger writes the same bytes, and may have named the file meanwhile.
+        with suppress(FileNotFoundError):
+            self._replace(path, fresh, data, syncs=False)
 
     def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan], owner: int) -> None:
         """See `LedgerStore.store_aborted`. Blocks.

@@ -226,3 +226,24 @@ async def test_a_batch_lost_from_the_journal_but_in_its_ledger_is_not_lost() -> 
     async with ledger_store(files) as store:
         assert store.takeover.quarantined == ()
         assert await payloads_of(store, 1) == [b"a", b"KEPT"]
+
+
+async def test_two_brokers_may_write_the_index_of_one_ledger_at_once() -> None:
+    """C11, E11: a new owner and whoever recovers the dead broker both read a ledger whose index is missing."""
+    files = await closed_ledger()
+    files.remove(INDEX)
+    other = LedgerFolder(files.process(), LEDGERS)
+
+    overtaken: list[Path] = []
+
+    def overtake(operation: str, path: Path) -> None:
+        if operation == "rename":
+            overtaken.append(path)
+            assert other.load(1).damage is None
+
+    files.before = overtake
+    loaded = LedgerFolder(files, LEDGERS).load(1)
+    assert len(overtaken) == 1
+    assert loaded.damage is None
+    assert loaded.index.last_entry == len(PAYLOADS) - 1
+    assert files.content(INDEX) == loaded.index.encode()

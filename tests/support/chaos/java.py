@@ -26,7 +26,10 @@ WORKERS: Final = 3
 PROGRAM: Final = "tidewire.interop.ChaosClient"
 STOPPED: Final = "stopped"
 COMMITTED: Final = "committed"
+REOPENED: Final = "reopened"
 GOES_ON_COMMITS: Final = 3
+STALLED_SECONDS: Final = 60.0
+"""The program opens its consumer again if it gets nothing for so long while messages are missing (docs/chaos.md)."""
 
 _BEGUN: Final = {"beginning": "begin", "send": "send", "commit": "commit", "abort": "abort"}
 """Lines before a call, and the call's name."""
@@ -153,7 +156,10 @@ class Java:
             await self._steps.happenings.nth(STOPPED, 1)
         await self._send_ends(segments)
         while self._ends - {read.value for read in self._steps.reads}:
-            await self._steps.more.wait()
+            with trio.move_on_after(STALLED_SECONDS) as stalled:
+                await self._steps.more.wait()
+            if stalled.cancelled_caught:
+                await self._process.stdin.send_all(b"reopen\n")
         await self._process.stdin.aclose()
         history = self._steps.history
         complaints = [f"its consumer: {text}" for text in history.judge_again(self._steps.reads)]
@@ -200,7 +206,9 @@ class Java:
         waits = ", ".join(f"{call} {seconds:.1f} s" for call, seconds in longest.items())
         refusals = self._steps.refusals
         last = f", the last one {refusals[-1]:.200}" if refusals else ""
-        return f"{len(history.transactions)} transactions ({fates}); longest {waits}; {len(refusals)} refusals{last}"
+        reopened = f"its consumer opened again {self._steps.happenings.counts[REOPENED]} times"
+        told = f"{len(history.transactions)} transactions ({fates}); longest {waits}; {reopened}"
+        return f"{told}; {len(refusals)} refusals{last}"
 
 
 async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:

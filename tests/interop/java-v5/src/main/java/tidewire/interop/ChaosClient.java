@@ -23,7 +23,8 @@ import org.apache.pulsar.client.api.v5.schema.Schema;
  * <p>Arguments: {@code SERVICE_URL TOPIC SEED WORKERS}. The other side is {@code tests/support/chaos/java.py}, which
  * judges. A line comes before what it announces, such as {@code commit 7}, or behind what has been answered, such as
  * {@code committed 7}. After {@code stop} on standard input the program sends no more, and says {@code stopped}. It
- * consumes until standard input ends.
+ * consumes until standard input ends. At each {@code reopen} before that, it opens its consumer again, because a client
+ * that lost a cumulative acknowledgement with a connection never acknowledges again (apache/pulsar#7683).
  */
 public final class ChaosClient {
     private static final Duration OPERATION_MAX = Duration.ofSeconds(120);
@@ -35,12 +36,15 @@ public final class ChaosClient {
     private static final double ABORTED = 0.2;
 
     private final PulsarClient client;
+    private final String topic;
     private final Producer<String> producer;
     private final AtomicBoolean stopping = new AtomicBoolean();
+    private final AtomicBoolean reopening = new AtomicBoolean();
     private int begun;
 
-    private ChaosClient(PulsarClient client, Producer<String> producer) {
+    private ChaosClient(PulsarClient client, String topic, Producer<String> producer) {
         this.client = client;
+        this.topic = topic;
         this.producer = producer;
     }
 
@@ -54,18 +58,14 @@ public final class ChaosClient {
                 .topic(arguments[1])
                 .sendTimeout(OPERATION_MAX)
                 .create();
-        StreamConsumer<String> consumer = client.newStreamConsumer(Schema.string())
-                .topic(arguments[1])
-                .subscriptionName("java")
-                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST)
-                .subscribe();
-        new ChaosClient(client, producer)
-                .run(consumer, Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]));
+        new ChaosClient(client, arguments[1], producer)
+                .run(Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]));
         // What was to be told was told. Closing the client in an orderly way may take its time-outs.
         Runtime.getRuntime().halt(0);
     }
 
-    private void run(StreamConsumer<String> consumer, int seed, int workers) throws Exception {
+    private void run(int seed, int workers) throws Exception {
+        StreamConsumer<String> consumer = subscribe();
         Thread consuming = new Thread(() -> consume(consumer));
         consuming.setDaemon(true);
         consuming.start();
@@ -80,7 +80,17 @@ public final class ChaosClient {
         stopping.set(true);
         sending.join();
         say("stopped");
-        input.readLine();
+        while (input.readLine() != null) {
+            reopening.set(true);
+        }
+    }
+
+    private StreamConsumer<String> subscribe() throws PulsarClientException {
+        return client.newStreamConsumer(Schema.string())
+                .topic(topic)
+                .subscriptionName("java")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST)
+                .subscribe();
     }
 
     private void send(int worker, Random random) throws InterruptedException {
@@ -124,9 +134,15 @@ public final class ChaosClient {
         }
     }
 
-    private void consume(StreamConsumer<String> consumer) {
+    private void consume(StreamConsumer<String> first) {
+        StreamConsumer<String> consumer = first;
         while (true) {
             try {
+                if (reopening.getAndSet(false)) {
+                    consumer.close();
+                    consumer = subscribe();
+                    say("reopened");
+                }
                 Message<String> message = consumer.receive(LOOK);
                 if (message != null) {
                     say("got " + message.key().orElse("") + " " + message.value());

@@ -56,6 +56,8 @@ class OutsideOfTransaction(TxnError):
 class EarlierTransactionOpen(TxnError):
     """A batch of a new epoch comes before the marker of the transaction that an earlier epoch left. Try again."""
 
+    retriable = True
+
 
 class Batch(NamedTuple):
     """What a log must know of a batch to take it."""

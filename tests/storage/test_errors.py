@@ -59,6 +59,7 @@ NOT_OF_THE_ROOT: Final = {
     "DamagedSector",
     "RecordUnreadable",
     "StaleIndex",
+    "UnknownIndexVersion",
     # `storage.files` raises what the operating system does.
     "AlreadyLocked",
     "DiskFull",

@@ -121,7 +121,7 @@ def shown_to_consumer(log: list[Stored], aborted: list[AbortedOffsets], start: i
 @settings(max_examples=examples(300))
 @given(log=logs(), roll=st.integers(1, 9), data=st.data())
 def test_every_fetch_shows_what_was_committed(log: list[Stored], roll: int, data: st.DataObject) -> None:
-    """K3, K7, K8, K10, K13-K16: wherever it begins and ends, in ledgers of any length.
+    """K3, K7, K8, K10, K13, K14, K15, K16: wherever it begins and ends, in ledgers of any length.
 
     Producer ids are used again, so an id is aborted, committed and aborted in one fetch.
     """

@@ -23,9 +23,25 @@ from storage.metadata.cluster.link_streams import LinkLost
 from storage.metadata.store import ChangeSetTooLarge, InvalidOperation
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
+from txn.producer_states import (
+    CoordinatorStale,
+    EarlierTransactionOpen,
+    OutOfOrderSequence,
+    OutsideOfTransaction,
+    ProducerEpochStale,
+)
 
 BASES: Final = ("StorageError", "TxnError", "SubscriptionError", "StartError")
 """Never raised themselves."""
+
+OF_KAFKA: Final = (
+    CoordinatorStale,
+    EarlierTransactionOpen,
+    OutOfOrderSequence,
+    OutsideOfTransaction,
+    ProducerEpochStale,
+)
+"""Errors of Kafka's producers and coordinators, whose front end has codes of its own."""
 
 ELSEWHERE: Final = (
     DataFolderInUse,
@@ -86,7 +102,7 @@ def _code_of(error: type[ExpectedError]) -> pb.ServerError | None:
 def test_every_error_that_a_room_raises_has_a_code() -> None:
     """To the client, an error without a code would look like a defect of the broker."""
     without = {error for error in _raised() if _code_of(error) is None}
-    assert without == set(ELSEWHERE)
+    assert without == {*ELSEWHERE, *OF_KAFKA}
 
 
 def test_a_client_repeats_what_may_succeed_later() -> None:

@@ -3,8 +3,8 @@
 `decoder(Class, version, is_flexible=...)` and `encoder(...)` build the functions of one version once. Neighbouring
 fields of a fixed size are read and written together, which halves the time of small messages.
 
-A client chooses every length. So no length makes the decoder allocate or loop before the bytes for it are there, and a
-request has at most `ELEMENTS_MAX` elements, which bounds the time of one step of the event loop (E7, E8).
+A client chooses every length. So the decoder checks that the bytes for it are there before it allocates or loops (E8).
+A request has at most `ELEMENTS_MAX` elements, which bounds the time of one step of the event loop (E7).
 """
 
 import struct

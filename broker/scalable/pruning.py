@@ -4,8 +4,8 @@ Every transaction that wrote to the segment must have ended, too.
 
 There are two separate steps. First, a compare-and-set takes the segment out of the layout, on the condition that the
 subscriptions and their cursors are still those that were checked. So a seek that was answered before keeps the segment.
-From then on clients do not see the segment. It stays in the layout's record
-under `pruned` until its data is removed, so that any controller can continue the removal.
+From then on clients do not see the segment. It stays in the layout's record under `pruned` until its data is removed,
+so that any controller can continue the removal.
 
 Ancestors are pruned first (`Layout.prune` says why), so only segments without parents are examined. One task waits for
 each: first it sleeps until the retention time is over, then it waits for changes of the cursors' records. A topic
@@ -201,7 +201,7 @@ class Pruner:
                 changed = watched.changed
                 if _all_drained(sealed, cursors.values()) and await self._take_out(topic, segment.id, sealed, prefix):
                     return
-                await _first_of(hear_cursors, changed.wait)
+                await _until_any(hear_cursors, changed.wait)
 
     async def _wait_decided(self, name: TopicName) -> None:
         """Wait until every transaction that wrote to a sealed segment has ended, and the segment shows it.
@@ -276,7 +276,7 @@ class Pruner:
                 await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id), claim=claim)
 
 
-async def _first_of(*waits: Callable[[], Awaitable[None]]) -> None:
+async def _until_any(*waits: Callable[[], Awaitable[None]]) -> None:
     """Return when the first of these has returned. The others are cancelled."""
 
     async def wait(one: Callable[[], Awaitable[None]]) -> None:

@@ -28,10 +28,13 @@ _MAGIC_AT: Final = 16
 
 _CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
+TRANSACTIONAL: Final = 0x10
+"""The attribute of a batch that belongs to a transaction."""
+CONTROL: Final = 0x20
+"""The attribute of a batch that has a marker of a broker."""
 
 NO_PRODUCER_ID: Final = -1
+NO_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 
 
@@ -87,12 +90,12 @@ class BatchHeader(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         """Whether it belongs to a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
         """Whether it has a marker of a broker instead of a client's records."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def offset_count(self) -> int:
@@ -133,6 +136,25 @@ def check(header: BatchHeader, data: bytes | memoryview, at: int = 0) -> None:
         raise CorruptBatch(
             f"a record batch counts {header.record_count} records and takes {header.last_offset_delta + 1} offsets"
         )
+
+
+def encode(
+    records: bytes,
+    *,
+    attributes: int,
+    offsets: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    record_count: int,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_EPOCH,
+) -> bytes:
+    """A batch of records that are encoded already. It takes the offsets from 0 on, and has no sequence."""
+    moments = (base_timestamp_ms, max_timestamp_ms)
+    rest = _REST.pack(attributes, offsets - 1, *moments, producer_id, producer_epoch, NO_SEQUENCE, record_count)
+    length = HEADER_SIZE - _LENGTH_END + len(records)
+    crc = google_crc32c.value(rest + records)
+    return _PREFIX.pack(0, length, NO_EPOCH, MAGIC, crc) + rest + records
 
 
 def batches(records: bytes) -> Iterator[tuple[BatchHeader, bytes]]:

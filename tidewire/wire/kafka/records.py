@@ -14,34 +14,25 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-import google_crc32c
-
 from tidewire.wire.kafka.compression import compress, decompress
 from tidewire.wire.kafka.record_batches import (
+    CONTROL,
     HEADER_SIZE,
-    MAGIC,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
+    TRANSACTIONAL,
     BatchHeader,
     Compression,
     CorruptBatch,
+    encode,
 )
 
-_PREFIX: Final = struct.Struct(">qiibI")
-_REST: Final = struct.Struct(">hiqqqhii")
-_LENGTH_END: Final = 12
 _VARINT_BYTES_MAX: Final = 10
 _RECORD_BYTES_MIN: Final = 7
 
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
 _MARKER_KEY: Final = struct.Struct(">hh")
 _MARKER_VALUE: Final = struct.Struct(">hi")
 _MARKER_VERSION: Final = 0
 _ABORT: Final = 0
 _COMMIT: Final = 1
-
-NO_EPOCH: Final = -1
 
 HEADERS_MAX: Final = 10_000
 """The most headers of one record. Reading so many takes about 10 ms (E7)."""
@@ -98,9 +89,14 @@ def build(records: Sequence[Record], compression: Compression = Compression.NONE
         written = _record_bytes(number, record, base)
         body += _varint(len(written))
         body += written
-    latest = max(record.timestamp_ms for record in records)
-    rest = (compression, len(records) - 1, base, latest, NO_PRODUCER_ID, NO_EPOCH, NO_SEQUENCE, len(records))
-    return _batch(rest, compress(compression, bytes(body)))
+    return encode(
+        compress(compression, bytes(body)),
+        attributes=compression,
+        offsets=len(records),
+        base_timestamp_ms=base,
+        max_timestamp_ms=max(record.timestamp_ms for record in records),
+        record_count=len(records),
+    )
 
 
 def build_marker(marker: Marker, *, producer_id: int, producer_epoch: int, timestamp_ms: int) -> bytes:
@@ -108,9 +104,16 @@ def build_marker(marker: Marker, *, producer_id: int, producer_epoch: int, times
     key = _MARKER_KEY.pack(_MARKER_VERSION, _COMMIT if marker.is_commit else _ABORT)
     value = _MARKER_VALUE.pack(_MARKER_VERSION, marker.coordinator_epoch)
     written = _record_bytes(0, Record(key, value, timestamp_ms), timestamp_ms)
-    attributes = _TRANSACTIONAL | _CONTROL
-    rest = (attributes, 0, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, 1)
-    return _batch(rest, _varint(len(written)) + written)
+    return encode(
+        _varint(len(written)) + written,
+        attributes=TRANSACTIONAL | CONTROL,
+        offsets=1,
+        base_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        record_count=1,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
 
 
 def read_marker(header: BatchHeader, batch: bytes) -> Marker:
@@ -131,7 +134,14 @@ def read_marker(header: BatchHeader, batch: bytes) -> Marker:
 
 def build_empty(offsets: int, timestamp_ms: int) -> bytes:
     """A batch without records that takes this many offsets. Consumers pass over it (K21)."""
-    return _batch((0, offsets - 1, timestamp_ms, timestamp_ms, NO_PRODUCER_ID, NO_EPOCH, NO_SEQUENCE, 0), b"")
+    return encode(
+        b"",
+        attributes=0,
+        offsets=offsets,
+        base_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        record_count=0,
+    )
 
 
 class _Input:
@@ -216,9 +226,3 @@ def _varint(value: int) -> bytes:
         zigzag >>= 7
     groups.append(zigzag)
     return bytes(groups)
-
-
-def _batch(rest: tuple[int, ...], body: bytes) -> bytes:
-    checked = _REST.pack(*rest) + body
-    length = HEADER_SIZE - _LENGTH_END - _REST.size + len(checked)
-    return _PREFIX.pack(0, length, -1, MAGIC, google_crc32c.value(checked)) + checked

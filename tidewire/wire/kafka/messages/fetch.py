@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidewire.wire.kafka.fields import INT32, array, int8, int16, int32, int64, records, string, struct
+from tidewire.wire.kafka.messages.produce import LeaderIdAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,6 @@ class EpochEndOffset:
 
     epoch: int = int32(default=-1)
     end_offset: int = int64(default=-1)
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderIdAndEpoch:
-    """The leader to go to instead."""
-
-    leader_id: int = int32(default=-1)
-    leader_epoch: int = int32(default=-1)
 
 
 @dataclass(frozen=True, slots=True)

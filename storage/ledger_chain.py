@@ -10,6 +10,7 @@ A ledger without entries leaves the record when its end is recorded, so restarts
 is removed after that. A ledger's file is made before its record, so a listed ledger always has a file (E2).
 """
 
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -68,6 +69,9 @@ class LedgerChain:
         self.current_first_index = 0
         self.next_index = recovered.next_index
         """The index of the next message."""
+        self._confirmed_index = recovered.next_index
+        self._unconfirmed: deque[tuple[Position, int]] = deque()
+        """The entries that wait for the journal, each with the index behind it."""
         self.last_timestamp_ms = recovered.last_timestamp_ms
         self.is_closing = False
         """Whether entries are refused, for good."""
@@ -112,6 +116,7 @@ class LedgerChain:
             self.is_closing = True
             await self._remove_trimmed()
             return
+        record = replace(record, leader_epoch=record.leader_epoch + 1)
         try:
             opened = await self.store.create(ledger, confirmed=self.confirmed)
         except NoSpace as full:
@@ -189,6 +194,20 @@ class LedgerChain:
         self.last_timestamp_ms = timestamp_ms
         self.next_index += message_count
         self.ledgers.open_entries = position.entry + 1
+        self._unconfirmed.append((position, self.next_index))
+        # Here as well, so that it holds no more than what waits for the journal.
+        self._pass_confirmed()
+
+    @property
+    def confirmed_index(self) -> int:
+        """The index behind the last confirmed message."""
+        self._pass_confirmed()
+        return self._confirmed_index
+
+    def _pass_confirmed(self) -> None:
+        waiting, confirmed = self._unconfirmed, self.confirmed.value
+        while waiting and waiting[0][0] <= confirmed:
+            self._confirmed_index = waiting.popleft()[1]
 
     # -- ends
 
@@ -279,7 +298,7 @@ class LedgerChain:
 
     async def _list_new(self, record: ManagedLedgerRecord, made: OpenLedger) -> None:
         """Record a new ledger behind the existing ones. If that fails, abandon it."""
-        new = LedgerInfo(made.id, self.next_index, writer=self.store.writer)
+        new = LedgerInfo(made.id, self.next_index, writer=self.store.writer, epoch=record.leader_epoch)
         try:
             ledgers = (*self._listing(self.ledgers), new)
             await self._keeper.write(replace(record, ledgers=ledgers, newest_id=made.id))
@@ -308,8 +327,8 @@ class LedgerChain:
         entries = left.next_entry
         first = self.current_first_index
         messages = self.next_index - first
-        last, writer = self.last_timestamp_ms, self.store.writer
-        info = LedgerInfo(left.id, first, entries, messages, left.size_bytes, last, writer=writer)
+        last, writer, epoch = self.last_timestamp_ms, self.store.writer, self.record.leader_epoch
+        info = LedgerInfo(left.id, first, entries, messages, left.size_bytes, last, writer=writer, epoch=epoch)
         self.ledgers.close(info if entries else None)
 
     async def _finish(self) -> None:
@@ -319,7 +338,9 @@ class LedgerChain:
                 left = self._unfinished[0]
                 sealed = await self.store.seal(left)
                 if sealed.last_entry >= 0:
-                    self.ledgers.replace(closed_info(await sealed.index(), 0, self.store.writer))
+                    info = self.ledgers.info(left.id)
+                    assert info is not None, "it has entries, and was not trimmed without an end"
+                    self.ledgers.replace(closed_info(await sealed.index(), 0, self.store.writer, info.epoch))
                     self.reading.put_sealed(sealed)
                 else:
                     self._empty.append(left.id)
@@ -341,11 +362,12 @@ class LedgerChain:
     def _listing(self, ledgers: LedgerList) -> tuple[LedgerInfo, ...]:
         """The record's list of these ledgers. It omits an end that is not complete on the disk."""
         listing = [
-            info if info.closed else LedgerInfo(info.id, info.first_index, writer=info.writer)
+            info if info.closed else LedgerInfo(info.id, info.first_index, writer=info.writer, epoch=info.epoch)
             for info in ledgers.closed
         ]
         if self.current is not None:
-            listing.append(LedgerInfo(self.current.id, self.current_first_index, writer=self.store.writer))
+            first, writer, epoch = self.current_first_index, self.store.writer, self.record.leader_epoch
+            listing.append(LedgerInfo(self.current.id, first, writer=writer, epoch=epoch))
         return tuple(listing)
 
     async def _write(self, record: ManagedLedgerRecord) -> None:

@@ -51,6 +51,8 @@ class LedgerInfo(NamedTuple):
     writer: Writer | None = None
     """Its writer. The entries of a ledger without an end are in this writer's journal (E2). Never None in a stored
     record."""
+    epoch: int = 0
+    """The leader epoch of the owner that made it (K44). It rises from ledger to ledger, or stays."""
     unknown: UnknownColumns = ()
     """What a later release has put at the end of the ledger's row."""
 
@@ -71,12 +73,28 @@ class Trimmed(NamedTuple):
 
 NOTHING_TRIMMED: Final = Trimmed()
 
+NO_EPOCH: Final = -1
+"""The leader epoch of a managed ledger that nobody has owned."""
+
 _FIELDS: Final = frozenset(
-    {"creation_id", "sealed", "newest_id", "trimmed", "removing", "deleting", "writers", "ledgers", "aborted_owners"}
+    {
+        "creation_id",
+        "leader_epoch",
+        "sealed",
+        "newest_id",
+        "trimmed",
+        "removing",
+        "deleting",
+        "writers",
+        "ledgers",
+        "aborted_owners",
+    }
 )
-_COLUMNS: Final = len(LedgerInfo._fields) - 2
-"""Columns of a ledger's row that this release knows. The last one is the writer's number. The owners of aborted indexes
-and the unknown columns are not among them."""
+_CONTENTS: Final = LedgerInfo._fields.index("aborted_owner")
+"""Columns of a ledger's row that tell its contents. Behind them come the writer's number and the epoch. The owners of
+aborted indexes stand elsewhere."""
+_COLUMNS: Final = _CONTENTS + 2
+"""Columns of a ledger's row that this release knows. Earlier releases wrote no epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +106,8 @@ class ManagedLedgerRecord:
     ledgers: tuple[LedgerInfo, ...]
     newest_id: int
     """The greatest ledger id that this managed ledger ever used. A later one is greater."""
+    leader_epoch: int = NO_EPOCH
+    """That of its present owner. Each owner takes the next one when it begins (K44)."""
     sealed: bool = False
     trimmed: Trimmed = NOTHING_TRIMMED
     removing: tuple[int, ...] = ()
@@ -121,6 +141,7 @@ class ManagedLedgerRecord:
         return orjson.dumps(
             {
                 "creation_id": self.creation_id,
+                "leader_epoch": self.leader_epoch,
                 "sealed": self.sealed,
                 "newest_id": self.newest_id,
                 "trimmed": {"position": tuple(self.trimmed.position), "next_index": self.trimmed.next_index},
@@ -131,7 +152,7 @@ class ManagedLedgerRecord:
                     for writer in writers
                 ],
                 "ledgers": [
-                    (*ledger[: _COLUMNS - 1], numbers[ledger.writer], *restored_columns(ledger.unknown))
+                    (*ledger[:_CONTENTS], numbers[ledger.writer], ledger.epoch, *restored_columns(ledger.unknown))
                     for ledger in self.ledgers
                 ],
                 # Apart from the ledgers, because few have such an index, and few owners wrote them.
@@ -166,14 +187,16 @@ class ManagedLedgerRecord:
         record = cls(
             creation_id=fields["creation_id"],
             ledgers=tuple(
-                LedgerInfo(*row[: _COLUMNS - 1])._replace(
+                LedgerInfo(*row[:_CONTENTS])._replace(
                     aborted_owner=owners.get(row[0], 0),
-                    writer=writers[row[_COLUMNS - 1]],
+                    writer=writers[row[_CONTENTS]],
+                    epoch=row[_CONTENTS + 1] if len(row) > _CONTENTS + 1 else 0,
                     unknown=columns_after(row, _COLUMNS),
                 )
                 for row in fields["ledgers"]
             ),
             newest_id=fields["newest_id"],
+            leader_epoch=fields.get("leader_epoch", NO_EPOCH),
             sealed=fields["sealed"],
             trimmed=Trimmed(Position(*fields["trimmed"]["position"]), fields["trimmed"]["next_index"]),
             removing=tuple(fields["removing"]),
@@ -188,11 +211,17 @@ class ManagedLedgerRecord:
         writers = {ledger.writer for ledger in self.ledgers if ledger.writer is not None}
         texts = [self.creation_id, *(text for writer in writers for text in (writer.folder, writer.broker))]
         numbers = chain(
-            (self.newest_id, self.trimmed.position.ledger, self.trimmed.position.entry, self.trimmed.next_index),
+            (
+                self.newest_id,
+                self.leader_epoch,
+                self.trimmed.position.ledger,
+                self.trimmed.position.entry,
+                self.trimmed.next_index,
+            ),
             self.removing,
             (number for writer in writers for number in writer.life),
-            chain.from_iterable(ledger[: _COLUMNS - 1] for ledger in self.ledgers),
-            (ledger.aborted_owner for ledger in self.ledgers),
+            chain.from_iterable(ledger[:_CONTENTS] for ledger in self.ledgers),
+            chain.from_iterable((ledger.aborted_owner, ledger.epoch) for ledger in self.ledgers),
         )
         if not (set(map(type, texts)) <= {str} and set(map(type, numbers)) <= {int, bool}):
             raise TypeError("a field has another type")

@@ -196,10 +196,10 @@ class LedgerReading:
             self._sealed.popitem(last=False)
 
 
-def closed_info(index: SparseIndex, first_index: int, writer: Writer | None) -> LedgerInfo:
+def closed_info(index: SparseIndex, first_index: int, writer: Writer | None, epoch: int) -> LedgerInfo:
     """What the record says of a ledger with an end. `first_index` is for a ledger without entries."""
     if not index.slots:
-        return LedgerInfo(index.ledger, first_index, closed=True, writer=writer)
+        return LedgerInfo(index.ledger, first_index, closed=True, writer=writer, epoch=epoch)
     first = index.slots[0].first_index
     return LedgerInfo(
         id=index.ledger,
@@ -210,4 +210,5 @@ def closed_info(index: SparseIndex, first_index: int, writer: Writer | None) -> 
         last_timestamp_ms=index.last_timestamp_ms,
         closed=True,
         writer=writer,
+        epoch=epoch,
     )

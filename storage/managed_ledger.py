@@ -5,6 +5,7 @@ an owner. `ledger_chain.py` has the list of ledgers and its record. `ledger_list
 entries across the ends of ledgers.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -204,10 +205,42 @@ class ManagedLedger:
         return self._chain.next_index
 
     @property
+    def confirmed_index(self) -> int:
+        """The index behind the last confirmed message: Kafka's high watermark (K19)."""
+        return self._chain.confirmed_index
+
+    @property
+    def leader_epoch(self) -> int:
+        """The number of this owner: one above that of the owner before (K44)."""
+        return self._chain.record.leader_epoch
+
+    def epoch_of(self, ledger: int) -> int:
+        """The leader epoch in which the ledger was made; that of this owner if it is not closed."""
+        info = self._ledgers.info(ledger)
+        return self.leader_epoch if info is None else info.epoch
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The last known epoch that is not above this one, and the index behind its last confirmed message (K44).
+
+        An epoch whose messages were all trimmed ends at the first index.
+        """
+        if epoch >= self.leader_epoch:
+            return self.leader_epoch, self.confirmed_index
+        closed = self._ledgers.closed
+        number = bisect_right(closed, epoch, key=lambda info: info.epoch)
+        known = closed[number - 1].epoch if number else epoch
+        return known, closed[number].first_index if number < len(closed) else self._open_first_index
+
+    @property
     def first_index(self) -> int:
         """The index of the first retained message, or of the first one that will exist."""
         if self._ledgers.closed:
             return self._ledgers.closed[0].first_index
+        return self._open_first_index
+
+    @property
+    def _open_first_index(self) -> int:
+        """The index of the first message behind the closed ledgers."""
         return self._chain.next_index if self._ledgers.open_id is None else self._chain.current_first_index
 
     def next_after(self, position: Position) -> Position:

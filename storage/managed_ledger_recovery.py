@@ -70,8 +70,9 @@ async def _end_of(listed: LedgerInfo, found: Recovered, store: LedgerStore) -> L
     if left is None:
         sealed = await store.recover(listed.id)
         found.reading.put_sealed(sealed)
-        return closed_info(await sealed.index(), found.next_index, listed.writer)
+        return closed_info(await sealed.index(), found.next_index, listed.writer, listed.epoch)
     if left.next_entry:
         found.reading.put_open(left)
         found.unfinished.append(left)
-    return closed_info(await left.index(), found.next_index, listed.writer)._replace(closed=False)
+    info = closed_info(await left.index(), found.next_index, listed.writer, listed.epoch)
+    return info._replace(closed=False)

@@ -106,7 +106,13 @@ def test_a_time_names_its_ledger(timestamp_ms: int, ledger: int | None) -> None:
 
 def test_the_record_survives_its_encoding() -> None:
     record = ManagedLedgerRecord(
-        "7", (info(7, 3), LedgerInfo(9, 6)), 9, sealed=True, trimmed=Trimmed(Position(5, 4), 12), removing=(3, 5)
+        "7",
+        (info(7, 3), LedgerInfo(9, 6, epoch=4)),
+        9,
+        4,
+        sealed=True,
+        trimmed=Trimmed(Position(5, 4), 12),
+        removing=(3, 5),
     )
     assert ManagedLedgerRecord.decode(record.encode()) == record
     plain = ManagedLedgerRecord("7", (), 9)

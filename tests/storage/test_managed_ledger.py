@@ -5,6 +5,7 @@ from contextlib import suppress
 from errno import EIO
 from pathlib import Path
 
+import orjson
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -440,3 +441,80 @@ async def test_an_aborted_index_is_recorded_while_a_ledgers_end_becomes_known(fi
         record = await stored(metadata)
         assert [info.closed for info in record.ledgers] == [False]
         assert record.ledgers[:-1] == tuple(ledger.closed)
+
+
+async def test_the_confirmed_index_counts_durable_messages_only(files: SimulatedFiles, metadata: MemoryStore) -> None:
+    """K19: the high watermark."""
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata)
+        async with rolling(ledger):
+            ledger.append(b"a", message_count=3)
+            last = ledger.append(b"b", message_count=4)
+            assert (ledger.confirmed_index, ledger.next_index) == (0, 7)
+            await ledger.confirmed.wait_for(last)
+            assert ledger.confirmed_index == 7
+            ledger.append(b"c", message_count=2)
+            assert (ledger.confirmed_index, ledger.next_index) == (7, 9)
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata)
+        assert ledger.confirmed_index == ledger.next_index
+
+
+async def test_what_the_confirmed_index_remembers_is_bounded_by_the_journal(
+    files: SimulatedFiles, metadata: MemoryStore
+) -> None:
+    """E8: also if nobody asks for it."""
+    async with ledger_store(files) as store:
+        chain = (ledger := await open_managed(store, metadata))._chain
+        async with rolling(ledger):
+            for _round in range(5):
+                await publish(ledger, [b"a"] * 20)
+                assert len(chain._unconfirmed) <= 1
+
+
+async def test_the_leader_epoch_rises_with_each_owner_and_ends_where_the_next_one_began(
+    files: SimulatedFiles, metadata: MemoryStore
+) -> None:
+    """K44: also over owners that wrote nothing, and for ledgers that were replaced for their size."""
+    ends = {}
+    for epoch, count in enumerate((4, 0, 6)):
+        async with ledger_store(files) as store:
+            ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=100))
+            assert ledger.leader_epoch == epoch
+            async with rolling(ledger):
+                places = await publish(ledger, [b"a" * 40] * count, message_count=2)
+                assert {ledger.epoch_of(place.ledger) for place in places} <= {epoch}
+                ends[epoch] = ledger.next_index
+                assert ledger.epoch_end(epoch) == (epoch, ledger.next_index)
+        files = files.crash(keep=0.0)
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata)
+        assert [ledger.epoch_end(epoch) for epoch in range(3)] == [(0, ends[0]), (0, ends[1]), (2, ends[2])]
+        assert ledger.epoch_end(3) == ledger.epoch_end(9) == (3, 20)
+        in_epoch_2 = next(info.id for info in ledger.closed if info.epoch == 2)
+        async with rolling(ledger):
+            await ledger.trim(Position(in_epoch_2, 0).before())
+        assert ledger.closed[0].id == in_epoch_2
+        assert ledger.epoch_end(0) == (0, ends[0])
+        assert ledger.epoch_end(2) == (2, ends[2])
+
+
+async def test_the_record_of_an_earlier_release_has_the_first_epoch(
+    files: SimulatedFiles, metadata: MemoryStore
+) -> None:
+    """C22, K44."""
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata)
+        async with rolling(ledger):
+            await publish(ledger, [b"a"])
+            await ledger.close()
+    record = await metadata.get(record_key(NAME))
+    assert record is not None
+    fields = orjson.loads(record.value)
+    del fields["leader_epoch"]
+    fields["ledgers"] = [row[:-1] for row in fields["ledgers"]]
+    await metadata.commit([Put(record.key, orjson.dumps(fields), record.version)])
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata)
+        assert (ledger.leader_epoch, ledger.closed[0].epoch) == (0, 0)
+        assert ledger.epoch_end(0) == (0, 1)

@@ -69,8 +69,8 @@ from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, MetadataStore, Session
 from txn.buffer import TransactionBuffer
+from txn.marker_buffer import MarkerBuffer
 from txn.metadata_buffer import MetadataTransactionBuffer
-from txn.pass_through_buffer import PassThroughBuffer
 from txn.transactions import Transactions, TransactionSettings
 
 
@@ -310,13 +310,15 @@ def _transaction_buffers(base: Foundation, transactions: Transactions) -> Transa
             counters=transactions.counters,
         )
 
-    def pass_through(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
-        return PassThroughBuffer(ledger, base.metadata, claim)
+    def with_markers(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
+        return MarkerBuffer(
+            ledger, base.metadata, claim, lambda entry: base.codecs[entry.format].producer_of(entry), base.now_ms
+        )
 
     return TransactionBuffers(
         {
             (Domain.SEGMENT, ANY_NAMESPACE): metadata_driven,
-            (Domain.PERSISTENT, ANY_NAMESPACE): pass_through,
+            (Domain.PERSISTENT, ANY_NAMESPACE): with_markers,
         }
     )
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from dispatch.chunks import Chunk
 from storage.entry import Entry, EntryFormat
+from txn.marked_log import Described
 
 
 class SendId(NamedTuple):
@@ -49,6 +50,9 @@ class EntryCodec(Protocol):
     def key_of(self, entry: Entry) -> bytes | None:
         """The key by which the entry keeps its order among consumers; None if it has none."""
 
+    def producer_of(self, entry: Entry) -> Described | None:
+        """Which numbered producer wrote it, or whose transaction it ends; None if it says neither."""
+
     def send_of(self, entry: Entry) -> Send | None:
         """Who sent it and under which ids, as a new owner reads it from the log; None if the entry does not say."""
 
@@ -60,6 +64,9 @@ class _Opaque:
         """See `EntryCodec`."""
 
     def key_of(self, _entry: Entry) -> None:
+        """See `EntryCodec`."""
+
+    def producer_of(self, _entry: Entry) -> None:
         """See `EntryCodec`."""
 
     def send_of(self, _entry: Entry) -> None:

@@ -19,12 +19,13 @@ from broker.entry_codecs import EntryCodecs
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.http.refusals import refusal
+from broker.kafka.entry_codec import KafkaEntryCodec
 from broker.listening import adopt_listener, open_listener
 from broker.pulsar.entry_codec import PulsarEntryCodec
 from broker.pulsar.listener import PulsarServices, serve_pulsar
 from storage.entry import EntryFormat
 
-ENTRY_CODECS: Final = EntryCodecs({EntryFormat.PULSAR: PulsarEntryCodec()})
+ENTRY_CODECS: Final = EntryCodecs({EntryFormat.PULSAR: PulsarEntryCodec(), EntryFormat.KAFKA: KafkaEntryCodec()})
 """What topics ask about the entries that each front end writes."""
 
 

@@ -70,7 +70,7 @@ class Topic(TopicSource):
         self._durable = DurableSubscriptions(
             self, ledger, services, claim, takes_transactions=self._buffer.takes_transactions
         )
-        self._trimmer = LedgerTrimmer(name, ledger, self.readable, self._durable, services, self.deduplication)
+        self._trimmer = LedgerTrimmer(name, ledger, self._buffer, self._durable, services, self.deduplication)
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
         if ledger.is_sealed:

@@ -18,6 +18,7 @@ from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import StoreFull
 from storage.signal import Signal
 from storage.watermark import Watermark
+from txn.buffer import TransactionBuffer
 
 log = structlog.get_logger(__name__)
 
@@ -29,14 +30,15 @@ class LedgerTrimmer:
         self,
         name: TopicName,
         ledger: ManagedLedger,
-        readable: Watermark,
+        buffer: TransactionBuffer,
         subscriptions: DurableSubscriptions,
         services: TopicServices,
         deduplication: Deduplication | None,
     ) -> None:
         self._name = name
         self._ledger = ledger
-        self._readable = readable
+        self._buffer = buffer
+        self._readable: Watermark = buffer.readable
         self._subscriptions = subscriptions
         self._policies = services.retention
         self._now_ms = services.now_ms
@@ -77,12 +79,13 @@ class LedgerTrimmer:
         done = min(self._readable.value, holding.value)
         found = removable(self._aged(), self._ledger.open_bytes, done, policy, self._now_ms())
         if found.upto is not None:
+            upto = await self._buffer.write_down(found.upto)
             if self._deduplication is not None:
                 await self._deduplication.write_down()
-                if self._holding().value < found.upto:
-                    # A subscription was moved back, or created, during this wait. The next step looks again.
-                    return
-            await self._ledger.trim(found.upto)
+            if self._holding().value < upto:
+                # A subscription was moved back, or created, during these waits. The next step looks again.
+                return
+            await self._ledger.trim(upto)
         seconds = inf if found.next_ms is None else max(0.0, (found.next_ms - self._now_ms()) / 1000)
         if not found.waits_for_acknowledgement:
             with trio.move_on_after(seconds):

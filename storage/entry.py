@@ -30,6 +30,8 @@ class EntryFormat(IntEnum):
     """`[u16 0x0e01][u32 crc32c][u32 size][MessageMetadata][payload]`, as in SEND and MESSAGE."""
     KAFKA = 1
     """A Kafka RecordBatch, version 2."""
+    PRODUCERS = 2
+    """What a log knows of its producers, by a broker for the next owner: a control entry (`txn/marked_log.py`)."""
 
 
 class TxnId(NamedTuple):

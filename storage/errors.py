@@ -106,6 +106,17 @@ class LedgerAbsent(LedgerCorrupt):
     """The whole file of a ledger with confirmed entries is missing."""
 
 
+class ProducersUnreadable(LedgerCorrupt):
+    """A log with markers does not say which of its transactions were aborted or open, because of damage."""
+
+    def __init__(self, log: str, reason: str) -> None:
+        StorageError.__init__(
+            self,
+            f"It is unknown which transactions of {log} were aborted or open: {reason}. Restore its files from a copy.",
+        )
+        self.path, self.offset, self.reason, self.next_entry = Path(log), 0, reason, None
+
+
 class EntriesUnreadable(LedgerCorrupt):
     """A range of entries cannot be read. Entries behind it can be read, unless there is further damage."""
 

@@ -227,6 +227,12 @@ class LedgerChain:
                 await self._write(replace(self.record, ledgers=listing))
             await self._remove_empty()
 
+    async def record_marked(self) -> None:
+        """See `ManagedLedger.mark`."""
+        async with self._changing:
+            if not self.record.is_marked and not self.record.is_deleting:
+                await self._write(replace(self.record, is_marked=True))
+
     async def record_sealed(self) -> None:
         """Record the final seal. Call `end` first."""
         async with self._changing:

@@ -80,6 +80,7 @@ _FIELDS: Final = frozenset(
     {
         "creation_id",
         "leader_epoch",
+        "marked",
         "sealed",
         "newest_id",
         "trimmed",
@@ -108,6 +109,8 @@ class ManagedLedgerRecord:
     """The greatest ledger id that this managed ledger ever used. A later one is greater."""
     leader_epoch: int = NO_EPOCH
     """That of its present owner. Each owner takes the next one when it begins (K44)."""
+    is_marked: bool = False
+    """Whether its log may have markers, or entries of numbered producers (`txn/marked_log.py`)."""
     sealed: bool = False
     trimmed: Trimmed = NOTHING_TRIMMED
     removing: tuple[int, ...] = ()
@@ -142,6 +145,7 @@ class ManagedLedgerRecord:
             {
                 "creation_id": self.creation_id,
                 "leader_epoch": self.leader_epoch,
+                "marked": self.is_marked,
                 "sealed": self.sealed,
                 "newest_id": self.newest_id,
                 "trimmed": {"position": tuple(self.trimmed.position), "next_index": self.trimmed.next_index},
@@ -197,6 +201,7 @@ class ManagedLedgerRecord:
             ),
             newest_id=fields["newest_id"],
             leader_epoch=fields.get("leader_epoch", NO_EPOCH),
+            is_marked=fields.get("marked", False),
             sealed=fields["sealed"],
             trimmed=Trimmed(Position(*fields["trimmed"]["position"]), fields["trimmed"]["next_index"]),
             removing=tuple(fields["removing"]),

@@ -308,6 +308,10 @@ class ManagedLedger:
         """The ledgers that accept no more entries, in order."""
         return self._ledgers.closed
 
+    def last_entry(self, ledger: int) -> int:
+        """The number of the ledger's last entry, confirmed or not; -1 if it has none or was trimmed."""
+        return self._ledgers.last_entry(ledger)
+
     def has_ledger(self, ledger: int) -> bool:
         """Whether the closed ledger has entries and was not trimmed."""
         return self._ledgers.info(ledger) is not None
@@ -338,6 +342,23 @@ class ManagedLedger:
         raise LedgerNotFound(f"ledger {ledger} is gone")
 
     # -- changes
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the log may have markers, or entries of numbered producers. It stays so."""
+        return self._chain.record.is_marked
+
+    async def mark(self) -> None:
+        """Record that the log will have markers, or entries of numbered producers. Durable on return. Idempotent.
+
+        The owners of a log that is not marked need not read it.
+
+        Raises:
+            Fenced: the claim is lost.
+            StoreFull: the metadata store is full.
+        """
+        if not self.is_marked:
+            await self._chain.record_marked()
 
     def request_roll(self) -> None:
         """Let another ledger take over soon, if the current one is not empty."""

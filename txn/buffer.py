@@ -4,8 +4,7 @@ Two designs serve two kinds of topics (docs/design.md#transactions). A topic has
 namespace (`broker/transaction_buffers.py`):
 
     segment://      the metadata decides, and nothing is written into the segment (`metadata_buffer.py`)
-    persistent://   commit and abort markers are control entries in the log. Not built yet; until then such a topic
-                    takes no transactions (`pass_through_buffer.py`)
+    persistent://   commit and abort markers are control entries in the log (`marker_buffer.py`)
 
 The topic asks both the same questions: how far readers may read, which entries are hidden, whether an entry may be
 appended. The contract hides the differences:
@@ -17,9 +16,10 @@ appended. The contract hides the differences:
     `readable`       rises when a header changes               rises when a marker is durable
     `is_visible`     by the ids of aborted transactions        by producer id and range of positions, because Kafka
                                                                uses a producer id again
-    `run`            removes op records                        appends markers, then snapshots of producers
+    `run`            removes op records                        appends markers
     `recover`        reads the op records of what was open     reads the log's tail behind the last snapshot
-    `discard`        removes op and abort records              removes its snapshots
+    `write_down`     -                                         appends a snapshot of producers
+    `discard`        removes op and abort records              -
 
 Left out: beginning and ending a transaction. The coordinators do that, and each buffer learns of it in its own way.
 """
@@ -138,6 +138,16 @@ class TransactionBuffer(Protocol):
         Raises:
             OwnershipLost: another broker owns the topic.
         """
+
+    async def write_down(self, upto: Position) -> Position:
+        """Make durable what the next owner must know of the entries up to this position.
+
+        Returns the position up to which they may then be removed. It is lower if the disk is full.
+
+        Raises:
+            LedgerFailed: the writer has ended. Remove nothing.
+        """
+        ...
 
     async def recover(self) -> None:
         """Take over what earlier owners left unresolved. Call it once, after the ledger was fenced and opened.

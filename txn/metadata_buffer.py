@@ -177,6 +177,10 @@ class MetadataTransactionBuffer:
             if write.decided is not None and write.joining is not None:
                 await write.joining.wait()
 
+    async def write_down(self, upto: Position) -> Position:
+        """See `TransactionBuffer`. The metadata store has what the next owner must know."""
+        return upto
+
     async def recover(self) -> None:
         """See `TransactionBuffer`."""
         try:

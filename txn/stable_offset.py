@@ -6,73 +6,88 @@ its id again for the next one.
 
     begin    the first record of a transaction is appended
     end      its marker is appended
-    passed   everything below an offset is durable
+    passed   everything up to a position is durable
+
+Kafka's clients count in offsets, and the rooms below in positions. So a place has both.
 
 Pure.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from storage.aborted_offsets import AbortedOffsets
+from storage.position import Position
 
 
-class _Ended(NamedTuple):
-    """A transaction whose marker is appended and not durable yet."""
+class Place(NamedTuple):
+    """An entry's place in the log. Places rise from entry to entry."""
 
-    first: int
-    marker: int
+    offset: int
+    """The index of its first message."""
+    position: Position
 
 
 class StableOffset:
-    """See the module's docstring. Offsets rise with each call."""
+    """See the module's docstring. Places rise with each call."""
 
-    __slots__ = ("_ended", "_last_stable_at_end", "_open")
+    __slots__ = ("_ended", "_held", "_last_stable_at_end", "_open")
 
     def __init__(self) -> None:
-        self._open: dict[int, int] = {}
-        """The first offset of each open transaction, by producer id, in the order of these offsets."""
-        self._ended: deque[_Ended] = deque()
-        """In the order of their markers."""
+        # Both keep the order of their first offsets. An `OrderedDict` finds and removes its first one in one step.
+        self._open: OrderedDict[int, Place] = OrderedDict()
+        """The first place of each open transaction, by producer id."""
+        self._held: OrderedDict[int, Position] = OrderedDict()
+        """The first offset and position of each transaction that is open or waits for its marker to be durable."""
+        self._ended: deque[tuple[Position, int]] = deque()
+        """The marker of each transaction that waits for it, and its first offset. In the order of the markers."""
         self._last_stable_at_end = 0
 
     @property
-    def open_transactions(self) -> dict[int, int]:
-        """The first offset of each open transaction, by producer id, lowest first."""
+    def open_transactions(self) -> dict[int, Place]:
+        """The first place of each open transaction, by producer id, lowest first."""
         return dict(self._open)
 
-    def begin(self, producer_id: int, first: int) -> None:
-        """Note the first record of a transaction. Its offset is above all those noted before."""
+    def begin(self, producer_id: int, first: Place) -> None:
+        """Note the first record of a transaction. Its place is above all those noted before."""
         assert producer_id not in self._open, "a producer has one open transaction at a time"
-        assert not self._open or first > next(reversed(self._open.values())), "offsets rise"
+        assert not self._held or first.offset > next(reversed(self._held)), "places rise"
         self._open[producer_id] = first
+        self._held[first.offset] = first.position
 
-    def first_of(self, producer_id: int) -> int | None:
-        """The first offset of the producer's open transaction, if it has one."""
+    def first_of(self, producer_id: int) -> Place | None:
+        """The first place of the producer's open transaction, if it has one."""
         return self._open.get(producer_id)
 
-    def end(self, producer_id: int, marker: int, *, is_commit: bool) -> AbortedOffsets | None:
-        """Note the marker at the offset `marker`. Return the entry for the index of aborted transactions, if any.
+    def end(self, producer_id: int, marker: Place, *, is_commit: bool) -> AbortedOffsets | None:
+        """Note the marker at this place. Return the entry for the index of aborted transactions, if any.
 
         A marker of a producer without an open transaction ends nothing (K27).
         """
         first = self._open.pop(producer_id, None)
         if first is None:
             return None
-        self._ended.append(_Ended(first, marker))
-        # As Kafka counts it: only transactions that are still open hold it back.
-        last_stable = next(iter(self._open.values()), marker + 1)
+        self._ended.append((marker.position, first.offset))
+        last_stable = self.stable_at(marker.offset + 1)
         assert last_stable >= self._last_stable_at_end, "it never goes back (K10)"
         self._last_stable_at_end = last_stable
-        return None if is_commit else AbortedOffsets(producer_id, first, marker, last_stable)
+        return None if is_commit else AbortedOffsets(producer_id, first.offset, marker.offset, last_stable)
 
-    def passed(self, durable_end: int) -> None:
-        """Everything below `durable_end` is durable."""
-        while self._ended and self._ended[0].marker < durable_end:
-            self._ended.popleft()
+    def stable_at(self, end: int) -> int:
+        """The first offset that is not decided, of a log that ends at `end`. Only open transactions hold it back."""
+        first = next(iter(self._open.values()), None)
+        return end if first is None else first.offset
+
+    def passed(self, durable: Position) -> None:
+        """Everything up to this position, inclusive, is durable."""
+        while self._ended and self._ended[0][0] <= durable:
+            del self._held[self._ended.popleft()[1]]
 
     def last_stable(self, high_watermark: int) -> int:
         """The first offset that is not decided and durable; at most `high_watermark`, the first that is not durable."""
-        lowest_open = next(iter(self._open.values()), high_watermark)
-        lowest_ended = min((ended.first for ended in self._ended), default=high_watermark)
-        return min(lowest_open, lowest_ended, high_watermark)
+        return min(next(iter(self._held), high_watermark), high_watermark)
+
+    def readable(self, durable: Position) -> Position:
+        """The last position that is decided, if everything up to `durable` is durable."""
+        first = next(iter(self._held.values()), None)
+        return durable if first is None else min(durable, first.before())

@@ -16,7 +16,7 @@ from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, publish, rooms, visible
 from txn.buffer import TransactionBuffer
 from txn.errors import WrongDomain
-from txn.pass_through_buffer import PassThroughBuffer
+from txn.marker_buffer import MarkerBuffer
 
 PLAIN = TopicName.parse("persistent://public/default/plain")
 ELSEWHERE = TopicName.parse("topic://public/elsewhere/orders")
@@ -45,12 +45,12 @@ async def test_a_namespace_may_have_a_buffer_of_its_own() -> None:
         def as_composed(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
             return composed.make(TopicName.parse(ledger.name), ledger, claim)
 
-        def pass_through(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
-            return PassThroughBuffer(ledger, broker.metadata, claim)
+        def with_markers(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
+            return MarkerBuffer(ledger, broker.metadata, claim, lambda _entry: None, lambda: 0)
 
         table = {
             (Domain.SEGMENT, ANY_NAMESPACE): as_composed,
-            (Domain.SEGMENT, "public/elsewhere"): pass_through,
+            (Domain.SEGMENT, "public/elsewhere"): with_markers,
         }
         broker.services = replace(broker.services, buffers=TransactionBuffers(table))
         txn = await broker.coordinator.new_transaction(0, 60_000)

@@ -58,6 +58,7 @@ NOT_OF_THE_ROOT: Final = {
     "DamagedBlock",
     "DamagedSector",
     "RecordUnreadable",
+    "SnapshotDamaged",
     "StaleIndex",
     "UnknownIndexVersion",
     # `storage.files` raises what the operating system does.

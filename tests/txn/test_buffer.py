@@ -27,8 +27,8 @@ from txn.counters import OpCounters
 from txn.errors import WrongDomain
 from txn.header_watch import HeaderWatch
 from txn.headers import v5_id
+from txn.marker_buffer import MarkerBuffer
 from txn.metadata_buffer import MetadataTransactionBuffer
-from txn.pass_through_buffer import PassThroughBuffer
 from txn.states import TxnState
 
 NAME: Final = "segment://public/default/orders/0000-ffff-0"
@@ -41,12 +41,12 @@ def metadata_driven(ledger: ManagedLedger, metadata: MemoryStore) -> Transaction
     )
 
 
-def pass_through(ledger: ManagedLedger, metadata: MemoryStore) -> TransactionBuffer:
-    return PassThroughBuffer(ledger, metadata, Check("/owners/nobody", ABSENT))
+def with_markers(ledger: ManagedLedger, metadata: MemoryStore) -> TransactionBuffer:
+    return MarkerBuffer(ledger, metadata, Check("/owners/nobody", ABSENT), lambda _entry: None, now_ms)
 
 
 Make = Callable[[ManagedLedger, MemoryStore], TransactionBuffer]
-MAKERS: Final[tuple[Make, ...]] = (metadata_driven, pass_through)
+MAKERS: Final[tuple[Make, ...]] = (metadata_driven, with_markers)
 
 
 class Machine:

@@ -17,8 +17,8 @@ from tests.support.steered_store import LaggingStore, SteeredStore
 from txn.counters import OpCounters
 from txn.errors import OwnershipLost, TransactionEnded, TransactionNotFound
 from txn.headers import v5_id
+from txn.marker_buffer import MarkerBuffer
 from txn.ops import writes_of_segment
-from txn.pass_through_buffer import PassThroughBuffer
 from txn.states import TxnState
 
 # -- publishing
@@ -296,9 +296,9 @@ async def test_a_stale_owner_answers_no_position_request(host: SegmentHost) -> N
     await stale.has_ended.wait()
     assert isinstance(stale.ended, OwnershipLost)
     await host.metadata.delete(claim.key)
-    pass_through = PassThroughBuffer(stale.ledger, host.metadata, claim)
+    with_markers = MarkerBuffer(stale.ledger, host.metadata, claim, lambda _entry: None, lambda: 0)
     with pytest.raises(OwnershipLost):
-        await pass_through.caught_up()
+        await with_markers.caught_up()
 
 
 async def test_a_claim_that_an_old_image_still_shows_answers_nothing() -> None:

@@ -7,55 +7,61 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from storage.aborted_offsets import AbortedOffsets, overlapping
+from storage.position import Position
 from tests.support.examples import examples
-from txn.stable_offset import StableOffset
+from txn.stable_offset import Place, StableOffset
+
+
+def place(offset: int) -> Place:
+    """Return the place of an offset in a log of one ledger with one record in each entry."""
+    return Place(offset, Position(7, offset))
 
 
 def test_the_worked_example() -> None:
     """K1, K2, K5, K9: P1: 0, 1, C3; P2: 2, 4, A5; P1: 6, 8, A9; P2: 7, C10."""
     stable = StableOffset()
-    stable.begin(1, 0)
+    stable.begin(1, place(0))
     assert stable.last_stable(2) == 0
-    stable.begin(2, 2)
-    assert stable.end(1, 3, is_commit=True) is None
-    stable.passed(4)
+    stable.begin(2, place(2))
+    assert stable.end(1, place(3), is_commit=True) is None
+    stable.passed(place(3).position)
     assert stable.last_stable(5) == 2
-    assert stable.end(2, 5, is_commit=False) == AbortedOffsets(2, 2, 5, 6)
-    stable.passed(6)
+    assert stable.end(2, place(5), is_commit=False) == AbortedOffsets(2, 2, 5, 6)
+    stable.passed(place(5).position)
     assert stable.last_stable(6) == 6
-    stable.begin(1, 6)
-    stable.begin(2, 7)
-    assert stable.end(1, 9, is_commit=False) == AbortedOffsets(1, 6, 9, 7)
-    stable.passed(10)
+    stable.begin(1, place(6))
+    stable.begin(2, place(7))
+    assert stable.end(1, place(9), is_commit=False) == AbortedOffsets(1, 6, 9, 7)
+    stable.passed(place(9).position)
     assert stable.last_stable(10) == 7
-    assert stable.end(2, 10, is_commit=True) is None
-    stable.passed(11)
+    assert stable.end(2, place(10), is_commit=True) is None
+    stable.passed(place(10).position)
     assert stable.last_stable(11) == 11
 
 
 def test_a_marker_counts_when_it_is_durable() -> None:
     """K19: until then its transaction holds the offset back."""
     stable = StableOffset()
-    stable.begin(1, 4)
-    stable.end(1, 6, is_commit=True)
+    stable.begin(1, place(4))
+    stable.end(1, place(6), is_commit=True)
     assert stable.last_stable(6) == 4
-    stable.passed(6)
+    stable.passed(place(5).position)
     assert stable.last_stable(6) == 4
-    stable.passed(7)
+    stable.passed(place(6).position)
     assert stable.last_stable(7) == 7
 
 
 def test_a_later_transaction_that_is_durable_first_waits_for_the_earlier_one() -> None:
     """K19: the earlier marker is behind the later one, and neither is durable."""
     stable = StableOffset()
-    stable.begin(1, 0)
-    stable.begin(2, 1)
-    stable.end(2, 2, is_commit=True)
-    stable.end(1, 3, is_commit=True)
+    stable.begin(1, place(0))
+    stable.begin(2, place(1))
+    stable.end(2, place(2), is_commit=True)
+    stable.end(1, place(3), is_commit=True)
     assert stable.last_stable(2) == 0
-    stable.passed(3)
+    stable.passed(place(2).position)
     assert stable.last_stable(3) == 0
-    stable.passed(4)
+    stable.passed(place(3).position)
     assert stable.last_stable(4) == 4
 
 
@@ -63,14 +69,14 @@ def test_the_stable_offset_is_not_above_the_high_watermark() -> None:
     """K2: what is not durable is not stable, transaction or not."""
     assert StableOffset().last_stable(9) == 9
     stable = StableOffset()
-    stable.begin(1, 9)
+    stable.begin(1, place(9))
     assert stable.last_stable(5) == 5
 
 
 def test_a_marker_without_a_transaction_ends_nothing() -> None:
     """K27: a repeated abort adds no entry."""
     stable = StableOffset()
-    assert stable.end(1, 5, is_commit=False) is None
+    assert stable.end(1, place(5), is_commit=False) is None
     assert stable.last_stable(6) == 6
     assert stable.open_transactions == {}
     assert stable.first_of(1) is None
@@ -133,17 +139,18 @@ def test_every_fetch_shows_what_was_committed(log: list[Stored], roll: int, data
     for offset, stored in enumerate(log):
         if stored.marker is None:
             if stable.first_of(stored.producer) is None:
-                stable.begin(stored.producer, offset)
+                stable.begin(stored.producer, place(offset))
             records.setdefault(stored.producer, []).append(offset)
         else:
-            entry = stable.end(stored.producer, offset, is_commit=stored.marker)
+            entry = stable.end(stored.producer, place(offset), is_commit=stored.marker)
             fates |= dict.fromkeys(records.pop(stored.producer, ()), stored.marker)
             if entry is not None:
                 indexes[offset // roll].append(entry)
-        stable.passed(offset + 1)
+        stable.passed(place(offset).position)
         now = stable.last_stable(offset + 1)
         undecided = [first for open_records in records.values() for first in open_records]
         assert before <= now == min(undecided, default=offset + 1)
+        assert stable.readable(place(offset).position) == Position(7, now - 1)
         before = now
     start = data.draw(st.integers(0, before))
     end = data.draw(st.integers(start, before))

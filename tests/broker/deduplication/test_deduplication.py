@@ -46,7 +46,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
 from txn.headers import Header, v5_id
-from txn.pass_through_buffer import PassThroughBuffer
+from txn.marker_buffer import MarkerBuffer
 from txn.states import TxnState
 
 TOPIC = "segment://public/default/orders/0000-ffff-0"
@@ -75,7 +75,7 @@ class Segment:
             ledger,
             metadata,
             NO_CLAIM,
-            buffer=PassThroughBuffer(ledger, metadata, NO_CLAIM),
+            buffer=MarkerBuffer(ledger, metadata, NO_CLAIM, lambda _entry: None, lambda: 0),
             headers=HeaderWatch(metadata),
             codecs=ENTRY_CODECS,
         )
@@ -338,7 +338,7 @@ async def test_an_owner_that_lost_its_claim_writes_nothing() -> None:
                 segment.ledger,
                 metadata,
                 claim,
-                buffer=PassThroughBuffer(segment.ledger, metadata, NO_CLAIM),
+                buffer=MarkerBuffer(segment.ledger, metadata, NO_CLAIM, lambda _entry: None, lambda: 0),
                 headers=HeaderWatch(metadata),
                 codecs=ENTRY_CODECS,
             )

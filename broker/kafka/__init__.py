@@ -1,0 +1,1 @@
+"""The Kafka front end: connections, requests, topics and groups as Kafka's clients see them."""

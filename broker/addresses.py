@@ -53,6 +53,15 @@ class Address(NamedTuple):
         return ip is not None and ip.is_unspecified
 
 
+class KafkaNode(NamedTuple):
+    """A broker as Kafka's clients know it."""
+
+    id: int
+    """Its number. It keeps it as long as it keeps its broker id."""
+    address: Address
+    """Where clients reach it."""
+
+
 def advertised_address(configured: Address | None, *, bound: Address, reached: Address) -> Address:
     """Return the address that a client should connect to, for example in a lookup response.
 

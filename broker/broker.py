@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from broker.addresses import KafkaNode
 from broker.administration import Administration, Monitor
 from broker.background import keep_running
 from broker.budgets import Budgets
@@ -40,6 +41,7 @@ from broker.leftovers import Leftovers
 from broker.loop_monitor import LoopMonitor
 from broker.names import Domain, TopicName
 from broker.own_load import OwnLoad
+from broker.partitioned_topics import PartitionedTopics
 from broker.peers import Peers
 from broker.retention import Retention
 from broker.retention_policies import RetentionPolicies
@@ -84,6 +86,8 @@ class Foundation:
     """Where other brokers redirect clients that need this one."""
     http_url: str | None = None
     """Where other brokers reach this one's HTTP, if it serves any."""
+    kafka: KafkaNode | None = None
+    """What Kafka's clients know of this broker; None if it does not serve them."""
     metadata: MetadataStore
     files: Files
     """The disk with the data folder, for the doctor. All others use the stores."""
@@ -116,7 +120,7 @@ class Broker:
             has_ended=base.has_ended,
         )
         self.elections = Elections(self.claims, metadata)
-        self.members = Members(metadata, Member(settings.broker_id, base.service_url, base.http_url))
+        self.members = Members(metadata, Member(settings.broker_id, base.service_url, base.http_url, base.kafka))
         self.shards = Shards(self.claims, metadata, self.members, count=settings.transaction_coordinators)
         self.duties = Duties(self.members, self.shards, me=settings.broker_id)
         self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms, self.duties)
@@ -124,6 +128,7 @@ class Broker:
         self.locator = Locator(metadata, self.members, self.assignments, base.has_ended, me=settings.broker_id)
         self.segment_owners = SegmentOwners(metadata, nursery, me=settings.broker_id)
         self.layouts = Layouts(metadata)
+        self.partitioned_topics = PartitionedTopics(metadata, base.now_ms)
         self.turns = Turns(self.elections, self.members, me=settings.broker_id)
         layout_followers = LayoutFollowers(metadata, session, self.members, nursery, me=settings.broker_id)
         self.feeds = LayoutFeeds(metadata, layout_followers, nursery)

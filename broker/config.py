@@ -37,6 +37,7 @@ ENVIRONMENT_PREFIX: Final = "TIDEWIRE_"
 
 _SWITCHES: Final = frozenset({"allow_unauthenticated", "auto_scale", "deduplication"})
 _PLAIN_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_NAMESPACE: Final = "^[A-Za-z0-9_-]+/[A-Za-z0-9_-]+$"
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 _GIB: Final = 1024 * _MIB
@@ -111,6 +112,14 @@ class BrokerSettings(BaseSettings):
 
     pulsar: AddressSetting = Address("127.0.0.1", 6650)
     """Where the Pulsar protocol is served."""
+    kafka: AddressSetting | None = None
+    """Where Kafka's protocol is served. Without it, it is not served."""
+    advertised_kafka: AddressSetting | None = None
+    """The address that Kafka's clients are told to connect to, if it is not the listener's."""
+    kafka_namespace: str = Field("public/default", pattern=_NAMESPACE)
+    """The namespace, as tenant/namespace, whose topics Kafka's clients see."""
+    kafka_partitions: int = Field(1, ge=1, le=10_000)
+    """Partitions of a topic that a Kafka client's first use creates (Kafka's num.partitions)."""
     http: AddressSetting = Address("127.0.0.1", 8080)
     """Where administration and metrics are served."""
     http_hosts: Annotated[tuple[str, ...], NoDecode, PlainValidator(_hosts)] = ()
@@ -199,6 +208,14 @@ class BrokerSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _one_process_serves_kafka(self) -> "BrokerSettings":
+        if self.kafka is not None and self.processes > 1:
+            raise PydanticCustomError(
+                "kafka", "Kafka's protocol is not served by several processes yet. Leave --kafka or --processes out."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _others_can_connect_to_what_they_are_told(self) -> "BrokerSettings":
         if self.advertised_pulsar is not None and self.advertised_pulsar.is_wildcard:
             raise PydanticCustomError(
@@ -214,6 +231,13 @@ class BrokerSettings(BaseSettings):
                 "reach.",
                 {"address": str(self.internal)},
             )
+        if self.advertised_kafka is not None and self.advertised_kafka.is_wildcard:
+            raise PydanticCustomError(
+                "advertised",
+                "Nobody can connect to --advertised-kafka {address}. Give an address of this machine that clients "
+                "reach.",
+                {"address": str(self.advertised_kafka)},
+            )
         is_alone = self.metadata == EMBEDDED and self.internal is None
         if not is_alone and self.pulsar.is_wildcard and self.advertised_pulsar is None:
             raise PydanticCustomError(
@@ -228,7 +252,8 @@ class BrokerSettings(BaseSettings):
     def _listeners_off_loopback_are_wanted(self) -> "BrokerSettings":
         if self.allow_unauthenticated:
             return self
-        for name, address in (("pulsar", self.pulsar), ("http", self.http), ("internal", self.internal)):
+        listeners = {"pulsar": self.pulsar, "kafka": self.kafka, "http": self.http, "internal": self.internal}
+        for name, address in listeners.items():
             if address is not None and not address.is_loopback:
                 raise PydanticCustomError(
                     "unauthenticated",

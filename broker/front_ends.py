@@ -20,6 +20,7 @@ from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.http.refusals import refusal
 from broker.kafka.entry_codec import KafkaEntryCodec
+from broker.kafka.listener import KafkaServices, serve_kafka
 from broker.listening import adopt_listener, open_listener
 from broker.pulsar.entry_codec import PulsarEntryCodec
 from broker.pulsar.listener import PulsarServices, serve_pulsar
@@ -34,6 +35,8 @@ class Ready(NamedTuple):
 
     pulsar: Address
     http: Address
+    kafka: Address | None = None
+    """None if Kafka's protocol is not served."""
 
 
 class Shared(NamedTuple):
@@ -57,6 +60,7 @@ class FrontEnds:
         http: trio.SocketListener,
         shared: tuple[trio.SocketListener, trio.SocketListener] | None,
         internal: trio.SocketListener | None,
+        kafka: trio.SocketListener | None,
     ) -> None:
         self._settings = settings
         self._pulsar = pulsar
@@ -64,7 +68,8 @@ class FrontEnds:
         self._shared = shared
         self.internal = internal
         """Where other brokers on this data folder connect; None if it is alone."""
-        self._bound = Address(*pulsar.socket.getsockname()[:2])
+        self._kafka = kafka
+        self._bound = _bound(pulsar)
 
     @property
     def service_url(self) -> str:
@@ -72,9 +77,19 @@ class FrontEnds:
         return f"pulsar://{self._advertised(self._bound)}"
 
     @property
+    def kafka_address(self) -> Address | None:
+        """Where other brokers send Kafka's clients; None if this broker does not serve them."""
+        if self._kafka is None:
+            return None
+        bound = _bound(self._kafka)
+        # A listener on all networks has the host of `service_url`.
+        reached = Address(self._advertised(self._bound).host, bound.port) if bound.is_wildcard else bound
+        return self._advertised_kafka(reached)
+
+    @property
     def http_url(self) -> str:
         """Where other brokers reach this broker's HTTP. A listener on all networks has the host of `service_url`."""
-        bound = Address(*self._http.socket.getsockname()[:2])
+        bound = _bound(self._http)
         host = self._advertised(self._bound).host if bound.is_wildcard else bound.host
         return f"http://{Address(host, bound.port)}"
 
@@ -94,16 +109,27 @@ class FrontEnds:
                 pulsar_too, http_too = self._shared
                 nursery.start_soon(serve_pulsar, _again(pulsar_too), PulsarServices.of(broker), self._advertised)
                 await nursery.start(serve_http, application, _again(http_too))
-            task_status.started(Ready(self._bound, http))
+            kafka = None
+            if self._kafka is not None:
+                kafka = _bound(self._kafka)
+                services = KafkaServices.of(broker)
+                nursery.start_soon(serve_kafka, _again(self._kafka), services, self._advertised_kafka)
+            task_status.started(Ready(self._bound, http, kafka))
 
     async def turn_away(self) -> None:
         """Refuse every client of this broker's own address until cancelled. Others may serve a shared address."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_close_connections, _again(self._pulsar))
+            if self._kafka is not None:
+                nursery.start_soon(_close_connections, _again(self._kafka))
             nursery.start_soon(serve_http, _refuse_http, _again(self._http))
 
     def _advertised(self, reached: Address) -> Address:
         return advertised_address(self._settings.advertised_pulsar, bound=self._bound, reached=reached)
+
+    def _advertised_kafka(self, reached: Address) -> Address:
+        assert self._kafka is not None, "asked about Kafka's clients alone"
+        return advertised_address(self._settings.advertised_kafka, bound=_bound(self._kafka), reached=reached)
 
 
 @asynccontextmanager
@@ -127,7 +153,11 @@ async def open_front_ends(settings: BrokerSettings, shared: Shared | None = None
         if settings.internal is not None:
             internal = await open_listener(settings.internal)
             stack.push_async_callback(internal.aclose)
-        yield FrontEnds(settings, pulsar, http, too, internal)
+        kafka = None
+        if settings.kafka is not None:
+            kafka = await open_listener(settings.kafka)
+            stack.push_async_callback(kafka.aclose)
+        yield FrontEnds(settings, pulsar, http, too, internal, kafka)
 
 
 async def _refuse_http(scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,6 +173,11 @@ async def _close_connections(listener: trio.SocketListener) -> None:
     In the listener's queue they would wait until their operations time out. This function closes the listener.
     """
     await trio.serve_listeners(trio.SocketStream.aclose, [listener])
+
+
+def _bound(listener: trio.SocketListener) -> Address:
+    """Return the address that a socket listens on, with its real port."""
+    return Address(*listener.socket.getsockname()[:2])
 
 
 def _again(listener: trio.SocketListener) -> trio.SocketListener:

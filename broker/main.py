@@ -77,6 +77,7 @@ async def serve(
             service_url=front_ends.service_url,
             http_url=front_ends.http_url,
             internal_url=None if front_ends.internal is None else internal_address(settings, front_ends.internal),
+            kafka_address=front_ends.kafka_address,
             release=version,
         )
         registration, absences, ledgers = await begin(register, settings, metadata)
@@ -88,6 +89,7 @@ async def serve(
             version=version,
             service_url=front_ends.service_url,
             http_url=front_ends.http_url,
+            kafka=registration.kafka,
             metadata=metadata,
             files=files,
             ledgers=ledgers,

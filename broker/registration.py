@@ -12,7 +12,9 @@ Only then is the journal fenced and replayed.
 import secrets
 from typing import Final, NamedTuple
 
+from broker.addresses import Address, KafkaNode
 from broker.cluster.membership import Membership
+from broker.cluster.node_ids import node_id_of
 from broker.config import BrokerSettings
 from broker.metadata_place import place_of
 from storage.broker_home import BrokerHome, journal_dir
@@ -32,6 +34,7 @@ class BrokerRegistration(NamedTuple):
     home: BrokerHome
     session: Session
     membership: Membership
+    kafka: KafkaNode | None
 
 
 def require_local_folders(settings: BrokerSettings) -> None:
@@ -53,6 +56,7 @@ async def register_broker(
     service_url: str,
     http_url: str,
     internal_url: str | None,
+    kafka_address: Address | None = None,
     release: str,
 ) -> BrokerRegistration:
     """Register the broker that the settings name.
@@ -64,6 +68,7 @@ async def register_broker(
         service_url: where other brokers send clients of Pulsar's protocol.
         http_url: where it serves HTTP.
         internal_url: where the other brokers on its data folder reach its metadata store; None if it is alone.
+        kafka_address: where Kafka's clients reach it; None if it does not serve them.
         release: the version of Tidewire that it runs.
 
     Raises:
@@ -84,6 +89,9 @@ async def register_broker(
     )
     try:
         session = await metadata.open_session(settings.session_timeout_seconds)
+        kafka = None
+        if kafka_address is not None:
+            kafka = KafkaNode(await node_id_of(settings.broker_id, metadata), kafka_address)
         membership = Membership(
             metadata,
             broker_id=settings.broker_id,
@@ -92,10 +100,11 @@ async def register_broker(
             service_url=service_url,
             http_url=http_url,
             internal_url=internal_url,
+            kafka=kafka,
             release=release,
         )
         await membership.register(session, timeout_seconds=settings.session_timeout_seconds)
     except BaseException:
         home.close()
         raise
-    return BrokerRegistration(home, session, membership)
+    return BrokerRegistration(home, session, membership, kafka)

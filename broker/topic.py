@@ -16,7 +16,7 @@ from broker.deduplication.deduplication import Deduplication
 from broker.deduplication.sequences import Stored
 from broker.durable_subscriptions import DurableSubscriptions
 from broker.entry_codecs import SendId
-from broker.errors import ProducersFull, TopicClosed
+from broker.errors import NotSupported, ProducersFull, TopicClosed
 from broker.names import Domain, TopicName
 from broker.topic_clients import TopicClients, TopicProducer
 from broker.topic_removal import remove_what_stands_beside
@@ -34,7 +34,9 @@ from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.store import Check
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck
+from txn.marker_buffer import Appended, MarkerBuffer
 from txn.pending_transaction import CommandId
+from txn.producer_states import Batch, Duplicate
 
 IDLE_LEDGERS_MAX: Final = 1_000
 """With this many ledgers, an idle topic stays loaded, because each unload leaves one more ledger."""
@@ -169,6 +171,40 @@ class Topic(TopicSource):
         await self._admit(txn)
         return self._append(payload, message_count, txn, entry_format)
 
+    @property
+    def markers(self) -> MarkerBuffer:
+        """The buffer of a log with markers, for Kafka's clients.
+
+        Raises:
+            NotSupported: transactions of this topic leave no markers.
+        """
+        if not isinstance(self._buffer, MarkerBuffer):
+            raise NotSupported(f"{self.name} is not a regular topic. Kafka's clients cannot use it yet.")
+        return self._buffer
+
+    async def publish_batch(self, payload: bytes, *, message_count: int, batch: Batch | None) -> Appended | Duplicate:
+        """Append a batch of Kafka's records. `batch` tells what a numbered producer says of it.
+
+        It is durable once `ledger.confirmed` has reached its position. A duplicate is durable once everything is that
+        was appended before this call returned.
+
+        Raises:
+            TxnError: the producer's epoch or sequence is not the next one; nothing was appended.
+            Exception: see `publish`.
+        """
+        markers = self.markers
+        await self.ledger.wait_room()
+        if batch is None:
+            appended = markers.append_plain(payload, message_count, EntryFormat.KAFKA)
+        else:
+            await markers.admit_producer()
+            result = markers.append_batch(payload, batch, message_count)
+            if isinstance(result, Duplicate):
+                return result
+            appended = result
+        self._count(message_count, len(payload))
+        return appended
+
     def would_join(self, producer: str, send: SendId, txn: TxnId) -> bool:
         """Return whether `publish_once` of this send would let the transaction join, judged before its turn."""
         if not self._buffer.would_join(txn):
@@ -197,10 +233,13 @@ class Topic(TopicSource):
 
     def _append(self, payload: bytes, message_count: int, txn: TxnId | None, entry_format: EntryFormat) -> Position:
         position = self._buffer.append(payload, message_count, txn, entry_format)
-        self.traffic.messages_in += message_count
-        self.traffic.bytes_in += len(payload)
-        self._services.activity.set()
+        self._count(message_count, len(payload))
         return position
+
+    def _count(self, message_count: int, payload_bytes: int) -> None:
+        self.traffic.messages_in += message_count
+        self.traffic.bytes_in += payload_bytes
+        self._services.activity.set()
 
     def require_space(self) -> None:
         """Check that the disk has space for messages.

@@ -36,6 +36,11 @@ class TopicSource:
         """The last position of a sealed topic; None while entries may follow."""
         return self.ledger.last_position if self.ledger.is_sealed else None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether this broker no longer serves the topic."""
+        return self._has_ended
+
     async def wait_sealed(self) -> None:
         """Return once the topic is sealed.
 
@@ -53,7 +58,7 @@ class TopicSource:
             self.detach_sealed(sealed)
 
     def attach_sealed(self, signal: Signal) -> None:
-        """Set `signal` when the topic is sealed."""
+        """Set `signal` when the topic is sealed, or when this broker no longer serves it."""
         self._sealed_signals.append(signal)
 
     def detach_sealed(self, signal: Signal) -> None:

@@ -30,6 +30,7 @@ FOLDERS: Final = (
     "tidewire.protocol",
     "tidewire.spark",
     "tidewire.wire",
+    "broker.kafka",
     "broker.pulsar",
     "broker.http",
     "broker.scalable",

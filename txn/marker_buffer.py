@@ -127,7 +127,11 @@ class MarkerBuffer:
     def append(self, payload: bytes, message_count: int, txn: TxnId | None, entry_format: EntryFormat) -> Position:
         """See `TransactionBuffer`."""
         assert txn is None, "`admit` lets none through"
-        return self._append(payload, message_count, None, entry_format, is_control=False).position
+        return self.append_plain(payload, message_count, entry_format).position
+
+    def append_plain(self, payload: bytes, message_count: int, entry_format: EntryFormat) -> "Appended":
+        """Append an entry without a numbered producer. Raises as `append` does."""
+        return self._append(payload, message_count, None, entry_format, is_control=False)
 
     async def admit_producer(self) -> None:
         """Do what has to wait before the first entry of a numbered producer. Durable on return.

@@ -5,7 +5,8 @@ broker sends a client elsewhere, it asks whether that broker has ended (`HasEnde
 this broker looks again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from broker.cluster.assignments import Assignments
 from broker.cluster.locating import Answer, Redirect, decide
@@ -14,6 +15,9 @@ from broker.cluster.ownership import ClaimUnreadable, HasEnded, claim_key, owner
 from broker.cluster.placement import Member, choose
 from broker.names import TopicName
 from storage.metadata.store import MetadataStore, Record
+
+KEYS_AT_ONCE_MAX: Final = 100
+"""Topics that one request to the store asks about. It is below etcd's 128 operations."""
 
 
 class Locator:
@@ -70,6 +74,26 @@ class Locator:
             if not isinstance(answer, Redirect) or candidate is None or not await self._has_ended(candidate):
                 return answer
             del members[candidate]
+
+    async def leaders(self, names: Sequence[TopicName]) -> list[Member | None]:
+        """Return the broker that serves each topic, or should serve it if nobody does; None if none does for now.
+
+        Raises:
+            StoreUnavailable: the store did not say who owns them.
+        """
+        owners: list[str | None] = []
+        for start in range(0, len(names), KEYS_AT_ONCE_MAX):
+            keys = [claim_key(str(name)) for name in names[start : start + KEYS_AT_ONCE_MAX]]
+            records = (await self._metadata.fresh(keys)).records
+            owners += [_owner(records[key]) for key in keys]
+        gone = {owner for owner in {*owners} - {None, self._me} if owner is not None and await self._has_ended(owner)}
+        members = {broker: member for broker, member in self._members.live.items() if broker not in gone}
+        found: list[Member | None] = []
+        for name, owner in zip(names, owners, strict=True):
+            if owner is None or owner in gone:
+                owner = self._candidate(name, members)
+            found.append(None if owner is None else members.get(owner))
+        return found
 
     async def owner_or_candidate(self, name: TopicName) -> tuple[str | None, str | None]:
         """Return the id of the topic's owner. Without an owner, return None and the broker that should own the topic.

@@ -18,6 +18,7 @@ import orjson
 import structlog
 import trio
 
+from broker.addresses import Address, KafkaNode
 from broker.cluster.broker_load import BROKER_LOADS, BrokerLoad
 from broker.cluster.membership import BROKERS
 from broker.cluster.placement import Member
@@ -148,11 +149,14 @@ def member_in(record: Record) -> Member | None:
     """Return the registered broker; None if the record is damaged, so that nothing is sent to that broker."""
     try:
         value = orjson.loads(record.value)
-        urls = value["service_url"], value.get("http_url")
+        found = value["service_url"], value.get("http_url"), value.get("kafka")
     except (AttributeError, KeyError, TypeError, ValueError):
-        urls = None, None
-    match urls:
-        case str(service_url), str() | None as http_url:
+        found = None, None, None
+    match found:
+        case str(service_url), str() | None as http_url, None:
             return Member(record.key.removeprefix(BROKERS), service_url, http_url)
+        case str(service_url), str() | None as http_url, {"node": int(node), "host": str(host), "port": int(port)}:
+            kafka = KafkaNode(node, Address(host, port))
+            return Member(record.key.removeprefix(BROKERS), service_url, http_url, kafka)
     log.error("the registration of a broker is damaged, so no client is sent to that broker", key=record.key)
     return None

@@ -1,6 +1,7 @@
 """Which brokers run: each broker's registration is an ephemeral record under its id (E4).
 
-    /brokers/<broker id>    {folder, lock, service_url, http_url, release}, and internal_url if others share its folder
+    /brokers/<broker id>    {folder, lock, service_url, http_url, release}, and internal_url if others share its folder,
+                            and kafka if it serves Kafka's clients
 
 A broker registers before it touches its journal. While the record exists, no other process can register this id. So two
 brokers with one id never run on one metadata root, whatever their folders are.
@@ -21,6 +22,7 @@ import orjson
 import structlog
 import trio
 
+from broker.addresses import KafkaNode
 from broker.errors import StartError
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Record, Session
 
@@ -68,6 +70,7 @@ class Membership:
         service_url: str,
         http_url: str,
         internal_url: str | None = None,
+        kafka: KafkaNode | None = None,
         release: str,
     ) -> None:
         """Set up.
@@ -80,6 +83,7 @@ class Membership:
             service_url: where clients and other brokers send clients of Pulsar's protocol.
             http_url: where it serves HTTP.
             internal_url: where the other brokers on its data folder reach its metadata store; None if it is alone.
+            kafka: what Kafka's clients know of it; None if it does not serve them.
             release: the version of Tidewire that it runs.
         """
         self._metadata = metadata
@@ -94,6 +98,7 @@ class Membership:
                 "http_url": http_url,
                 "release": release,
                 **({} if internal_url is None else {"internal_url": internal_url}),
+                **({} if kafka is None else {"kafka": {"node": kafka.id, **kafka.address._asdict()}}),
             }
         )
 

@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Set
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from broker.addresses import KafkaNode
 from broker.cluster.broker_load import IDLE, BrokerLoad
 from broker.names import TopicName
 
@@ -35,6 +36,8 @@ class Member(NamedTuple):
     """Where clients reach it by Pulsar's protocol."""
     http_url: str | None = None
     """Where it serves HTTP; None if its registration does not say so."""
+    kafka: KafkaNode | None = None
+    """What Kafka's clients know of it; None if it does not serve them."""
     is_draining: bool = False
     """Whether it hands over what it owns and takes nothing new."""
 

@@ -13,9 +13,9 @@ import structlog
 import trio
 
 from broker.budgets import ReceiveShare
+from broker.outbox import Outbox
 from broker.pulsar.connection import Connection
 from broker.pulsar.faults import Fault, fault_of
-from broker.pulsar.outbox import Outbox
 from broker.pulsar.replication import require_own_subscription
 from broker.pulsar.sizes import ACK_SET_WORDS_MAX, pause_between, slices
 from broker.topic import Topic

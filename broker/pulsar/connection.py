@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import trio
 
 from broker.budgets import ReceiveShare
+from broker.outbox import Outbox
 from broker.principal import ANONYMOUS, Principal
-from broker.pulsar.outbox import Outbox
 from broker.pulsar.unsupported import Peer
 
 

@@ -10,8 +10,8 @@ import structlog
 
 from broker.layouts.legacy import segment_of
 from broker.names import TopicName
+from broker.outbox import Outbox
 from broker.pulsar.acknowledging import DurableAnswers
-from broker.pulsar.outbox import Outbox
 from broker.read_uncommitted import ReadUncommitted
 from broker.reader_positions import ReaderId, SeekPosition
 from broker.topic import Topic

@@ -10,7 +10,7 @@ from broker.layouts.layout import Layout
 from broker.layouts.legacy import synthetic_layout
 from broker.layouts.parts import Segment
 from broker.names import Domain, InvalidTopicName, TopicName
-from broker.pulsar.outbox import Outbox
+from broker.outbox import Outbox
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import encode_scalable_topic_update
 from tidewire.wire.pulsar.frames import encode_command

@@ -17,13 +17,13 @@ from broker.cluster.shards import Shards
 from broker.consumer_reports import ConsumerReports
 from broker.layouts.store import Layouts
 from broker.listening import Accepted, serve_clients
+from broker.outbox import Outbox
 from broker.pulsar.connection import Connection
 from broker.pulsar.consuming import ConsumerHandler
 from broker.pulsar.coordinator_watches import CoordinatorWatchHandler
 from broker.pulsar.layout_sessions import EncodedDags
 from broker.pulsar.lookup import LookupHandler
 from broker.pulsar.namespaces import NamespaceHandler
-from broker.pulsar.outbox import Outbox
 from broker.pulsar.producing import ProducerHandler
 from broker.pulsar.registry import Registry
 from broker.pulsar.scalable import ScalableHandler

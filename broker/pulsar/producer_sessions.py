@@ -15,9 +15,9 @@ import trio
 from broker.budgets import ReceiveShare
 from broker.deduplication.sequences import Stored
 from broker.errors import sentences
+from broker.outbox import Outbox
 from broker.pulsar.early_joins import EarlyJoins
 from broker.pulsar.faults import Fault, fault_of
-from broker.pulsar.outbox import Outbox
 from broker.pulsar.sends import CheckedSend, check_send
 from broker.pulsar.unsupported import Peer
 from broker.topic import Topic

@@ -16,9 +16,9 @@ import structlog
 import trio
 
 from broker.errors import CredentialsUnchecked
+from broker.outbox import Outbox
 from broker.pulsar.connection import Connection
 from broker.pulsar.faults import Fault, fault_of
-from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import CommandHandler, Inline, Request, refuse_by_error
 from broker.pulsar.sizes import SIZES
 from broker.pulsar.unsupported import principal_of

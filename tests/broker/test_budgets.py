@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.budgets import FRAME_SECONDS_MAX, SHARE_BYTES, Budgets, ReceiveBudget, ReceiveShare, SendBudget
-from broker.pulsar.outbox import BYTES_HIGH, Outbox
+from broker.outbox import BYTES_HIGH, Outbox
 from tests.support.cancellation import cancel_at_each_step
 
 LARGE = 10 * SHARE_BYTES

@@ -59,6 +59,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
     texts = {
         "data_dir": "/srv/tide", "broker_id": "b7", "cluster": "c", "pulsar": "[::1]:0", "http": "127.0.0.1:0",
         "advertised_pulsar": "b7.example:0", "allow_unauthenticated": "true",
+        "advertised_kafka": "b7.example:1", "kafka_namespace": "t/n", "kafka_partitions": "4",
         "metadata": "etcd://[::1]:1, e:2", "metadata_connect_seconds_max": "3",
         "session_timeout_seconds": "2",
         "journal_file_bytes_max": "1MiB", "ledger_bytes_max": "2MiB",
@@ -69,11 +70,12 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "consumer_session_grace_seconds": "0.5", "http_hosts": "b7.example, ::1",
         "connections_max": "7", "client_memory_bytes_max": "16MiB", "processes": "3",
     }  # fmt: skip
-    # It is for embedded metadata alone.
-    assert texts.keys() | {"internal"} == BrokerSettings.model_fields.keys()
+    # One is for embedded metadata alone, the other for one process.
+    assert texts.keys() | {"internal", "kafka"} == BrokerSettings.model_fields.keys()
     expected = {
         "data_dir": Path("/srv/tide"), "broker_id": "b7", "cluster": "c", "pulsar": Address("::1", 0),
         "http": Address("127.0.0.1", 0), "advertised_pulsar": Address("b7.example", 0), "internal": None,
+        "kafka": None, "advertised_kafka": Address("b7.example", 1), "kafka_namespace": "t/n", "kafka_partitions": 4,
         "allow_unauthenticated": True,
         "metadata": "etcd://[::1]:1,e:2", "metadata_connect_seconds_max": 3.0,
         "session_timeout_seconds": 2.0,

@@ -7,7 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.administration_contract import TransactionStatistics
 from broker.layouts.parts import StartPosition, SubscriptionKind
-from broker.pulsar.outbox import Outbox
+from broker.outbox import Outbox
 from storage.metadata.memory import MemoryStore
 from storage.ranges import EntryAck
 from tests.support.disk import SimulatedFiles

@@ -67,6 +67,7 @@ NOT_OF_THE_ROOT: Final = {
     "PeerGone",
     # Caught in the folder that raises them.
     "AmbiguousRequest",
+    "ConnectionEnds",
     "CursorMoved",
     "RecordChanged",
     "RpcError",

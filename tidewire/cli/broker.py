@@ -4,7 +4,8 @@ With `--processes N` it runs N brokers (`supervisor`), and says the same as one.
 start` gives, a broker that was replaced by the others starts again. It ends first, because its journal has another
 writer now.
 
-The broker prints `ready pulsar=HOST:PORT http=HOST:PORT data=DIR` on standard output when it accepts connections.
+The broker prints `ready pulsar=HOST:PORT http=HOST:PORT data=DIR` on standard output when it accepts connections, with
+`kafka=HOST:PORT` before `data` if it serves Kafka's clients.
 Everything else goes to standard error. SIGTERM and SIGINT stop it cleanly within 5 s, whatever its load. An operator's
 mistake gets one message and exit status 2.
 """
@@ -45,6 +46,14 @@ def command(
     pulsar: Annotated[str | None, Option(help="HOST:PORT for Pulsar clients (default: 127.0.0.1:6650).")] = None,
     http: Annotated[
         str | None, Option(help="HOST:PORT for administration and metrics (default: 127.0.0.1:8080).")
+    ] = None,
+    kafka: Annotated[str | None, Option(help="HOST:PORT for Kafka clients (default: none are served).")] = None,
+    advertised_kafka: Annotated[str | None, Option(help="HOST:PORT that Kafka clients are told to connect to.")] = None,
+    kafka_namespace: Annotated[
+        str | None, Option(help="Namespace whose topics Kafka clients see (default: public/default).")
+    ] = None,
+    kafka_partitions: Annotated[
+        str | None, Option(help="Partitions of a topic that a Kafka client's first use creates (default: 1).")
     ] = None,
     http_hosts: Annotated[
         str | None, Option(help="Host names that HTTP clients may use for this broker, separated by commas.")
@@ -164,8 +173,12 @@ def command(
     addresses: list[str] = []
 
     def say_ready(ready: Ready) -> None:
-        addresses[:] = ["--pulsar", str(ready.pulsar), "--http", str(ready.http)]
-        typer.echo(f"ready pulsar={ready.pulsar} http={ready.http} data={settings.data_dir}")
+        served = {"pulsar": ready.pulsar, "http": ready.http, "kafka": ready.kafka}
+        bound = {name: str(address) for name, address in served.items() if address is not None}
+        addresses[:] = [word for name, address in bound.items() for word in (f"--{name}", address)]
+        typer.echo(
+            " ".join(["ready", *(f"{name}={address}" for name, address in bound.items()), f"data={settings.data_dir}"])
+        )
 
     async def until_told_to_end() -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

@@ -36,7 +36,7 @@ async def registered(store: MemoryStore, broker: str, *, host: str | None = None
 
 
 def member(broker: str, *, is_draining: bool = False) -> Member:
-    return Member(broker, f"pulsar://{broker}:6650", f"http://{broker}:8080", is_draining)
+    return Member(broker, f"pulsar://{broker}:6650", f"http://{broker}:8080", is_draining=is_draining)
 
 
 async def test_members_come_and_go_with_their_sessions(store: MemoryStore, nursery: trio.Nursery) -> None:

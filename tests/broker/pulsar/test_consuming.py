@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker import outbox
 from broker.names import TopicName
-from broker.pulsar import outbox
 from storage import cursor_record, ranges
 from storage.entry import EntryFormat
 from storage.position import EARLIEST, Position

@@ -10,8 +10,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.budgets import ReceiveBudget
 from broker.names import TopicName
+from broker.outbox import Outbox
 from broker.pulsar import early_joins
-from broker.pulsar.outbox import Outbox
 from broker.pulsar.producer_sessions import ProducerSession
 from broker.pulsar.unsupported import Peer
 from broker.topic import Topic

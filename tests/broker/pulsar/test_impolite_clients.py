@@ -8,8 +8,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.budgets import ReceiveBudget
 from broker.names import TopicName
+from broker.outbox import BYTES_HIGH, Outbox
 from broker.pulsar import listener as listener_module
-from broker.pulsar.outbox import BYTES_HIGH, Outbox
 from broker.pulsar.producer_sessions import INBOX_BYTES_MAX, ProducerSession
 from broker.pulsar.session import REQUESTS_MAX
 from broker.pulsar.unsupported import Peer

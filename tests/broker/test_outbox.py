@@ -2,7 +2,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.budgets import SendBudget
-from broker.pulsar.outbox import BYTES_HIGH, BYTES_LOW, WRITE_BYTES_MAX, Outbox
+from broker.outbox import BYTES_HIGH, BYTES_LOW, WRITE_BYTES_MAX, Outbox
 from storage.signal import Signal
 
 

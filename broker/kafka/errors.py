@@ -1,0 +1,102 @@
+"""Errors that only Kafka's protocol knows, and the one table from errors to its codes."""
+
+from typing import Final
+
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import (
+    BrokerError,
+    ClosedMeanwhile,
+    ProducersFull,
+    TopicClosed,
+    TopicDamaged,
+    TopicExists,
+    TopicNotFound,
+)
+from broker.names import InvalidTopicName
+from storage.errors import (
+    ExpectedError,
+    Fenced,
+    LedgerCorrupt,
+    LedgerFailed,
+    LedgerListCorrupt,
+    LedgerNotFound,
+    LedgerNotMade,
+    LedgerSealed,
+    NoSpace,
+    StorageError,
+)
+from storage.metadata.store import StoreFull, StoreUnavailable
+from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.record_batches import CorruptBatch, UnsupportedFormat
+from txn.errors import OutcomeUnknown, OwnershipLost
+from txn.producer_states import (
+    CoordinatorStale,
+    EarlierTransactionOpen,
+    OutOfOrderSequence,
+    OutsideOfTransaction,
+    ProducerEpochStale,
+)
+
+
+class Refused(BrokerError):
+    """A request, or a part of one, breaks a rule of Kafka's protocol. It has the code for its client."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+# The code decides what a client does. At a retriable one it asks for the metadata again, and then retries.
+_CODES: Final[dict[type[Exception], ErrorCode]] = {
+    InvalidTopicName: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    TopicNotFound: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
+    TopicClosed: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ClosedMeanwhile: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    OwnedElsewhere: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    OwnershipLost: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    OutcomeUnknown: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    Fenced: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    LedgerSealed: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    StoreUnavailable: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    # As at a full quota: clients keep their records and retry.
+    NoSpace: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    StoreFull: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    LedgerNotMade: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    ProducersFull: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    LedgerFailed: ErrorCode.KAFKA_STORAGE_ERROR,
+    LedgerCorrupt: ErrorCode.KAFKA_STORAGE_ERROR,
+    LedgerListCorrupt: ErrorCode.KAFKA_STORAGE_ERROR,
+    TopicDamaged: ErrorCode.KAFKA_STORAGE_ERROR,
+    # It was trimmed meanwhile, so the offset is no longer there.
+    LedgerNotFound: ErrorCode.OFFSET_OUT_OF_RANGE,
+    StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+    CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
+    UnsupportedFormat: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ProducerEpochStale: ErrorCode.INVALID_PRODUCER_EPOCH,
+    CoordinatorStale: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    OutsideOfTransaction: ErrorCode.INVALID_TXN_STATE,
+    EarlierTransactionOpen: ErrorCode.CONCURRENT_TRANSACTIONS,
+    # All other refusals are permanent.
+    BrokerError: ErrorCode.INVALID_REQUEST,
+}
+
+
+def code_of(error: Exception) -> ErrorCode:
+    """Return the code of an expected error.
+
+    Raises:
+        Exception: the error itself, if it is unexpected. It is a bug of the broker and ends the connection.
+    """
+    if isinstance(error, Refused):
+        return error.code
+    for kind in type(error).__mro__:
+        code = _CODES.get(kind)
+        if code is not None:
+            return code
+    raise error
+
+
+EXPECTED: Final = (ExpectedError, CorruptBatch, UnsupportedFormat)
+"""What `code_of` may be asked about."""

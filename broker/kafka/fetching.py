@@ -1,0 +1,167 @@
+"""Fetch: what partitions have, now or as soon as there is enough of it.
+
+A fetch that finds too little waits for the watermarks of its partitions, and has no timer but its own deadline. Fetch
+sessions (KIP-227) are not kept: each response says so, and clients then name all partitions in each request.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from broker.budgets import SHARE_BYTES, SendBudget
+from broker.errors import TopicClosed
+from broker.kafka.errors import EXPECTED, Refused, code_of
+from broker.kafka.reading import READ_COMMITTED, Convert, PartitionRead
+from broker.kafka.requests import Api, Asked
+from broker.kafka.topics import KafkaTopics
+from broker.topic import Topic
+from broker.traffic import Traffic
+from storage.signal import Signal
+from tidewire.wire.kafka.api_keys import ApiKey
+from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of one response, besides one larger batch."""
+
+WAIT_MS_MAX: Final = 10 * 60 * 1000
+"""The longest wait of one fetch."""
+
+
+class FetchHandler:
+    """Serves Fetch on one connection."""
+
+    def __init__(self, topics: KafkaTopics, traffic: Traffic, sending: SendBudget, convert: Convert) -> None:
+        self._topics = topics
+        self._traffic = traffic
+        self._sending = sending
+        self._convert = convert
+
+    @property
+    def apis(self) -> Mapping[ApiKey, Api]:
+        """See `Handler`. Up to version 12, topics go by their names."""
+        return {ApiKey.FETCH: Api(FetchRequest, FetchResponse, 4, 12, self._fetch)}
+
+    async def _fetch(self, request: FetchRequest, _asked: Asked) -> FetchResponse:
+        if request.session_id and request.session_epoch > 0:
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        is_committed = request.isolation_level == READ_COMMITTED
+        found: dict[tuple[str, int], PartitionRead | Exception] = {}
+        for topic in request.topics:
+            for partition in topic.partitions:
+                key = topic.topic, partition.partition
+                found[key] = await self._begin(topic.topic, partition, is_committed=is_committed)
+        await self._read(request, found)
+        responses = []
+        for topic in request.topics:
+            parts = [
+                await self._part(partition, found[topic.topic, partition.partition], is_committed=is_committed)
+                for partition in topic.partitions
+            ]
+            responses.append(FetchableTopicResponse(topic.topic, tuple(parts)))
+        return FetchResponse(responses=tuple(responses))
+
+    async def _begin(self, name: str, partition: FetchPartition, *, is_committed: bool) -> PartitionRead | Exception:
+        try:
+            topic = await self._topics.partition(name, partition.partition)
+            require_epoch(topic, partition.current_leader_epoch)
+            read = PartitionRead(topic, partition.fetch_offset, is_committed=is_committed, convert=self._convert)
+            read.require_in_range()
+        except EXPECTED as error:
+            return error
+        return read
+
+    async def _read(self, request: FetchRequest, found: dict[tuple[str, int], PartitionRead | Exception]) -> None:
+        """Read until there is enough, or the deadline has passed. What fails is replaced by its error."""
+        size_max = min(request.max_bytes, SHARE_BYTES if self._sending.is_short else FETCH_BYTES_MAX)
+        limits = {
+            (topic.topic, partition.partition): partition.partition_max_bytes
+            for topic in request.topics
+            for partition in topic.partitions
+        }
+        signal = Signal()
+        reads = {key: read for key, read in found.items() if isinstance(read, PartitionRead)}
+        for read in reads.values():
+            read.attach(signal)
+        try:
+            with trio.move_on_after(min(max(0, request.max_wait_ms), WAIT_MS_MAX) / 1000):
+                while True:
+                    # A read that has begun is completed, whatever the deadline says: its bytes are in memory.
+                    with trio.CancelScope(shield=True):
+                        is_enough = await self._read_on(request.min_bytes, size_max, limits, reads, found)
+                    if is_enough or len(reads) < len(found):
+                        return
+                    await signal.wait()
+        finally:
+            for read in reads.values():
+                read.detach(signal)
+
+    async def _read_on(
+        self,
+        size_min: int,
+        size_max: int,
+        limits: Mapping[tuple[str, int], int],
+        reads: Mapping[tuple[str, int], PartitionRead],
+        found: dict[tuple[str, int], PartitionRead | Exception],
+    ) -> bool:
+        total = sum(read.size for read in reads.values())
+        for key, read in reads.items():
+            if read.topic.has_ended:
+                found[key] = TopicClosed(f"This broker no longer serves {read.topic.name}. Ask for the metadata again.")
+                return True
+            if read.is_at_end or (total and total >= size_max):
+                continue
+            before = read.size
+            room = min(limits[key] - before, size_max - total)
+            try:
+                await read.read_on(room, takes_one=not total)
+            except EXPECTED as error:
+                found[key] = error
+                return True
+            total += read.size - before
+        return total >= size_min or total >= size_max
+
+    async def _part(
+        self, partition: FetchPartition, read: PartitionRead | Exception, *, is_committed: bool
+    ) -> PartitionData:
+        aborted = None
+        if isinstance(read, PartitionRead) and is_committed:
+            try:
+                aborted = tuple(AbortedTransaction(one.producer_id, one.first) for one in await read.aborted())
+            except EXPECTED as error:
+                read = error
+        if isinstance(read, Exception):
+            return PartitionData(partition.partition, code_of(read), records=())
+        first, last_stable, high_watermark = read.bounds
+        self._traffic.messages_out += read.count
+        self._traffic.bytes_out += read.size
+        read.topic.delivered(read.count, read.size)
+        return PartitionData(
+            partition.partition,
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable,
+            log_start_offset=first,
+            aborted_transactions=aborted,
+            records=read.pieces,
+        )
+
+
+def require_epoch(topic: Topic, epoch: int) -> None:
+    """Check the leader epoch that a client believes in; negative if it believes in none (K44).
+
+    Raises:
+        Refused: it is another one.
+    """
+    if epoch < 0 or epoch == topic.ledger.leader_epoch:
+        return
+    is_old = epoch < topic.ledger.leader_epoch
+    code = ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH
+    raise Refused(code, f"The leader epoch of {topic.name} is {topic.ledger.leader_epoch}, not {epoch}.")

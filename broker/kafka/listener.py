@@ -1,0 +1,107 @@
+"""The Kafka listener: accepts connections, and gives each a session with all handlers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import structlog
+import trio
+
+from broker.addresses import Address, KafkaNode
+from broker.broker import Broker
+from broker.budgets import Budgets
+from broker.cluster.locator import Locator
+from broker.cluster.members import Members
+from broker.kafka.fetching import FetchHandler
+from broker.kafka.listing import ListingHandler
+from broker.kafka.metadata import MetadataHandler
+from broker.kafka.producing import ProduceHandler
+from broker.kafka.session import KafkaSession
+from broker.kafka.topics import KafkaTopics
+from broker.listening import Accepted, serve_clients
+from broker.outbox import Outbox
+from broker.topics import Topics
+from broker.traffic import Traffic
+from storage.entry import Entry
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaServices:
+    """The parts of the broker that this listener's sessions serve."""
+
+    loaded: Topics
+    topics: KafkaTopics
+    locator: Locator
+    members: Members
+    node_id: int
+    traffic: Traffic
+    budgets: Budgets
+    cluster: str
+    batch_bytes_max: int
+
+    @classmethod
+    def of(cls, broker: Broker) -> Self:
+        """Take the parts from a broker that serves Kafka's clients."""
+        base = broker.foundation
+        assert base.kafka is not None, "it was registered with a number"
+        return cls(
+            loaded=broker.topics,
+            topics=KafkaTopics(
+                broker.topics,
+                broker.partitioned_topics,
+                broker.layouts,
+                namespace=base.settings.kafka_namespace,
+                partitions_default=base.settings.kafka_partitions,
+            ),
+            locator=broker.locator,
+            members=broker.members,
+            node_id=base.kafka.id,
+            traffic=base.traffic,
+            budgets=base.budgets,
+            cluster=base.settings.cluster,
+            batch_bytes_max=int(base.settings.message_bytes_max),
+        )
+
+
+async def serve_kafka(
+    listener: trio.SocketListener, services: KafkaServices, advertised: Callable[[Address], Address]
+) -> None:
+    """Run a session for every connection until cancelled.
+
+    Args:
+        listener: an open socket; this function closes it.
+        services: the parts of the broker to serve.
+        advertised: maps the address that a client connected to, to the address that it is told to use.
+    """
+
+    async def serve(accepted: Accepted) -> None:
+        if services.traffic.connections >= services.budgets.connections_max:
+            log.warning("connection refused", reason=f"{services.budgets.connections_max} connections are the maximum")
+            return
+        services.traffic.connections += 1
+        try:
+            node = KafkaNode(services.node_id, advertised(accepted.reached))
+            await open_session(accepted.stream, str(accepted.client), services, node).run()
+        finally:
+            services.traffic.connections -= 1
+
+    await serve_clients(listener, serve)
+
+
+def open_session(stream: trio.abc.Stream, client: str, services: KafkaServices, node: KafkaNode) -> KafkaSession:
+    """Make a session with all handlers, over any stream. Its `run` serves the client."""
+    budgets, topics = services.budgets, services.topics
+    session = KafkaSession(stream, Outbox(budgets.sending), budgets.receiving.share(), client, services.batch_bytes_max)
+    session.use(
+        MetadataHandler(topics, services.loaded, services.locator, services.members, node, cluster=services.cluster)
+    )
+    session.use(ProduceHandler(topics, services.traffic, batch_bytes_max=services.batch_bytes_max))
+    session.use(FetchHandler(topics, services.traffic, budgets.sending, not_converted))
+    session.use(ListingHandler(topics, not_converted))
+    return session
+
+
+def not_converted(_entry: Entry) -> None:
+    """An entry of another protocol is passed over."""

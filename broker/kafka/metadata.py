@@ -1,0 +1,114 @@
+"""Metadata and DescribeCluster: the brokers, the topics, and which broker leads each partition.
+
+The owner of a partition leads it. Without an owner it is the broker that should own it, whose first request loads it.
+So a topic can be used as soon as it was created.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker.addresses import KafkaNode
+from broker.cluster.locator import Locator
+from broker.cluster.members import Members
+from broker.cluster.placement import Member
+from broker.errors import TopicNotFound
+from broker.kafka.errors import EXPECTED, code_of
+from broker.kafka.requests import Api, Asked
+from broker.kafka.topics import NO_TOPIC_ID, KafkaTopic, KafkaTopics
+from broker.names import TopicName
+from broker.topics import Topics
+from tidewire.wire.kafka.api_keys import ApiKey
+from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.messages.metadata import (
+    MetadataBroker,
+    MetadataPartition,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopic,
+)
+
+NO_LEADER: Final = -1
+
+
+class MetadataHandler:
+    """Serves what clients ask to find their way."""
+
+    def __init__(
+        self,
+        topics: KafkaTopics,
+        loaded: Topics,
+        locator: Locator,
+        members: Members,
+        me: KafkaNode,
+        *,
+        cluster: str,
+    ) -> None:
+        """Set up; `me` is this broker as this client reaches it."""
+        self._topics = topics
+        self._loaded = loaded
+        self._locator = locator
+        self._members = members
+        self._me = me
+        self._cluster = cluster
+
+    @property
+    def apis(self) -> Mapping[ApiKey, Api]:
+        """See `Handler`."""
+        return {ApiKey.METADATA: Api(MetadataRequest, MetadataResponse, 0, 12, self._metadata)}
+
+    async def _metadata(self, request: MetadataRequest, asked: Asked) -> MetadataResponse:
+        found: list[KafkaTopic | MetadataTopic] = []
+        if request.topics is None or (asked.version == 0 and not request.topics):
+            found += [topic async for topic in self._topics.all()]
+        else:
+            for wanted in request.topics:
+                found.append(await self._find(wanted.name, creates=request.allow_auto_topic_creation))
+        partitions = [name for topic in found if isinstance(topic, KafkaTopic) for name in topic.partitions]
+        leaders = dict(zip(partitions, await self._locator.leaders(partitions), strict=True))
+        nodes = self._nodes()
+        return MetadataResponse(
+            brokers=tuple(MetadataBroker(node.id, *node.address) for node in nodes),
+            cluster_id=self._cluster,
+            controller_id=min((node.id for node in nodes), default=NO_LEADER),
+            topics=tuple(
+                topic
+                if isinstance(topic, MetadataTopic)
+                else MetadataTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=tuple(
+                        self._partition(number, leaders[name], self._epoch(name, leaders[name]))
+                        for number, name in enumerate(topic.partitions)
+                    ),
+                )
+                for topic in found
+            ),
+        )
+
+    async def _find(self, name: str | None, *, creates: bool) -> KafkaTopic | MetadataTopic:
+        if name is None:
+            # Topics go by their names here, and no id was told to anybody who would ask by it alone.
+            return MetadataTopic(ErrorCode.UNKNOWN_TOPIC_ID, None)
+        try:
+            return await (self._topics.find_or_create(name) if creates else self._topics.find(name))
+        except TopicNotFound:
+            return MetadataTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, NO_TOPIC_ID)
+        except EXPECTED as error:
+            return MetadataTopic(code_of(error), name, NO_TOPIC_ID)
+
+    def _nodes(self) -> list[KafkaNode]:
+        others = [m.kafka for m in self._members.live.values() if m.kafka is not None and m.kafka.id != self._me.id]
+        return sorted([self._me, *others])
+
+    def _epoch(self, name: TopicName, leader: Member | None) -> int:
+        """The leader epoch, as far as this broker knows it."""
+        if leader is None or leader.kafka is None or leader.kafka.id != self._me.id:
+            return NO_LEADER
+        topic = self._loaded.running(name)
+        return NO_LEADER if topic is None else topic.ledger.leader_epoch
+
+    def _partition(self, number: int, leader: Member | None, epoch: int) -> MetadataPartition:
+        if leader is None or leader.kafka is None:
+            return MetadataPartition(ErrorCode.LEADER_NOT_AVAILABLE, number, NO_LEADER)
+        node = leader.kafka.id
+        return MetadataPartition(ErrorCode.NONE, number, node, epoch, (node,), (node,))

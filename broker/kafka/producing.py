@@ -1,0 +1,156 @@
+"""Produce: record batches into partitions, stored as they came.
+
+A batch is checked once: its checksum, its counts, and the sequence of a numbered producer. Then it is an entry. The
+response follows when it is durable, whatever `acks` says. With `acks=0` there is no response, and a refusal ends the
+connection, as in Kafka: its client learns of it in no other way.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import trio
+
+from broker.kafka.entry_codec import numbered
+from broker.kafka.errors import EXPECTED, Refused, code_of
+from broker.kafka.requests import Api, Asked, ConnectionEnds, Later
+from broker.kafka.topics import KafkaTopics
+from broker.topic import Topic
+from broker.traffic import Traffic
+from storage.position import Position
+from tidewire.wire.kafka.api_keys import ApiKey
+from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from tidewire.wire.kafka.record_batches import Compression, batches, check
+
+ACKS: Final = frozenset({-1, 0, 1})
+
+AT_ONCE: Final = 16
+"""Batches that are checked before other tasks have a turn. A checksum of 1 MiB takes about 0.1 ms."""
+
+
+@dataclass(slots=True)
+class _Appended:
+    """What became of one partition's batches, and what its response waits for."""
+
+    index: int
+    topic: Topic | None = None
+    upto: Position | None = None
+    base_offset: int = -1
+    error: Exception | None = None
+    messages: int = 0
+    size: int = 0
+
+
+class ProduceHandler:
+    """Serves Produce on one connection."""
+
+    def __init__(self, topics: KafkaTopics, traffic: Traffic, *, batch_bytes_max: int) -> None:
+        self._topics = topics
+        self._traffic = traffic
+        self._batch_bytes_max = batch_bytes_max
+
+    @property
+    def apis(self) -> Mapping[ApiKey, Api]:
+        """See `Handler`. Version 3 is the first with the batches of today; earlier ones are refused by their format."""
+        return {ApiKey.PRODUCE: Api(ProduceRequest, ProduceResponse, 0, 11, self._produce)}
+
+    async def _produce(self, request: ProduceRequest, _asked: Asked) -> Later | None:
+        appended: list[tuple[str, list[_Appended]]] = []
+        count = 0
+        for topic in request.topic_data:
+            results = []
+            for data in topic.partition_data:
+                count += 1
+                if count % AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+                results.append(await self._append(topic.name, data, request.acks))
+            appended.append((topic.name, results))
+        if request.acks == 0:
+            for name, results in appended:
+                for result in results:
+                    if result.error is not None:
+                        raise ConnectionEnds(f"batches for {name} were refused: {result.error}")
+            return None
+        return Later(partial(self._respond, appended, request.timeout_ms))
+
+    async def _append(self, name: str, data: PartitionProduceData, acks: int) -> _Appended:
+        result = _Appended(data.index)
+        try:
+            if acks not in ACKS:
+                raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} means nothing; use all, 1 or 0.")
+            result.topic = topic = await self._topics.partition(name, data.index)
+            await self._append_batches(topic, data.records or b"", result)
+        except EXPECTED as error:
+            result.error = error
+        return result
+
+    async def _append_batches(self, topic: Topic, records: bytes, result: _Appended) -> None:
+        # All are checked before one is appended. Only a wrong sequence or a full disk can then refuse some of them.
+        checked = []
+        for header, batch in batches(records):
+            if len(batch) > self._batch_bytes_max:
+                raise Refused(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"A batch has {len(batch)} bytes; the maximum is {self._batch_bytes_max}. Lower batch.size or "
+                    "max.request.size, or raise the broker's message_bytes_max.",
+                )
+            check(header, batch)
+            if header.is_control:
+                raise Refused(ErrorCode.INVALID_RECORD, "Only brokers write control batches.")
+            if header.compression not in set(Compression):
+                raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{header.compression} is no known compression.")
+            if header.is_transactional:
+                raise Refused(ErrorCode.INVALID_TXN_STATE, "Transactions of Kafka's clients are not served yet.")
+            checked.append((header, batch))
+        if not checked:
+            raise Refused(ErrorCode.INVALID_RECORD, "A partition of a Produce request has no record batch.")
+        for header, batch in checked:
+            stored = await topic.publish_batch(batch, message_count=header.record_count, batch=numbered(header))
+            if result.base_offset < 0:
+                result.base_offset = stored.base_offset
+            # Also for a duplicate: it is durable when all is that was appended before.
+            result.upto = topic.ledger.last_position
+            result.messages += header.record_count
+            result.size += len(batch)
+
+    async def _respond(self, appended: list[tuple[str, list[_Appended]]], timeout_ms: int) -> ProduceResponse:
+        with trio.move_on_after(max(0, timeout_ms) / 1000):
+            for _name, results in appended:
+                for result in results:
+                    await _wait_durable(result)
+        return ProduceResponse(
+            tuple(
+                TopicProduceResponse(name, tuple([self._part(result) for result in results]))
+                for name, results in appended
+            )
+        )
+
+    def _part(self, result: _Appended) -> PartitionProduceResponse:
+        if result.error is not None:
+            return PartitionProduceResponse(result.index, code_of(result.error), error_message=str(result.error))
+        assert result.topic is not None, "without an error, it was appended"
+        assert result.upto is not None, "without an error, it was appended"
+        ledger = result.topic.ledger
+        if ledger.confirmed.value < result.upto:
+            return PartitionProduceResponse(result.index, ErrorCode.REQUEST_TIMED_OUT)
+        self._traffic.messages_in += result.messages
+        self._traffic.bytes_in += result.size
+        return PartitionProduceResponse(
+            result.index, base_offset=result.base_offset, log_start_offset=ledger.first_index
+        )
+
+
+async def _wait_durable(result: _Appended) -> None:
+    if result.topic is not None and result.upto is not None and result.error is None:
+        try:
+            await result.topic.ledger.confirmed.wait_for(result.upto)
+        except EXPECTED as error:
+            result.error = error

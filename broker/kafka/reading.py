@@ -1,0 +1,159 @@
+"""Reads record batches of one partition for a fetch, from an offset on (K3, K21, K40).
+
+Batches of Kafka's clients leave as they are stored. Only their place is set: base offset and leader epoch stand in
+front of the checksum. Everything else becomes batches that take the same offsets, so that consumers advance:
+
+| the entry is                              | its consumer gets                                  |
+|-------------------------------------------|----------------------------------------------------|
+| a batch of Kafka's clients, or a marker   | its bytes, placed                                  |
+| a message or batch of Pulsar's clients    | the same records, converted                        |
+| a Pulsar entry that cannot be converted   | an empty batch that takes its offsets              |
+| a control entry without an offset         | nothing                                            |
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import trio
+
+from broker.kafka.errors import Refused
+from broker.topic import Topic
+from storage.aborted_offsets import AbortedOffsets
+from storage.entry import Entry, EntryFormat
+from storage.position import Position
+from storage.signal import Signal
+from storage.watermark import Watermark
+from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.record_batches import placed
+from tidewire.wire.kafka.records import build_empty
+
+READ_COMMITTED: Final = 1
+
+ENTRIES_AT_ONCE: Final = 500
+"""Entries that are read before other tasks have a turn."""
+
+Convert = Callable[[Entry], bytes | None]
+"""A batch of the same records as an entry of another format; None if it cannot be converted."""
+
+
+class Bounds(NamedTuple):
+    """Where a partition's log begins and ends for a fetch. All offsets are exclusive ends but the first."""
+
+    first: int
+    last_stable: int
+    high_watermark: int
+
+
+class PartitionRead:
+    """The read of one partition for one fetch. It may be continued when there is more to read."""
+
+    def __init__(self, topic: Topic, offset: int, *, is_committed: bool, convert: Convert) -> None:
+        """Set up to read from `offset` on: what is decided if `is_committed`, else what is durable."""
+        self.topic = topic
+        self.offset = offset
+        self._is_committed = is_committed
+        self._convert = convert
+        self._start: Position | None = None
+        """The entry with the first offset."""
+        self._at: Position | None = None
+        """Where the next read begins."""
+        self._first_offset = offset
+        """The offset of the first record that was read. It is lower than `offset` in the middle of a batch."""
+        self._end = offset
+        """The offset behind the last record that was read."""
+        self.pieces: list[bytes] = []
+        self.size = 0
+        """Bytes that were read."""
+
+    @property
+    def watermark(self) -> Watermark:
+        """What rises when there is more to read."""
+        return self.topic.readable if self._is_committed else self.topic.ledger.confirmed
+
+    @property
+    def bounds(self) -> Bounds:
+        """The offsets of this moment."""
+        ledger = self.topic.ledger
+        return Bounds(ledger.first_index, self.topic.markers.last_stable_offset, ledger.confirmed_index)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether there is nothing more to read now."""
+        bounds = self.bounds
+        return self._end >= (bounds.last_stable if self._is_committed else bounds.high_watermark)
+
+    def require_in_range(self) -> None:
+        """Check the offset that was asked for.
+
+        Raises:
+            Refused: the log has no such offset.
+        """
+        first, _last_stable, high_watermark = self.bounds
+        if not first <= self.offset <= high_watermark:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"The offset {self.offset} is outside of the log, which has {first} to {high_watermark}.",
+            )
+
+    async def read_on(self, size_max: int, *, takes_one: bool) -> None:
+        """Read what there is, up to so many bytes more. With `takes_one`, one batch may be larger (K40).
+
+        Raises:
+            LedgerCorrupt: the first of the entries cannot be read.
+        """
+        ledger = self.topic.ledger
+        room = size_max
+        while not self.is_at_end and (room > 0 or (takes_one and not self.pieces)):
+            if self._at is None:
+                self._start = self._at = await ledger.position_of_index(self._end)
+            entries = await ledger.read(
+                self._at, upto=self.watermark.value, entries_max=ENTRIES_AT_ONCE, bytes_max=max(1, room)
+            )
+            if not entries:
+                return
+            for entry in entries:
+                if entry.first_index + entry.message_count > self._end:
+                    pieces = self._pieces_of(entry)
+                    size = sum(map(len, pieces))
+                    if size > room and not (takes_one and not self.pieces):
+                        return
+                    if not self.pieces:
+                        self._first_offset = entry.first_index
+                    self.pieces += pieces
+                    self.size += size
+                    room -= size
+                    self._end = entry.first_index + entry.message_count
+                self._at = ledger.next_after(entry.position)
+            await trio.lowlevel.checkpoint()
+
+    def _pieces_of(self, entry: Entry) -> list[bytes]:
+        epoch = self.topic.ledger.epoch_of(entry.position.ledger)
+        if entry.format is EntryFormat.KAFKA:
+            batch: bytes | None = entry.payload
+        else:
+            batch = None if entry.is_control else self._convert(entry)
+        if batch is None:
+            batch = build_empty(entry.message_count, entry.timestamp_ms)
+        head, rest = placed(batch, entry.first_index, epoch)
+        return [head, rest]  # type: ignore[list-item]
+
+    async def aborted(self) -> list[AbortedOffsets]:
+        """The aborted transactions that have records in what was read (K8)."""
+        if not self.pieces or self._start is None:
+            return []
+        return await self.topic.markers.aborted_between(self._start, self._first_offset, self._end)
+
+    @property
+    def count(self) -> int:
+        """How many offsets were read."""
+        return self._end - self._first_offset if self.pieces else 0
+
+    def attach(self, signal: Signal) -> None:
+        """Set `signal` when there may be more to read, or when this broker no longer serves the partition."""
+        self.watermark.attach(signal)
+        self.topic.attach_sealed(signal)
+
+    def detach(self, signal: Signal) -> None:
+        """Undo `attach`."""
+        self.watermark.detach(signal)
+        self.topic.detach_sealed(signal)

@@ -1,0 +1,52 @@
+"""How a connection's requests reach their handlers: which are served, in which versions, by what.
+
+A handler takes a request that was read, and returns the response. Produce returns a `Later`: its batches have their
+places in the log, and the response follows when they are durable. So the next Produce of the connection is handled
+meanwhile, and both share a sync. Responses keep the order of the requests (K25).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from tidewire.wire.kafka.api_keys import ApiKey
+
+
+class Later(NamedTuple):
+    """A response that is not there yet."""
+
+    wait: Callable[[], Awaitable[Any]]
+    """Returns the response; None if the client wants none."""
+
+
+class ConnectionEnds(Exception):
+    """The connection has to end, because its client learns of an error in no other way. The message is for the log."""
+
+
+class Asked(NamedTuple):
+    """What a handler may need of a request besides its fields."""
+
+    version: int
+    client_id: str
+
+
+Handle = Callable[[Any, Asked], Awaitable[Any]]
+"""Handles a request of this class. Returns the response, a `Later`, or None if the client wants no response."""
+
+
+class Api(NamedTuple):
+    """One kind of request that is served."""
+
+    request: type[Any]
+    response: type[Any]
+    version_min: int
+    version_max: int
+    handle: Handle
+
+
+class Handler(Protocol):
+    """Serves some kinds of requests of one connection."""
+
+    @property
+    def apis(self) -> Mapping[ApiKey, Api]:
+        """What it serves."""
+        ...

@@ -1,0 +1,145 @@
+"""Kafka's topics: which regular topics stand behind a name, and the names that clients may use (K43).
+
+    a Kafka topic x          is                                                             it has
+    a partitioned topic      the record of `persistent://<namespace>/x` (`partitioned_topics.py`)   as many partitions
+    any other regular topic  `persistent://<namespace>/x`, as Pulsar's clients make one             one partition
+
+A name that ends as a partition's does is no topic of its own, so different names are different topics.
+"""
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Final, NamedTuple
+
+from broker.errors import TopicExists, TopicNotFound
+from broker.kafka.errors import Refused
+from broker.layouts.store import Layouts
+from broker.names import Domain, TopicName
+from broker.partitioned_topics import TOPIC_ID_BYTES, PartitionedTopic, PartitionedTopics
+from broker.topic import Topic
+from broker.topics import Topics
+from tidewire.wire.kafka.error_codes import ErrorCode
+
+NAME_LENGTH_MAX: Final = 249
+NO_TOPIC_ID: Final = bytes(TOPIC_ID_BYTES)
+
+_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{NAME_LENGTH_MAX}}}")
+
+
+class KafkaTopic(NamedTuple):
+    """A topic as Kafka's clients see it."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[TopicName, ...]
+    """The regular topic behind each partition."""
+    record: PartitionedTopic | None
+    """Its record; None if it is one regular topic."""
+
+
+class KafkaTopics:
+    """The topics of the namespace that Kafka's clients see."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        partitioned: PartitionedTopics,
+        layouts: Layouts,
+        *,
+        namespace: str,
+        partitions_default: int,
+    ) -> None:
+        self._topics = topics
+        self._partitioned = partitioned
+        self._layouts = layouts
+        self._tenant, self._namespace = namespace.split("/")
+        self._partitions_default = partitions_default
+
+    def regular(self, name: str) -> TopicName:
+        """Return the regular topic of a Kafka name.
+
+        Raises:
+            Refused: it is no legal name.
+        """
+        if not _NAME.fullmatch(name) or name in {".", ".."}:
+            raise Refused(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{name[:NAME_LENGTH_MAX]!r} is no legal topic. A name has 1 to {NAME_LENGTH_MAX} letters, digits, and "
+                "the characters . _ and -, and is not . or ..",
+            )
+        regular = TopicName(Domain.PERSISTENT, self._tenant, self._namespace, name)
+        if regular.partition_index is not None:
+            raise Refused(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{name} is the name of a partition of {regular.partitioned_topic.local}. Use that topic.",
+            )
+        return regular
+
+    async def find(self, name: str) -> KafkaTopic:
+        """Return the topic.
+
+        Raises:
+            Refused: it is no legal name.
+            TopicNotFound: there is no such topic.
+        """
+        regular = self.regular(name)
+        record = await self._partitioned.find(regular)
+        if record is not None:
+            return _seen(record)
+        if await self._layouts.is_made(regular):
+            return KafkaTopic(name, NO_TOPIC_ID, (regular,), None)
+        raise TopicNotFound(f"The topic {name} does not exist. Create it first.")
+
+    async def find_or_create(self, name: str) -> KafkaTopic:
+        """Return the topic. A missing one is created with the default number of partitions. Raises as `find` does."""
+        try:
+            return await self.find(name)
+        except TopicNotFound:
+            try:
+                return await self.create(name, self._partitions_default, {})
+            except TopicExists:
+                return await self.find(name)
+
+    async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> KafkaTopic:
+        """Make a topic; durable on return.
+
+        Raises:
+            Refused: it is no legal name.
+            TopicExists: it exists, or is being deleted.
+        """
+        regular = self.regular(name)
+        if await self._layouts.is_made(regular):
+            raise TopicExists(f"The topic {name} exists already, as {regular}.")
+        return _seen(await self._partitioned.create(regular, partitions or self._partitions_default, configs))
+
+    async def all(self) -> AsyncIterator[KafkaTopic]:
+        """Yield the partitioned topics, by name."""
+        async for record in self._partitioned.all_in(self._tenant, self._namespace):
+            if _NAME.fullmatch(record.name.local):
+                yield _seen(record)
+
+    async def partition(self, name: str, index: int) -> Topic:
+        """Return a partition, loaded here.
+
+        Raises:
+            Refused: it is no legal name.
+            TopicNotFound: there is no such topic or partition.
+            OwnedElsewhere, TopicClosed, TopicDamaged: this broker does not serve it.
+        """
+        regular = self.regular(name)
+        if index < 0:
+            raise TopicNotFound(f"The topic {name} has no partition {index}.")
+        for candidate in (regular.partition(index), regular) if index == 0 else (regular.partition(index),):
+            running = self._topics.running(candidate)
+            if running is not None:
+                running.clients.touch()
+                return running
+        topic = await self.find(name)
+        if not 0 <= index < len(topic.partitions):
+            raise TopicNotFound(f"The topic {name} has no partition {index}; it has {len(topic.partitions)}.")
+        return await self._topics.get(topic.partitions[index])
+
+
+def _seen(record: PartitionedTopic) -> KafkaTopic:
+    partitions = tuple(record.name.partition(index) for index in range(record.partitions))
+    return KafkaTopic(record.name.local, record.topic_id, partitions, record)

@@ -1,0 +1,179 @@
+"""Partitioned topics: how many partitions a regular topic has, and when it was made.
+
+    /partitioned-topics/<tenant>/<namespace>/<quoted local name>
+
+A partition is a regular topic, `persistent://tenant/namespace/local-partition-3`, which its first use makes. The record
+says that clients may use it. Both protocols read the record: Kafka's topics are partitioned topics.
+
+A deletion first marks the record, so that nobody makes a partition again, then removes the partitions, and then the
+record. It may be repeated at any step.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+from urllib.parse import quote, unquote
+
+import orjson
+import structlog
+
+from broker.errors import TopicExists, TopicNotFound
+from broker.names import Domain, TopicName
+from storage.clock import WallClock
+from storage.metadata.store import ABSENT, Conflict, MetadataStore, Record, starting_with
+from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
+
+PARTITIONED_TOPICS: Final = "/partitioned-topics/"
+PARTITIONS_MAX: Final = 10_000
+"""Partitions of one topic."""
+
+TOPIC_ID_BYTES: Final = 16
+
+_PAGE: Final = 500
+_FIELDS: Final = frozenset({"partitions", "topic_id", "created_ms", "configs", "deleting"})
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedTopic:
+    """The record of one partitioned topic."""
+
+    name: TopicName
+    partitions: int
+    topic_id: bytes
+    """Differs from that of every earlier or later topic of this name."""
+    created_ms: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """What its creator set, by Kafka's names."""
+    is_deleting: bool = False
+    unknown: Unknown = NOTHING_UNKNOWN
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return orjson.dumps(
+            {
+                "partitions": self.partitions,
+                "topic_id": self.topic_id.hex(),
+                "created_ms": self.created_ms,
+                "configs": dict(self.configs),
+                "deleting": self.is_deleting,
+                **restored(self.unknown),
+            }
+        )
+
+    @classmethod
+    def decode(cls, name: TopicName, value: bytes) -> Self:
+        """From JSON.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        try:
+            fields: dict[str, Any] = orjson.loads(value)
+            made = cls(
+                name,
+                fields["partitions"],
+                bytes.fromhex(fields["topic_id"]),
+                fields["created_ms"],
+                {str(key): str(text) for key, text in fields["configs"].items()},
+                fields["deleting"],
+                unknown_in(fields, _FIELDS),
+            )
+        except (AttributeError, LookupError, TypeError) as damaged:
+            raise ValueError(f"the record of a partitioned topic cannot be read: {damaged!r}") from damaged
+        if type(made.partitions) is not int or not 0 < made.partitions <= PARTITIONS_MAX:
+            raise ValueError(f"{made.partitions!r} is no number of partitions")
+        return made
+
+    def partition(self, index: int) -> TopicName | None:
+        """The name of a partition, if the topic has it."""
+        return self.name.partition(index) if 0 <= index < self.partitions else None
+
+
+class PartitionedTopics:
+    """The partitioned topics in the metadata store."""
+
+    def __init__(self, metadata: MetadataStore, now_ms: WallClock) -> None:
+        self._metadata = metadata
+        self._now_ms = now_ms
+
+    async def find(self, name: TopicName) -> PartitionedTopic | None:
+        """Return the topic, unless there is none or it is being deleted."""
+        stored = await self._metadata.get(_key(name))
+        topic = None if stored is None else _read(stored)
+        return None if topic is None or topic.is_deleting else topic
+
+    async def create(
+        self, name: TopicName, partitions: int, configs: Mapping[str, str] | None = None
+    ) -> PartitionedTopic:
+        """Make a partitioned topic; durable on return.
+
+        Raises:
+            TopicExists: it exists, or is being deleted.
+        """
+        assert 0 < partitions <= PARTITIONS_MAX, "the caller checks the number"
+        topic_id = secrets.token_bytes(TOPIC_ID_BYTES)
+        topic = PartitionedTopic(name, partitions, topic_id, self._now_ms(), configs or {})
+        try:
+            await self._metadata.put(_key(name), topic.encode(), expected=ABSENT)
+        except Conflict:
+            raise TopicExists(f"{name} exists already. Choose another name, or delete it first.") from None
+        return topic
+
+    async def change(self, name: TopicName, **changes: Any) -> PartitionedTopic:  # noqa: ANN401
+        """Replace fields of the record; durable on return.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        while True:
+            stored = await self._metadata.get(_key(name))
+            topic = None if stored is None else _read(stored)
+            if stored is None or topic is None:
+                raise TopicNotFound(f"{name} does not exist. Create it first.")
+            changed = replace(topic, **changes)
+            try:
+                await self._metadata.put(_key(name), changed.encode(), expected=stored.version)
+            except Conflict:
+                continue
+            return changed
+
+    async def forget(self, topic: PartitionedTopic) -> None:
+        """Remove the record of a topic whose partitions were removed; durable on return."""
+        stored = await self._metadata.get(_key(topic.name))
+        known = None if stored is None else _read(stored)
+        if stored is not None and known is not None and known.topic_id == topic.topic_id:
+            try:
+                await self._metadata.delete(stored.key, expected=stored.version)
+            except Conflict:
+                log.info("a partitioned topic was changed while it was being deleted", topic=str(topic.name))
+
+    async def all_in(self, tenant: str, namespace: str) -> AsyncIterator[PartitionedTopic]:
+        """Yield the topics of a namespace that are not being deleted, by name."""
+        start, end = starting_with(_prefix(tenant, namespace))
+        while page := await self._metadata.scan(start, end, limit=_PAGE):
+            for record in page:
+                topic = _read(record)
+                if topic is not None and not topic.is_deleting:
+                    yield topic
+            start = page[-1].key + "\0"
+
+
+def _prefix(tenant: str, namespace: str) -> str:
+    return f"{PARTITIONED_TOPICS}{tenant}/{namespace}/"
+
+
+def _key(name: TopicName) -> str:
+    assert name.domain is Domain.PERSISTENT, "only regular topics are partitioned"
+    return _prefix(name.tenant, name.namespace) + quote(name.local, safe="")
+
+
+def _read(record: Record) -> PartitionedTopic | None:
+    tenant, namespace, local = record.key.removeprefix(PARTITIONED_TOPICS).split("/")
+    try:
+        return PartitionedTopic.decode(TopicName(Domain.PERSISTENT, tenant, namespace, unquote(local)), record.value)
+    except ValueError as damaged:
+        log.error("a partitioned topic is damaged and is not served", key=record.key, reason=str(damaged))
+        return None

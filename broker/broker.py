@@ -41,6 +41,7 @@ from broker.leftovers import Leftovers
 from broker.loop_monitor import LoopMonitor
 from broker.names import Domain, TopicName
 from broker.own_load import OwnLoad
+from broker.partition_removal import PartitionRemoval
 from broker.partitioned_topics import PartitionedTopics
 from broker.peers import Peers
 from broker.retention import Retention
@@ -190,6 +191,9 @@ class Broker:
         )
         self.leftovers = Leftovers(self.topics, self.locator, self.assignments, me=settings.broker_id)
         self.header_sweep = self.transactions.header_sweep(self.leftovers.redrive)
+        self.partition_removal = PartitionRemoval(
+            self.partitioned_topics, self.topics, self.layouts, self.members, metadata
+        )
         own_load = OwnLoad(
             metadata,
             session,
@@ -280,6 +284,7 @@ class Broker:
             "taking topics that others hand over": self.handover.run,
             "sharing the coordinators": self.shards.run,
             "pruning": self.pruner.run,
+            "removing partitions of deleted topics": self.partition_removal.run,
             "ending transactions at their deadline": self.transactions.timeout_sweep.run,
             "forgetting finished transactions": self.header_sweep.run,
             "forgetting transaction groups": self.transactions.group_sweep.run,

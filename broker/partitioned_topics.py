@@ -10,7 +10,7 @@ record. It may be repeated at any step.
 """
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 from urllib.parse import quote, unquote
@@ -102,7 +102,7 @@ class PartitionedTopics:
     async def find(self, name: TopicName) -> PartitionedTopic | None:
         """Return the topic, unless there is none or it is being deleted."""
         stored = await self._metadata.get(_key(name))
-        topic = None if stored is None else _read(stored)
+        topic = None if stored is None else read_record(stored)
         return None if topic is None or topic.is_deleting else topic
 
     async def create(
@@ -130,7 +130,7 @@ class PartitionedTopics:
         """
         while True:
             stored = await self._metadata.get(_key(name))
-            topic = None if stored is None else _read(stored)
+            topic = None if stored is None else read_record(stored)
             if stored is None or topic is None:
                 raise TopicNotFound(f"{name} does not exist. Create it first.")
             changed = replace(topic, **changes)
@@ -140,22 +140,39 @@ class PartitionedTopics:
                 continue
             return changed
 
+    async def delete(self, name: TopicName) -> PartitionedTopic:
+        """Mark a topic, so that its partitions are removed and then its record; the mark is durable on return.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        return await self.change(name, is_deleting=True)
+
+    async def wait_gone(self, topic: PartitionedTopic) -> None:
+        """Return once the record of a topic that is being deleted is gone."""
+        async with self._metadata.watch_key(_key(topic.name)) as watch:
+            while True:
+                record = await watch.next()
+                known = None if record is None else read_record(record)
+                if known is None or known.topic_id != topic.topic_id:
+                    return
+
     async def forget(self, topic: PartitionedTopic) -> None:
         """Remove the record of a topic whose partitions were removed; durable on return."""
         stored = await self._metadata.get(_key(topic.name))
-        known = None if stored is None else _read(stored)
+        known = None if stored is None else read_record(stored)
         if stored is not None and known is not None and known.topic_id == topic.topic_id:
             try:
                 await self._metadata.delete(stored.key, expected=stored.version)
             except Conflict:
                 log.info("a partitioned topic was changed while it was being deleted", topic=str(topic.name))
 
-    async def all_in(self, tenant: str, namespace: str) -> AsyncIterator[PartitionedTopic]:
+    async def all_in(self, tenant: str, namespace: str) -> AsyncGenerator[PartitionedTopic, None]:
         """Yield the topics of a namespace that are not being deleted, by name."""
         start, end = starting_with(_prefix(tenant, namespace))
         while page := await self._metadata.scan(start, end, limit=_PAGE):
             for record in page:
-                topic = _read(record)
+                topic = read_record(record)
                 if topic is not None and not topic.is_deleting:
                     yield topic
             start = page[-1].key + "\0"
@@ -170,7 +187,8 @@ def _key(name: TopicName) -> str:
     return _prefix(name.tenant, name.namespace) + quote(name.local, safe="")
 
 
-def _read(record: Record) -> PartitionedTopic | None:
+def read_record(record: Record) -> PartitionedTopic | None:
+    """Return the topic of a record; None if the record is damaged."""
     tenant, namespace, local = record.key.removeprefix(PARTITIONED_TOPICS).split("/")
     try:
         return PartitionedTopic.decode(TopicName(Domain.PERSISTENT, tenant, namespace, unquote(local)), record.value)

@@ -54,6 +54,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "consumer_reports",
         "handover",
         "leftovers",
+        "partition_removal",
     ),
     "broker: topics": (
         "topics",

@@ -12,6 +12,7 @@ from broker.broker import Broker
 from broker.budgets import Budgets
 from broker.cluster.locator import Locator
 from broker.cluster.members import Members
+from broker.kafka.administering import AdministrationHandler
 from broker.kafka.fetching import FetchHandler
 from broker.kafka.listing import ListingHandler
 from broker.kafka.metadata import MetadataHandler
@@ -20,6 +21,7 @@ from broker.kafka.session import KafkaSession
 from broker.kafka.topics import KafkaTopics
 from broker.listening import Accepted, serve_clients
 from broker.outbox import Outbox
+from broker.partitioned_topics import PartitionedTopics
 from broker.topics import Topics
 from broker.traffic import Traffic
 from storage.entry import Entry
@@ -33,6 +35,7 @@ class KafkaServices:
 
     loaded: Topics
     topics: KafkaTopics
+    partitioned: PartitionedTopics
     locator: Locator
     members: Members
     node_id: int
@@ -55,6 +58,7 @@ class KafkaServices:
                 namespace=base.settings.kafka_namespace,
                 partitions_default=base.settings.kafka_partitions,
             ),
+            partitioned=broker.partitioned_topics,
             locator=broker.locator,
             members=broker.members,
             node_id=base.kafka.id,
@@ -100,6 +104,7 @@ def open_session(stream: trio.abc.Stream, client: str, services: KafkaServices, 
     session.use(ProduceHandler(topics, services.traffic, batch_bytes_max=services.batch_bytes_max))
     session.use(FetchHandler(topics, services.traffic, budgets.sending, not_converted))
     session.use(ListingHandler(topics, not_converted))
+    session.use(AdministrationHandler(topics, services.partitioned))
     return session
 
 

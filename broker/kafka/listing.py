@@ -4,7 +4,8 @@ A search by time looks at the timestamps of records, which need not rise. It rea
 the records of the first batch that has one late enough.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Final
 
 import trio
@@ -89,25 +90,27 @@ class ListingHandler:
 
     async def _first_at(self, topic: Topic, timestamp: int, end: int) -> tuple[int, int]:
         """The timestamp and offset of the first record below `end` that is not earlier; -1 if there is none."""
-        async for entry, header, batch in _batches(topic, end, self._convert):
-            if header.max_timestamp_ms >= timestamp:
-                for at, offset in _timestamps(entry, header, batch):
-                    if at >= timestamp and topic.ledger.first_index <= offset < end:
-                        return at, offset
+        async with aclosing(_batches(topic, end, self._convert)) as found:
+            async for entry, header, batch in found:
+                if header.max_timestamp_ms >= timestamp:
+                    for at, offset in _timestamps(entry, header, batch):
+                        if at >= timestamp and topic.ledger.first_index <= offset < end:
+                            return at, offset
         return -1, -1
 
     async def _latest(self, topic: Topic, end: int) -> tuple[int, int]:
         """The timestamp and offset of the first of the latest records below `end`; -1 if there is none."""
-        found = (-1, -1)
-        async for entry, header, batch in _batches(topic, end, self._convert):
-            if header.max_timestamp_ms > found[0]:
-                for at, offset in _timestamps(entry, header, batch):
-                    if at > found[0] and offset < end:
-                        found = at, offset
-        return found
+        latest = (-1, -1)
+        async with aclosing(_batches(topic, end, self._convert)) as found:
+            async for entry, header, batch in found:
+                if header.max_timestamp_ms > latest[0]:
+                    for at, offset in _timestamps(entry, header, batch):
+                        if at > latest[0] and offset < end:
+                            latest = at, offset
+        return latest
 
 
-async def _batches(topic: Topic, end: int, convert: Convert) -> AsyncIterator[tuple[Entry, BatchHeader, bytes]]:
+async def _batches(topic: Topic, end: int, convert: Convert) -> AsyncGenerator[tuple[Entry, BatchHeader, bytes], None]:
     """Yield the entries below `end` that have records, each with the header and bytes of its batch."""
     at = topic.ledger.next_after(FIRST_POSITION)
     upto = topic.ledger.confirmed.value

@@ -5,6 +5,7 @@ So a topic can be used as soon as it was created.
 """
 
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Final
 
 from broker.addresses import KafkaNode
@@ -59,7 +60,8 @@ class MetadataHandler:
     async def _metadata(self, request: MetadataRequest, asked: Asked) -> MetadataResponse:
         found: list[KafkaTopic | MetadataTopic] = []
         if request.topics is None or (asked.version == 0 and not request.topics):
-            found += [topic async for topic in self._topics.all()]
+            async with aclosing(self._topics.all()) as every:
+                found += [topic async for topic in every]
         else:
             for wanted in request.topics:
                 found.append(await self._find(wanted.name, creates=request.allow_auto_topic_creation))

@@ -8,7 +8,8 @@ A name that ends as a partition's does is no topic of its own, so different name
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from broker.errors import TopicExists, TopicNotFound
@@ -107,16 +108,26 @@ class KafkaTopics:
             Refused: it is no legal name.
             TopicExists: it exists, or is being deleted.
         """
-        regular = self.regular(name)
-        if await self._layouts.is_made(regular):
-            raise TopicExists(f"The topic {name} exists already, as {regular}.")
-        return _seen(await self._partitioned.create(regular, partitions or self._partitions_default, configs))
+        regular = await self.require_free(name)
+        partitions = partitions or self._partitions_default
+        for index in range(partitions):
+            if await self._layouts.is_made(regular.partition(index)):
+                raise TopicExists(f"{regular.partition(index)} exists already. Choose another name.")
+        return _seen(await self._partitioned.create(regular, partitions, configs))
 
-    async def all(self) -> AsyncIterator[KafkaTopic]:
+    async def require_free(self, name: str) -> TopicName:
+        """Return the regular topic of a Kafka name that is not in use. Raises as `create` does."""
+        regular = self.regular(name)
+        if await self._layouts.is_made(regular) or await self._partitioned.find(regular) is not None:
+            raise TopicExists(f"The topic {name} exists already. Choose another name, or delete it first.")
+        return regular
+
+    async def all(self) -> AsyncGenerator[KafkaTopic, None]:
         """Yield the partitioned topics, by name."""
-        async for record in self._partitioned.all_in(self._tenant, self._namespace):
-            if _NAME.fullmatch(record.name.local):
-                yield _seen(record)
+        async with aclosing(self._partitioned.all_in(self._tenant, self._namespace)) as records:
+            async for record in records:
+                if _NAME.fullmatch(record.name.local):
+                    yield _seen(record)
 
     async def partition(self, name: str, index: int) -> Topic:
         """Return a partition, loaded here.

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.addresses import Address, KafkaNode
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.cluster.membership import Membership
@@ -157,6 +158,7 @@ async def rooms(
             settings=chosen,
             version="test",
             service_url=f"pulsar://{chosen.broker_id}:6650",
+            kafka=KafkaNode(1, Address(chosen.broker_id, 9092)),
             metadata=metadata,
             files=files,
             ledgers=ledgers,

@@ -1,0 +1,178 @@
+"""A client of Kafka's protocol over a stream, that asks one request after another, or several at once.
+
+async with kafka_client(broker) as client:
+    response = await client.ask(MetadataRequest(...), MetadataResponse, version=12)
+
+It shares the declarations of messages with the broker. Those are compared with `kio` elsewhere.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import trio
+from trio.testing import memory_stream_pair
+
+from broker.kafka.listener import KafkaServices, open_session
+from tests.support.rooms import Rooms
+from tidewire.wire.kafka.api_keys import ApiKey, is_flexible
+from tidewire.wire.kafka.codec import Input, Pieces, decoder, encoder
+from tidewire.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tidewire.wire.kafka.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tidewire.wire.kafka.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tidewire.wire.kafka.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tidewire.wire.kafka.record_batches import batches
+from tidewire.wire.kafka.records import Record, read
+
+Response = TypeVar("Response")
+
+READ_COMMITTED: Final = 1
+
+
+def key_of(request: object) -> ApiKey:
+    """Return the kind of a request, from the name of its class."""
+    words = type(request).__name__.removesuffix("Request")
+    snake = "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in words)
+    return ApiKey[snake.removeprefix("_")]
+
+
+class KafkaClient:
+    """One connection."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._numbers = 0
+        self._read = bytearray()
+
+    async def send(self, request: object, version: int) -> int:
+        """Send a request. Returns its correlation id."""
+        self._numbers += 1
+        key = key_of(request)
+        flexible = is_flexible(key, version)
+        body: Pieces = []
+        encoder(type(request), version, is_flexible=flexible)(body, request)
+        head = key.to_bytes(2) + version.to_bytes(2) + self._numbers.to_bytes(4) + len(b"test").to_bytes(2) + b"test"
+        data = head + (b"\0" if flexible else b"") + b"".join(body)
+        await self.stream.send_all(len(data).to_bytes(4) + data)
+        return self._numbers
+
+    async def receive(self, response: type[Response], key: ApiKey, version: int) -> tuple[int, Response]:
+        """Receive the next response, with its correlation id."""
+        size = int.from_bytes(await self._take(4))
+        data = await self._take(size)
+        flexible = is_flexible(key, version)
+        start = 5 if flexible and key is not ApiKey.API_VERSIONS else 4
+        return int.from_bytes(data[:4]), decoder(response, version, is_flexible=flexible)(Input(data, start))
+
+    async def ask(self, request: object, response: type[Response], version: int) -> Response:
+        """Send a request and return its response."""
+        number = await self.send(request, version)
+        answered, made = await self.receive(response, key_of(request), version)
+        assert answered == number
+        return made
+
+    async def _take(self, size: int) -> bytes:
+        while len(self._read) < size:
+            data = await self.stream.receive_some()
+            if not data:
+                raise EOFError("the broker closed the connection")
+            self._read += data
+        taken = bytes(self._read[:size])
+        del self._read[:size]
+        return taken
+
+    # What many tests do
+
+    async def create(self, topic: str, partitions: int = 1) -> None:
+        """Create a topic."""
+        request = CreateTopicsRequest((CreatableTopic(topic, partitions, 1),))
+        (result,) = (await self.ask(request, CreateTopicsResponse, 7)).topics
+        assert result.error_code == 0, result.error_message
+
+    async def produce(self, topic: str, *some: bytes, partition: int = 0, acks: int = -1) -> PartitionProduceResponse:
+        """Send record batches to one partition."""
+        answer = await self.ask(produce_request(topic, *some, partition=partition, acks=acks), ProduceResponse, 9)
+        ((one,),) = [topic.partition_responses for topic in answer.responses]
+        return one
+
+    async def fetch(self, topic: str, offset: int, *, partition: int = 0, **options: Any) -> PartitionData:
+        """Fetch one partition."""
+        answer = await self.ask(fetch_request(topic, offset, partition=partition, **options), FetchResponse, 12)
+        assert answer.error_code == 0
+        ((one,),) = [topic.partitions for topic in answer.responses]
+        return one
+
+    async def offset(
+        self, topic: str, timestamp: int, *, partition: int = 0, isolation: int = 0
+    ) -> ListOffsetsPartitionResponse:
+        """Ask for the offset of a moment."""
+        wanted = ListOffsetsPartition(partition, timestamp=timestamp)
+        request = ListOffsetsRequest(isolation_level=isolation, topics=(ListOffsetsTopic(topic, (wanted,)),))
+        answer = await self.ask(request, ListOffsetsResponse, 7)
+        ((one,),) = [topic.partitions for topic in answer.topics]
+        return one
+
+
+def produce_request(topic: str, *some: bytes, partition: int = 0, acks: int = -1) -> ProduceRequest:
+    """Make a request for one partition."""
+    data = (TopicProduceData(topic, (PartitionProduceData(partition, b"".join(some)),)),)
+    return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=data)
+
+
+def fetch_request(
+    topic: str,
+    offset: int,
+    *,
+    partition: int = 0,
+    isolation: int = 0,
+    wait_ms: int = 0,
+    size_min: int = 1,
+    size_max: int = 1 << 20,
+    epoch: int = -1,
+) -> FetchRequest:
+    """Make a request for one partition."""
+    wanted = FetchPartition(partition, epoch, offset, partition_max_bytes=size_max)
+    return FetchRequest(
+        max_wait_ms=wait_ms, min_bytes=size_min, isolation_level=isolation, topics=(FetchTopic(topic, (wanted,)),)
+    )
+
+
+def records_of(data: PartitionData) -> list[tuple[int, Record]]:
+    """Return the records of a fetched partition with their offsets, without those of markers."""
+    whole: object = data.records or b""
+    assert isinstance(whole, bytes), "a client reads them as bytes"
+    found = []
+    for header, batch in batches(whole):
+        if header.record_count and not header.is_control:
+            found += [(header.base_offset + delta, record) for delta, record in read(header, batch, 1 << 24)]
+    return found
+
+
+def values_of(data: PartitionData) -> list[tuple[int, bytes | None]]:
+    """Return the values of a fetched partition with their offsets."""
+    return [(offset, record.value) for offset, record in records_of(data)]
+
+
+@asynccontextmanager
+async def kafka_client(broker: Rooms) -> AsyncIterator[KafkaClient]:
+    """Connect to a broker, for the length of the block."""
+    ours, theirs = memory_stream_pair()
+    services = KafkaServices.of(broker)
+    assert broker.foundation.kafka is not None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(open_session(theirs, "test", services, broker.foundation.kafka).run)
+        async with ours:
+            yield KafkaClient(ours)
+        nursery.cancel_scope.cancel()

@@ -6,16 +6,18 @@ Python's own ZLIB is used, plain decoders below read LZ4 and Snappy, and ZSTD is
 
 import contextlib
 import zlib
+from collections.abc import Callable
 
 import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewire.wire.pulsar.compression import compress, decompress
+from tidewire.wire.pulsar.compression import compress, decompress, decompress_steps
 from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge, UnsupportedCompression, WireError
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.steps import finished
 
 NONE, LZ4, ZLIB, ZSTD, SNAPPY = range(5)
 CODECS = [LZ4, ZLIB, ZSTD, SNAPPY]
@@ -25,6 +27,14 @@ contents = st.one_of(
     st.binary(max_size=200),
     st.builds(lambda part, times: part * times, st.binary(min_size=1, max_size=20), st.integers(1, 1000)),
 )
+
+
+def in_steps(codec: int, data: bytes, size: int, *, size_max: int = MAX_MESSAGE_SIZE) -> bytes | bytearray | memoryview:
+    return finished(decompress_steps(codec, data, size, size_max=size_max))
+
+
+ways = pytest.mark.parametrize("read", [decompress, in_steps])
+Read = Callable[..., bytes | bytearray | memoryview]
 
 
 def copied(output: bytearray, distance: int, length: int) -> None:
@@ -134,12 +144,13 @@ def test_a_block_that_looks_as_if_its_size_stood_before_it_is_read_as_it_is() ->
     assert bytes(decompress(LZ4, block, len(original))) == original
 
 
+@ways
 @pytest.mark.parametrize("codec", CODECS)
 @given(original=contents)
-def test_what_is_compressed_is_decompressed(codec: int, original: bytes) -> None:
+def test_what_is_compressed_is_decompressed(codec: int, read: Read, original: bytes) -> None:
     compressed = compress(codec, original)
-    assert bytes(decompress(codec, compressed, len(original))) == original
-    assert bytes(decompress(codec, memoryview(compressed), len(original))) == original
+    assert bytes(read(codec, compressed, len(original))) == original
+    assert bytes(read(codec, memoryview(compressed), len(original))) == original
 
 
 def test_no_codec_leaves_the_data_as_they_are() -> None:
@@ -147,62 +158,69 @@ def test_no_codec_leaves_the_data_as_they_are() -> None:
     assert decompress(NONE, TEXT, 0) is TEXT
 
 
+@ways
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("difference", [-len(TEXT), -1, 1, 1000])
-def test_the_size_must_be_exact(codec: int, difference: int) -> None:
+def test_the_size_must_be_exact(codec: int, read: Read, difference: int) -> None:
     with pytest.raises(MalformedMessage):
-        decompress(codec, compress(codec, TEXT), len(TEXT) + difference)
+        read(codec, compress(codec, TEXT), len(TEXT) + difference)
 
 
+@ways
 @pytest.mark.parametrize("codec", CODECS)
-def test_data_cut_short_are_refused(codec: int) -> None:
+def test_data_cut_short_are_refused(codec: int, read: Read) -> None:
     compressed = compress(codec, TEXT)
     for cut in (0, 1, len(compressed) // 2, len(compressed) - 1):
         with pytest.raises(MalformedMessage):
-            decompress(codec, compressed[:cut], len(TEXT))
+            read(codec, compressed[:cut], len(TEXT))
 
 
+@ways
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_bomb_is_refused_by_the_size_it_claims(codec: int) -> None:
+def test_a_bomb_is_refused_by_the_size_it_claims(codec: int, read: Read) -> None:
     compressed = compress(codec, bytes(MAX_MESSAGE_SIZE + 1))
     with pytest.raises(MessageTooLarge, match=f"{MAX_MESSAGE_SIZE} are allowed"):
-        decompress(codec, compressed, MAX_MESSAGE_SIZE + 1)
+        read(codec, compressed, MAX_MESSAGE_SIZE + 1)
     with pytest.raises(MessageTooLarge):
-        decompress(codec, b"", 2**32 - 1)
-    assert (
-        len(decompress(codec, compressed, MAX_MESSAGE_SIZE + 1, size_max=MAX_MESSAGE_SIZE + 1)) == MAX_MESSAGE_SIZE + 1
-    )
+        read(codec, b"", 2**32 - 1)
+    assert len(read(codec, compressed, MAX_MESSAGE_SIZE + 1, size_max=MAX_MESSAGE_SIZE + 1)) == MAX_MESSAGE_SIZE + 1
 
 
+@ways
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_bomb_that_claims_less_gets_no_more_memory_than_it_claims(codec: int) -> None:
+def test_a_bomb_that_claims_less_gets_no_more_memory_than_it_claims(codec: int, read: Read) -> None:
     with pytest.raises(MalformedMessage):
-        decompress(codec, compress(codec, bytes(50_000_000)), 1000)
+        read(codec, compress(codec, bytes(50_000_000)), 1000)
 
 
+@ways
 @pytest.mark.parametrize("codec", [5, -1, 100])
-def test_an_unknown_codec_is_refused_by_name(codec: int) -> None:
+def test_an_unknown_codec_is_refused_by_name(codec: int, read: Read) -> None:
     with pytest.raises(UnsupportedCompression, match=str(codec)):
         compress(codec, b"")
     with pytest.raises(UnsupportedCompression, match=str(codec)):
-        decompress(codec, b"", 0)
+        read(codec, b"", 0)
 
 
 def test_every_codec_of_the_protocol_is_known() -> None:
     assert sorted(pb.CompressionType.values()) == [NONE, *CODECS]
 
 
+@ways
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=st.binary(max_size=60), size=st.integers(0, 500))
-def test_no_data_raise_anything_but_a_wire_error(codec: int, data: bytes, size: int) -> None:
+def test_no_data_raise_anything_but_a_wire_error(codec: int, read: Read, data: bytes, size: int) -> None:
     with contextlib.suppress(WireError):
-        assert len(decompress(codec, data, size)) == size
+        assert len(read(codec, data, size)) == size
 
 
+@ways
 @pytest.mark.parametrize("codec", CODECS)
 @given(original=contents, place=st.integers(0), value=st.integers(0, 255))
-def test_no_damage_raises_anything_but_a_wire_error(codec: int, original: bytes, place: int, value: int) -> None:
+def test_no_damage_raises_anything_but_a_wire_error(
+    codec: int, read: Read, original: bytes, place: int, value: int
+) -> None:
     damaged = bytearray(compress(codec, original))
     damaged[place % len(damaged)] = value
     with contextlib.suppress(WireError):
-        assert len(decompress(codec, bytes(damaged), len(original))) == len(original)
+        assert len(read(codec, bytes(damaged), len(original))) == len(original)

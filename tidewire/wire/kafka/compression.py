@@ -3,6 +3,9 @@
 GZIP, LZ4 and ZSTD are their usual containers. Snappy is either one raw block, or blocks in the framing of the Java
 client. The original's size is not on record for most of them. So decompression tries growing buffers up to a bound,
 and no data can make it use more.
+
+Decompression goes in steps that an event loop can take (E7). GZIP is the slowest, and is inflated in slices. Of the
+others, each attempt with a buffer is a step.
 """
 
 import struct
@@ -11,7 +14,9 @@ from typing import Final
 
 import cramjam
 
+from tidewire.wire.inflating import Format, InflateError, inflate
 from tidewire.wire.kafka.record_batches import Compression, CorruptBatch
+from tidewire.wire.steps import Steps, finished
 
 _GROWTH: Final = 4
 """How much larger than its data the first buffer is, and each one than the one before."""
@@ -24,6 +29,9 @@ _FRAMED_SNAPPY_HEADER: Final = len(_FRAMED_SNAPPY) + len(_FRAMED_SNAPPY_VERSIONS
 _BLOCK_SIZE: Final = struct.Struct(">i")
 _BLOCK_BYTES: Final = 32 * 1024
 """The size of the Java client's blocks."""
+
+_BLOCKS_AT_ONCE: Final = 1_000
+"""Blocks of snappy that one step reads. A client may send hundreds of thousands of tiny ones."""
 
 _ZSTD_LEVEL: Final = 3
 
@@ -51,20 +59,32 @@ def decompress(codec: Compression, data: bytes | memoryview, size_max: int) -> _
     Raises:
         CorruptBatch: the data are damaged, or the original has more than `size_max` bytes.
     """
+    return finished(decompress_steps(codec, data, size_max))
+
+
+def decompress_steps(codec: Compression, data: bytes | memoryview, size_max: int) -> Steps[_Bytes]:
+    """As `decompress`, in steps."""
     match codec:
         case Compression.NONE:
             return data
         case Compression.GZIP:
-            return _grown(cramjam.gzip.decompress_into, data, size_max)
+            return (yield from _inflated(data, size_max))
         case Compression.LZ4:
-            return _grown(cramjam.lz4.decompress_into, data, size_max)
+            return (yield from _grown(cramjam.lz4.decompress_into, data, size_max))
         case Compression.ZSTD:
-            return _grown(cramjam.zstd.decompress_into, data, size_max)
+            return (yield from _grown(cramjam.zstd.decompress_into, data, size_max))
         case Compression.SNAPPY:
-            return _from_snappy(data, size_max)
+            return (yield from _from_snappy(data, size_max))
 
 
-def _grown(read_into: Callable[[_Bytes, bytearray], int], data: _Bytes, size_max: int) -> bytes:
+def _inflated(data: bytes | memoryview, size_max: int) -> Steps[bytes]:
+    try:
+        return (yield from inflate(data, Format.GZIP, size_max))
+    except InflateError as error:
+        raise CorruptBatch(f"records do not decompress to {size_max} bytes or less: {error}") from error
+
+
+def _grown(read_into: Callable[[_Bytes, bytearray], int], data: _Bytes, size_max: int) -> Steps[bytes]:
     size = max(_FIRST_BYTES, _GROWTH * len(data))
     while True:
         output = bytearray(min(size, size_max))
@@ -75,6 +95,7 @@ def _grown(read_into: Callable[[_Bytes, bytearray], int], data: _Bytes, size_max
             if size >= size_max:
                 raise CorruptBatch(f"records do not decompress to {size_max} bytes or less: {error}") from error
         size *= _GROWTH
+        yield
 
 
 def _framed_snappy(data: bytes) -> bytes:
@@ -85,7 +106,7 @@ def _framed_snappy(data: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def _from_snappy(data: bytes | memoryview, size_max: int) -> bytes:
+def _from_snappy(data: bytes | memoryview, size_max: int) -> Steps[bytes]:
     if bytes(data[: len(_FRAMED_SNAPPY)]) != _FRAMED_SNAPPY:
         return _snappy_block(data, size_max)
     at, blocks, left = _FRAMED_SNAPPY_HEADER, [], size_max
@@ -99,6 +120,8 @@ def _from_snappy(data: bytes | memoryview, size_max: int) -> bytes:
         blocks.append(_snappy_block(data[at : at + size], left))
         left -= len(blocks[-1])
         at += size
+        if len(blocks) % _BLOCKS_AT_ONCE == 0:
+            yield
     return b"".join(blocks)
 
 

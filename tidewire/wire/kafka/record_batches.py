@@ -153,8 +153,8 @@ def encode(
     moments = (base_timestamp_ms, max_timestamp_ms)
     rest = _REST.pack(attributes, offsets - 1, *moments, producer_id, producer_epoch, NO_SEQUENCE, record_count)
     length = HEADER_SIZE - _LENGTH_END + len(records)
-    crc = google_crc32c.value(rest + records)
-    return _PREFIX.pack(0, length, NO_EPOCH, MAGIC, crc) + rest + records
+    crc = google_crc32c.extend(google_crc32c.value(rest), records)
+    return b"".join((_PREFIX.pack(0, length, NO_EPOCH, MAGIC, crc), rest, records))
 
 
 def batches(records: bytes) -> Iterator[tuple[BatchHeader, bytes]]:

@@ -5,7 +5,8 @@
     header = [varint key length][key][varint value length][value]
 
 Lengths are zigzag-encoded, and -1 stands for null. Deltas count from the batch's base. A batch may hold hundreds of
-thousands of records, so `read` yields them one by one, and its caller pauses (E7).
+thousands of records. So `read` yields them one by one, `BatchBuilder` takes them one by one, and their callers pause
+in between (E7).
 
 A control batch has one record, the marker of a transaction's end (KIP-98).
 """
@@ -14,7 +15,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from tidewire.wire.kafka.compression import compress, decompress
+from tidewire.wire.kafka.compression import compress, decompress_steps
 from tidewire.wire.kafka.record_batches import (
     CONTROL,
     HEADER_SIZE,
@@ -24,9 +25,11 @@ from tidewire.wire.kafka.record_batches import (
     CorruptBatch,
     encode,
 )
+from tidewire.wire.steps import Steps, finished
 
 _VARINT_BYTES_MAX: Final = 10
 _RECORD_BYTES_MIN: Final = 7
+_ONE_BYTE: Final = [bytes((value,)) for value in range(0x80)]
 
 _MARKER_KEY: Final = struct.Struct(">hh")
 _MARKER_VALUE: Final = struct.Struct(">hi")
@@ -68,12 +71,26 @@ def read(header: BatchHeader, batch: bytes, size_max: int) -> Iterator[tuple[int
     Raises:
         CorruptBatch: a record breaks a rule, or the records decompress to more than `size_max` bytes.
     """
+    yield from parse(header, finished(opened(header, batch, size_max)))
+
+
+def opened(header: BatchHeader, batch: bytes, size_max: int) -> Steps[bytes]:
+    """The records of a checked batch, decompressed, in steps.
+
+    Raises:
+        CorruptBatch: they do not decompress, or to more than `size_max` bytes.
+    """
     if header.compression not in set(Compression):
         raise CorruptBatch(f"{header.compression} is no known compression of records")
-    data = decompress(Compression(header.compression), memoryview(batch)[HEADER_SIZE : header.size], size_max)
+    records = memoryview(batch)[HEADER_SIZE : header.size]
+    return bytes((yield from decompress_steps(Compression(header.compression), records, size_max)))
+
+
+def parse(header: BatchHeader, data: bytes) -> Iterator[tuple[int, Record]]:
+    """As `read`, from records that are decompressed already."""
     if header.record_count * _RECORD_BYTES_MIN > len(data):
         raise CorruptBatch(f"a batch counts {header.record_count} records in {len(data)} bytes")
-    given = _Input(bytes(data))
+    given = _Input(data)
     for _ in range(header.record_count):
         yield _read_record(given, header)
     if given.at != len(given.data):
@@ -82,21 +99,50 @@ def read(header: BatchHeader, batch: bytes, size_max: int) -> Iterator[tuple[int
 
 def build(records: Sequence[Record], compression: Compression = Compression.NONE) -> bytes:
     """A batch of these records, without a producer. It has the offsets from 0 on; `placed` moves it."""
-    assert records, "a batch has at least one record"
-    base = records[0].timestamp_ms
-    body = bytearray()
+    builder = BatchBuilder()
     for number, record in enumerate(records):
-        written = _record_bytes(number, record, base)
-        body += _varint(len(written))
-        body += written
-    return encode(
-        compress(compression, bytes(body)),
-        attributes=compression,
-        offsets=len(records),
-        base_timestamp_ms=base,
-        max_timestamp_ms=max(record.timestamp_ms for record in records),
-        record_count=len(records),
-    )
+        builder.add(number, record)
+    return builder.finish(len(records), compression)
+
+
+class BatchBuilder:
+    """Builds a batch record by record. Their places rise, and may have gaps."""
+
+    __slots__ = ("_base_ms", "_body", "_max_ms", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Records added so far."""
+        self._body = bytearray()
+        self._base_ms = self._max_ms = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records so far, before compression."""
+        return len(self._body)
+
+    def add(self, place: int, record: Record) -> None:
+        """Append a record at this offset from the batch's base on."""
+        moment = record.timestamp_ms
+        if not self.count:
+            self._base_ms = self._max_ms = moment
+        self._max_ms = max(self._max_ms, moment)
+        self.count += 1
+        written = _record_bytes(place, record, self._base_ms)
+        self._body += _varint(len(written))
+        self._body += written
+
+    def finish(self, offsets: int, compression: Compression = Compression.NONE) -> bytes:
+        """The batch, which takes this many offsets. At least one record was added."""
+        assert self.count, "a batch has at least one record"
+        return encode(
+            compress(compression, bytes(self._body)),
+            attributes=compression,
+            offsets=offsets,
+            base_timestamp_ms=self._base_ms,
+            max_timestamp_ms=self._max_ms,
+            record_count=self.count,
+        )
 
 
 def build_marker(marker: Marker, *, producer_id: int, producer_epoch: int, timestamp_ms: int) -> bytes:
@@ -155,6 +201,10 @@ class _Input:
 
     def varint(self) -> int:
         """A signed number of variable length."""
+        if self.at < len(self.data) and (byte := self.data[self.at]) < 0x80:
+            # Most numbers have one byte.
+            self.at += 1
+            return (byte >> 1) ^ -(byte & 1)
         value = 0
         for number in range(_VARINT_BYTES_MAX):
             if self.at >= len(self.data):
@@ -220,6 +270,8 @@ def _sized(value: bytes | None) -> bytes:
 
 def _varint(value: int) -> bytes:
     zigzag = (value << 1) ^ (value >> 63)
+    if zigzag < 0x80:
+        return _ONE_BYTE[zigzag]
     groups = bytearray()
     while zigzag >= 0x80:
         groups.append(zigzag & 0x7F | 0x80)

@@ -122,12 +122,14 @@ def _describe(
 
 def encode_batch(messages: Iterable[tuple[pb.SingleMessageMetadata, bytes]]) -> bytes:
     """A batch's body before compression. Sets each metadata's `payload_size`."""
-    parts: list[bytes] = []
-    for metadata, value in messages:
-        metadata.payload_size = len(value)
-        encoded = metadata.SerializeToString()
-        parts += (_SIZE.pack(len(encoded)), encoded, value)
-    return b"".join(parts)
+    return b"".join([part for metadata, value in messages for part in batched_message(metadata, value)])
+
+
+def batched_message(metadata: pb.SingleMessageMetadata, value: bytes) -> tuple[bytes, bytes, bytes]:
+    """One message as it stands in a batch's body, in parts. Sets the metadata's `payload_size`."""
+    metadata.payload_size = len(value)
+    encoded = metadata.SerializeToString()
+    return _SIZE.pack(len(encoded)), encoded, value
 
 
 def build_message(

@@ -10,9 +10,11 @@ from typing import Final
 
 import cramjam
 
+from tidewire.wire.inflating import Format, InflateError, inflate
 from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge, UnsupportedCompression
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.steps import Steps
 
 # cramjam's own default, 11, is ten times slower for a few percent; 3 is what the codec itself and Pulsar's clients use.
 _ZSTD_LEVEL: Final = 3
@@ -87,13 +89,36 @@ def decompress(
     read_into = _DECOMPRESS_INTO.get(codec)
     if read_into is None:
         raise UnsupportedCompression(f"{codec} is not a known compression type")
-    if not 0 <= uncompressed_size <= size_max:
-        raise MessageTooLarge(f"a body would decompress to {uncompressed_size} bytes; at most {size_max} are allowed")
+    _require_size(uncompressed_size, size_max)
     output = bytearray(uncompressed_size)
     try:
         written = read_into(data, output)
     except cramjam.DecompressionError as error:
         raise MalformedMessage(f"a body does not decompress to {uncompressed_size} bytes: {error}") from error
+    _require_written(written, uncompressed_size)
+    return output
+
+
+def decompress_steps(
+    codec: int, data: bytes | memoryview, uncompressed_size: int, *, size_max: int = MAX_MESSAGE_SIZE
+) -> Steps[bytes | bytearray | memoryview]:
+    """As `decompress`, in steps that an event loop can take (E7). Only ZLIB needs more than one."""
+    if codec != pb.CompressionType.ZLIB:
+        return decompress(codec, data, uncompressed_size, size_max=size_max)
+    _require_size(uncompressed_size, size_max)
+    try:
+        output = yield from inflate(data, Format.ZLIB, uncompressed_size)
+    except InflateError as error:
+        raise MalformedMessage(f"a body does not decompress to {uncompressed_size} bytes: {error}") from error
+    _require_written(len(output), uncompressed_size)
+    return output
+
+
+def _require_size(uncompressed_size: int, size_max: int) -> None:
+    if not 0 <= uncompressed_size <= size_max:
+        raise MessageTooLarge(f"a body would decompress to {uncompressed_size} bytes; at most {size_max} are allowed")
+
+
+def _require_written(written: int, uncompressed_size: int) -> None:
     if written != uncompressed_size:
         raise MalformedMessage(f"a body decompresses to {written} bytes, but claims {uncompressed_size}")
-    return output

@@ -164,6 +164,17 @@ def open_body(
         WireError: as `split_messages`, with `size_max` in place of MAX_MESSAGE_SIZE. The contents of a batch are not
             checked.
     """
+    require_readable(metadata, body)
+    return decompress(metadata.compression, body, metadata.uncompressed_size, size_max=size_max)
+
+
+def require_readable(metadata: pb.MessageMetadata, body: bytes | memoryview) -> None:
+    """Check that a body can be decompressed here, and is whole.
+
+    Raises:
+        EncryptedMessage, UnsupportedCompression: it cannot be decompressed.
+        MalformedMessage: it is a part of a message.
+    """
     if metadata.encryption_keys:
         raise EncryptedMessage(f"the message is encrypted for {len(metadata.encryption_keys)} keys")
     if metadata.num_chunks_from_msg > 1 and len(body) != metadata.total_chunk_msg_size:
@@ -173,7 +184,6 @@ def open_body(
     ):
         # The parser drops an unknown enum value. Absent means NONE, so compressed bytes would pass for the value.
         raise UnsupportedCompression("the message is compressed by a codec that is not known")
-    return decompress(metadata.compression, body, metadata.uncompressed_size, size_max=size_max)
 
 
 def _has_unknown_field(metadata: pb.MessageMetadata, number: int) -> bool:
@@ -201,14 +211,46 @@ def _alone(metadata: pb.MessageMetadata, value: bytes) -> SingleMessage:
 
 def _split_batch(metadata: pb.MessageMetadata, data: bytes, ack_set: Sequence[int]) -> Iterator[SingleMessage]:
     batch_size = metadata.num_messages_in_batch
-    # If the batch was compacted as a whole, only the messages with these indexes are left.
-    indexes: Sequence[int] = metadata.compacted_batch_indexes or range(batch_size)
-    if batch_size < 1 or len(indexes) * _BATCHED_SIZE_MIN > len(data):
-        raise MalformedMessage(f"{len(data)} bytes cannot hold a batch of {batch_size} messages")
     unacknowledged = bits_of_ack_set(ack_set) if ack_set else -1
     producer_name = _text(metadata.producer_name)
     publish_time_ms = metadata.publish_time
     txn = _txn(metadata)
+    for index, single, value in read_batch(metadata, data):
+        if single.compacted_out or not unacknowledged >> index & 1:
+            continue
+        yield SingleMessage(
+            index,
+            batch_size,
+            _key(single),
+            value,
+            _properties(single),
+            single.event_time or None,
+            publish_time_ms,
+            single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id,
+            producer_name,
+            txn,
+            single.null_value,
+            single.partition_key_b64_encoded,
+            single.ordering_key if single.HasField("ordering_key") else None,
+        )
+
+
+def read_batch(
+    metadata: pb.MessageMetadata, data: bytes, *, metadata_size_max: int = MAX_MESSAGE_SIZE
+) -> Iterator[tuple[int, pb.SingleMessageMetadata, bytes]]:
+    """Yield the messages of a decompressed batch: index, metadata, value. Those with `compacted_out` are among them.
+
+    Text in the metadata that is not UTF-8 is of type bytes, whatever its declared type.
+
+    Raises:
+        MalformedMessage: lengths or counts contradict each other, or a message's metadata are larger than
+            `metadata_size_max`. Messages before the damage were yielded.
+    """
+    batch_size = metadata.num_messages_in_batch
+    # If the batch was compacted as a whole, only the messages with these indexes are left.
+    indexes: Sequence[int] = metadata.compacted_batch_indexes or range(batch_size)
+    if batch_size < 1 or len(indexes) * _BATCHED_SIZE_MIN > len(data):
+        raise MalformedMessage(f"{len(data)} bytes cannot hold a batch of {batch_size} messages")
     parse = pb.SingleMessageMetadata.FromString
     offset = 0
     for index in indexes:
@@ -217,9 +259,12 @@ def _split_batch(metadata: pb.MessageMetadata, data: bytes, ack_set: Sequence[in
         start = offset + _SIZE.size
         if len(data) < start:
             raise MalformedMessage(f"the batch ends before message {index}")
-        value_start = start + _SIZE.unpack_from(data, offset)[0]
+        size = _SIZE.unpack_from(data, offset)[0]
+        value_start = start + size
         if len(data) < value_start:
             raise MalformedMessage(f"the batch ends within the metadata of message {index}")
+        if size > metadata_size_max:
+            raise MalformedMessage(f"the metadata of message {index} have {size} bytes; at most {metadata_size_max}")
         try:
             single = parse(data[start:value_start])
         except DecodeError as error:
@@ -231,23 +276,7 @@ def _split_batch(metadata: pb.MessageMetadata, data: bytes, ack_set: Sequence[in
         offset = value_start + value_size
         if len(data) < offset:
             raise MalformedMessage(f"the batch ends within the value of message {index}")
-        if single.compacted_out or not unacknowledged >> index & 1:
-            continue
-        yield SingleMessage(
-            index,
-            batch_size,
-            _key(single),
-            data[value_start:offset],
-            _properties(single),
-            single.event_time or None,
-            publish_time_ms,
-            single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id,
-            producer_name,
-            txn,
-            single.null_value,
-            single.partition_key_b64_encoded,
-            single.ordering_key if single.HasField("ordering_key") else None,
-        )
+        yield index, single, data[value_start:offset]
     if offset != len(data):
         raise MalformedMessage(f"{len(data) - offset} bytes are left after the last message of a batch")
 

@@ -15,9 +15,9 @@ from kio.records.writers import write_new_batch
 from kio.static.primitive import i8, i16, i32, i64
 
 from tidewire.wire.kafka import records
-from tidewire.wire.kafka.compression import compress, decompress
+from tidewire.wire.kafka.compression import compress, decompress, decompress_steps
 from tidewire.wire.kafka.record_batches import Compression, CorruptBatch, check, read_header
-from tidewire.wire.kafka.records import HEADERS_MAX, Header, Marker, Record
+from tidewire.wire.kafka.records import HEADERS_MAX, BatchBuilder, Header, Marker, Record
 
 SIZE_MAX = 1024 * 1024
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -99,6 +99,22 @@ def test_timestamps_are_milliseconds_behind_the_first() -> None:
     assert batch[61 + 8 + 1 : 61 + 8 + 2] == b"\x01"
 
 
+def test_records_may_leave_offsets_free() -> None:
+    """K42: those of messages that compaction removed."""
+    builder = BatchBuilder()
+    some = [Record(b"a", b"1", 9), Record(None, b"2", 7)]
+    builder.add(2, some[0])
+    builder.add(300, some[1])
+    assert builder.count == 2
+    batch = builder.finish(400)
+    assert builder.size == len(batch) - AT
+    header = read_header(batch)
+    assert (header.record_count, header.offset_count) == (2, 400)
+    assert (header.base_timestamp_ms, header.max_timestamp_ms) == (9, 9)
+    assert read_all(batch) == [(2, some[0]), (300, some[1])]
+    assert [record.offset for record in oracle_reads(batch).records] == [2, 300]
+
+
 @pytest.mark.parametrize("codec", list(Compression))
 def test_compressed_records_come_back(codec: Compression) -> None:
     """K42: in each codec, from a byte to more than the first buffer of decompression."""
@@ -132,6 +148,21 @@ def test_damaged_records_are_refused(codec: Compression) -> None:
 def test_snappy_without_frames_is_read() -> None:
     """K42: librdkafka writes one raw block."""
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(b"x" * 99)), SIZE_MAX) == b"x" * 99
+
+
+def test_tiny_blocks_of_snappy_are_read_in_steps() -> None:
+    """E7: a client may send a million of them."""
+    frame = compress(Compression.SNAPPY, b"x")[16:]
+    many = compress(Compression.SNAPPY, b"") + frame * 10_000
+    assert decompress(Compression.SNAPPY, many, SIZE_MAX) == b"x" * 10_000
+    assert len(list(decompress_steps(Compression.SNAPPY, many, SIZE_MAX))) == 10
+
+
+def test_each_attempt_to_decompress_is_a_step() -> None:
+    """E7: data that inflate a thousandfold take several buffers."""
+    packed = compress(Compression.ZSTD, bytes(SIZE_MAX))
+    assert len(list(decompress_steps(Compression.ZSTD, packed, SIZE_MAX))) == 2
+    assert len(list(decompress_steps(Compression.GZIP, compress(Compression.GZIP, bytes(9)), SIZE_MAX))) == 1
 
 
 @pytest.mark.parametrize("tail", [b"\0\0", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x09ab"])

@@ -12,6 +12,9 @@ import pulsar
 import pytest
 import trio
 
+from tidewire.wire.conversion.to_pulsar import to_pulsar
+from tidewire.wire.kafka import records
+from tidewire.wire.kafka.records import Header, Record
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_batch, build_message, message_metadata, single_message_metadata
 from tidewire.wire.pulsar.checksums import verify_payload
@@ -19,6 +22,7 @@ from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, enc
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import ack_set_of_bits
 from tidewire.wire.pulsar.messages import SingleMessage, parse_payload, split_messages
+from tidewire.wire.steps import finished
 
 CODECS = [
     (pb.CompressionType.NONE, pulsar.CompressionType.NONE),
@@ -179,3 +183,38 @@ async def test_what_is_built_here_the_client_library_reads(codec: pb.Compression
     assert got == expected
     acknowledged = [frame.command.ack for frame in peer.received if frame.command.type == pb.BaseCommand.Type.ACK]
     assert {identity.ledger_id for ack in acknowledged for identity in ack.message_id} == {7}
+
+
+async def test_the_client_library_reads_what_was_sent_to_kafka() -> None:
+    """K42: keys, tombstones, headers, times and ids of a converted batch, and of a record alone."""
+    some = [
+        Record("käy".encode(), b"v", 1_000, (Header(b"h", b"x"), Header(b"h", b"\xff"), Header(b"n", None))),
+        Record(None, None, 2_000),
+        Record(b"\xff", b"", 3_000),
+    ]
+    expected = [
+        (b"v", "käy", {"h": "x", "kafka:2,base64:h": "/w==", "kafka:null:n": ""}, 1_000),
+        (b"", "", {}, 2_000),
+        (b"", "/w==", {}, 3_000),
+    ]
+    deliveries: list[tuple[bytes, tuple[int, ...]]] = [
+        (finished(to_pulsar(records.build(batch), message_count=len(batch), base_index=9, publish_time_ms=5)), ())
+        for batch in (some, some[:1])
+    ]
+    got = []
+    places = []
+
+    def consume(url: str) -> None:
+        client = client_of(url)
+        consumer = client.subscribe("persistent://public/default/x", "s")
+        for _ in range(4):
+            message = consumer.receive(_RECEIVE_TIMEOUT_MS)
+            got.append((message.data(), message.partition_key(), message.properties(), message.event_timestamp()))
+            assert message.publish_timestamp() == 5
+            identity = message.message_id()
+            places.append((identity.entry_id(), identity.batch_index()))
+        client.close()
+
+    await ScriptedPeer(deliveries).run(consume)
+    assert got == [*expected, expected[0]]
+    assert places == [(0, 0), (0, 1), (0, 2), (1, -1)]

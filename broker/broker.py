@@ -33,7 +33,7 @@ from broker.cluster_administration import ClusterAdministration
 from broker.config import BrokerSettings
 from broker.consumer_reports import ConsumerReports
 from broker.doctor.examination import Examination
-from broker.entry_codecs import EntryCodecs
+from broker.entry_codecs import Converter, EntryCodecs, as_stored
 from broker.handover import HandOver
 from broker.layouts.autoscale_policy import AutoScalePolicy
 from broker.layouts.store import Layouts
@@ -98,6 +98,8 @@ class Foundation:
     budgets: Budgets
     codecs: EntryCodecs
     """Those of the front ends' formats."""
+    for_subscribers: Converter = as_stored
+    """Gives entries in the format of those who subscribe."""
     traffic: Traffic = field(default_factory=Traffic)
     loop: LoopMonitor = field(default_factory=LoopMonitor)
     """The event loop's measurements for `/metrics`."""
@@ -350,6 +352,7 @@ def _topic_services(
         ),
         now_ms=base.now_ms,
         codecs=base.codecs,
+        for_subscribers=base.for_subscribers,
         deduplicates_persistent=settings.deduplication,
         retention=retention,
         is_own_clock=lambda broker_id: members.is_alone or broker_id == settings.broker_id,

@@ -24,6 +24,7 @@ from broker.front_ends import ENTRY_CODECS, Ready, Shared, open_front_ends
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import internal_address, open_metadata
 from broker.metadata_sessions import serve_sessions
+from broker.pulsar.conversion import ToPulsar
 from broker.registration import register_broker, require_local_folders
 from storage.clock import SteadyClock
 from storage.files import DiskFiles
@@ -96,6 +97,7 @@ async def serve(
             now_ms=SteadyClock(),
             budgets=Budgets.of(int(settings.client_memory_bytes_max), connections_max),
             codecs=ENTRY_CODECS,
+            for_subscribers=ToPulsar(),
             loop=loop or LoopMonitor(),
             has_ended=absences.has_ended,
         )

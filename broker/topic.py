@@ -48,7 +48,7 @@ class Topic(TopicSource):
     """Publishing, reading and subscribing on one owned topic. Made by `open`; `run` keeps it going."""
 
     def __init__(self, name: TopicName, ledger: ManagedLedger, services: TopicServices, claim: Check) -> None:
-        super().__init__(ledger, services.buffers.make(name, ledger, claim), services.codecs)
+        super().__init__(ledger, services.buffers.make(name, ledger, claim), services.codecs, services.for_subscribers)
         self.name = name
         self.replaced = trio.Event()
         """Set when every client that follows the layout here knows this sealed segment's successors."""

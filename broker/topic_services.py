@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.entry_codecs import EntryCodecs
+from broker.entry_codecs import Converter, EntryCodecs
 from broker.retention_policies import RetentionPolicies
 from broker.transaction_buffers import TransactionBuffers
 from storage.clock import WallClock
@@ -29,6 +29,8 @@ class TopicServices:
     ledger_config: ManagedLedgerConfig
     now_ms: WallClock
     codecs: EntryCodecs
+    for_subscribers: Converter
+    """Gives entries in the format of those who subscribe."""
     retention: RetentionPolicies
     """How long acknowledged messages are kept."""
     is_own_clock: Callable[[str], bool]

@@ -4,12 +4,13 @@ The topic's transaction buffer says both.
 """
 
 from collections.abc import Callable
+from typing import Final
 
-from broker.entry_codecs import EntryCodecs
+from broker.entry_codecs import Converter, EntryCodecs
 from broker.errors import TopicClosed
 from broker.last_visible import last_visible
 from dispatch.chunks import Chunk
-from storage.entry import Entry
+from storage.entry import Entry, EntryFormat
 from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
 from storage.position import Position
@@ -17,13 +18,20 @@ from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.buffer import TransactionBuffer
 
+SUBSCRIBED: Final = EntryFormat.PULSAR
+"""The format in which subscriptions get entries. Readers of other formats read the ledger."""
+
 
 class TopicSource:
     """Dispatch's `Source`, over a managed ledger."""
 
-    def __init__(self, ledger: ManagedLedger, buffer: TransactionBuffer, codecs: EntryCodecs) -> None:
+    def __init__(
+        self, ledger: ManagedLedger, buffer: TransactionBuffer, codecs: EntryCodecs, convert: Converter
+    ) -> None:
+        """Set up. `convert` gives entries in the format of those who subscribe."""
         self.ledger = ledger
         self._codecs = codecs
+        self._convert = convert
         self.readable: Watermark = buffer.readable
         self._buffer = buffer
         self.is_visible: Callable[[Entry], bool] = buffer.is_visible
@@ -75,7 +83,15 @@ class TopicSource:
         while True:
             entries = await self.ledger.read(start, upto=upto, entries_max=entries_max, bytes_max=bytes_max)
             try:
-                return await self._judged(entries)
+                judged = await self._judged(entries)
+                if all(entry.format is SUBSCRIBED for entry in judged):
+                    return judged
+                converted = [
+                    await self._convert(entry) if entry.format is not SUBSCRIBED and self.is_visible(entry) else entry
+                    for entry in judged
+                ]
+                # During the conversion, what was loaded to judge them may have been evicted.
+                return await self._judged(converted)
             except LedgerNotFound:
                 continue  # The ledger was trimmed meanwhile. It is no longer listed, so the next read skips it.
 

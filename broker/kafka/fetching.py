@@ -10,9 +10,10 @@ from typing import Final
 import trio
 
 from broker.budgets import SHARE_BYTES, SendBudget
+from broker.entry_codecs import Converter
 from broker.errors import TopicClosed
 from broker.kafka.errors import EXPECTED, Refused, code_of
-from broker.kafka.reading import READ_COMMITTED, Convert, PartitionRead
+from broker.kafka.reading import READ_COMMITTED, PartitionRead
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
 from broker.topic import Topic
@@ -39,7 +40,7 @@ WAIT_MS_MAX: Final = 10 * 60 * 1000
 class FetchHandler:
     """Serves Fetch on one connection."""
 
-    def __init__(self, topics: KafkaTopics, traffic: Traffic, sending: SendBudget, convert: Convert) -> None:
+    def __init__(self, topics: KafkaTopics, traffic: Traffic, sending: SendBudget, convert: Converter) -> None:
         self._topics = topics
         self._traffic = traffic
         self._sending = sending

@@ -1,7 +1,7 @@
 """The Kafka listener: accepts connections, and gives each a session with all handlers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import structlog
@@ -13,6 +13,7 @@ from broker.budgets import Budgets
 from broker.cluster.locator import Locator
 from broker.cluster.members import Members
 from broker.kafka.administering import AdministrationHandler
+from broker.kafka.conversion import ToKafka
 from broker.kafka.fetching import FetchHandler
 from broker.kafka.listing import ListingHandler
 from broker.kafka.metadata import MetadataHandler
@@ -24,7 +25,6 @@ from broker.outbox import Outbox
 from broker.partitioned_topics import PartitionedTopics
 from broker.topics import Topics
 from broker.traffic import Traffic
-from storage.entry import Entry
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +43,7 @@ class KafkaServices:
     budgets: Budgets
     cluster: str
     batch_bytes_max: int
+    convert: ToKafka = field(default_factory=ToKafka)
 
     @classmethod
     def of(cls, broker: Broker) -> Self:
@@ -102,11 +103,7 @@ def open_session(stream: trio.abc.Stream, client: str, services: KafkaServices, 
         MetadataHandler(topics, services.loaded, services.locator, services.members, node, cluster=services.cluster)
     )
     session.use(ProduceHandler(topics, services.traffic, batch_bytes_max=services.batch_bytes_max))
-    session.use(FetchHandler(topics, services.traffic, budgets.sending, not_converted))
-    session.use(ListingHandler(topics, not_converted))
+    session.use(FetchHandler(topics, services.traffic, budgets.sending, services.convert))
+    session.use(ListingHandler(topics, services.convert))
     session.use(AdministrationHandler(topics, services.partitioned))
     return session
-
-
-def not_converted(_entry: Entry) -> None:
-    """An entry of another protocol is passed over."""

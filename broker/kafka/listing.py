@@ -10,13 +10,14 @@ from typing import Final
 
 import trio
 
+from broker.entry_codecs import Converter
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.fetching import require_epoch
-from broker.kafka.reading import READ_COMMITTED, Convert
+from broker.kafka.reading import READ_COMMITTED
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
 from broker.topic import Topic
-from storage.entry import Entry, EntryFormat
+from storage.entry import Entry
 from storage.position import EARLIEST as FIRST_POSITION
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
@@ -41,7 +42,7 @@ BYTES_AT_ONCE: Final = 1024 * 1024
 class ListingHandler:
     """Serves questions about offsets on one connection."""
 
-    def __init__(self, topics: KafkaTopics, convert: Convert) -> None:
+    def __init__(self, topics: KafkaTopics, convert: Converter) -> None:
         self._topics = topics
         self._convert = convert
 
@@ -110,7 +111,9 @@ class ListingHandler:
         return latest
 
 
-async def _batches(topic: Topic, end: int, convert: Convert) -> AsyncGenerator[tuple[Entry, BatchHeader, bytes], None]:
+async def _batches(
+    topic: Topic, end: int, convert: Converter
+) -> AsyncGenerator[tuple[Entry, BatchHeader, bytes], None]:
     """Yield the entries below `end` that have records, each with the header and bytes of its batch."""
     at = topic.ledger.next_after(FIRST_POSITION)
     upto = topic.ledger.confirmed.value
@@ -118,8 +121,8 @@ async def _batches(topic: Topic, end: int, convert: Convert) -> AsyncGenerator[t
         for entry in entries:
             if entry.first_index >= end:
                 return
-            batch = entry.payload if entry.format is EntryFormat.KAFKA else convert(entry)
-            if batch is not None and not entry.is_control:
+            if not entry.is_control:
+                batch = (await convert(entry)).payload
                 try:
                     yield entry, read_header(batch), batch
                 except (CorruptBatch, UnsupportedFormat):

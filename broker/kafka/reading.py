@@ -11,11 +11,11 @@ front of the checksum. Everything else becomes batches that take the same offset
 | a control entry without an offset         | nothing                                            |
 """
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import trio
 
+from broker.entry_codecs import Converter
 from broker.kafka.errors import Refused
 from broker.topic import Topic
 from storage.aborted_offsets import AbortedOffsets
@@ -32,9 +32,6 @@ READ_COMMITTED: Final = 1
 ENTRIES_AT_ONCE: Final = 500
 """Entries that are read before other tasks have a turn."""
 
-Convert = Callable[[Entry], bytes | None]
-"""A batch of the same records as an entry of another format; None if it cannot be converted."""
-
 
 class Bounds(NamedTuple):
     """Where a partition's log begins and ends for a fetch. All offsets are exclusive ends but the first."""
@@ -47,7 +44,7 @@ class Bounds(NamedTuple):
 class PartitionRead:
     """The read of one partition for one fetch. It may be continued when there is more to read."""
 
-    def __init__(self, topic: Topic, offset: int, *, is_committed: bool, convert: Convert) -> None:
+    def __init__(self, topic: Topic, offset: int, *, is_committed: bool, convert: Converter) -> None:
         """Set up to read from `offset` on: what is decided if `is_committed`, else what is durable."""
         self.topic = topic
         self.offset = offset
@@ -113,7 +110,7 @@ class PartitionRead:
                 return
             for entry in entries:
                 if entry.first_index + entry.message_count > self._end:
-                    pieces = self._pieces_of(entry)
+                    pieces = await self._pieces_of(entry)
                     size = sum(map(len, pieces))
                     if size > room and not (takes_one and not self.pieces):
                         return
@@ -126,14 +123,14 @@ class PartitionRead:
                 self._at = ledger.next_after(entry.position)
             await trio.lowlevel.checkpoint()
 
-    def _pieces_of(self, entry: Entry) -> list[bytes]:
+    async def _pieces_of(self, entry: Entry) -> list[bytes]:
         epoch = self.topic.ledger.epoch_of(entry.position.ledger)
         if entry.format is EntryFormat.KAFKA:
-            batch: bytes | None = entry.payload
-        else:
-            batch = None if entry.is_control else self._convert(entry)
-        if batch is None:
+            batch = entry.payload
+        elif entry.is_control:
             batch = build_empty(entry.message_count, entry.timestamp_ms)
+        else:
+            batch = (await self._convert(entry)).payload
         head, rest = placed(batch, entry.first_index, epoch)
         return [head, rest]  # type: ignore[list-item]
 

@@ -125,8 +125,12 @@ class ConsumerOutlet:
         """See `Outlet`."""
         for entry, redelivery_count, ack_bits in deliveries:
             if entry.format is not EntryFormat.PULSAR:
-                # A conversion would stand here. The entry is not acknowledged, so nothing is lost.
-                self.damaged(f"entry {entry.position} has the format {entry.format.name}, which is not converted yet")
+                # `conversion.py` has left it as it is. It is not acknowledged, so nothing is lost.
+                self.damaged(
+                    f"The entry {entry.position} of {self._topic.name} is a batch of a Kafka client that cannot be "
+                    "converted: it is damaged, or too large for a Pulsar client. A Kafka client can read it. To go on "
+                    "without it, acknowledge it or seek behind it."
+                )
                 continue
             command = commands.message(
                 self._consumer_id,

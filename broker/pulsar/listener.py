@@ -18,6 +18,7 @@ from broker.consumer_reports import ConsumerReports
 from broker.layouts.store import Layouts
 from broker.listening import Accepted, serve_clients
 from broker.outbox import Outbox
+from broker.partitioned_topics import PartitionedTopics
 from broker.pulsar.connection import Connection
 from broker.pulsar.consuming import ConsumerHandler
 from broker.pulsar.coordinator_watches import CoordinatorWatchHandler
@@ -64,6 +65,7 @@ class PulsarServices:
     reports: ConsumerReports
     elections: Elections
     locator: Locator
+    partitioned: PartitionedTopics
     segment_owners: SegmentOwners
     segment_work: SegmentWork
     schemas: Schemas
@@ -89,6 +91,7 @@ class PulsarServices:
             reports=broker.consumer_reports,
             elections=broker.elections,
             locator=broker.locator,
+            partitioned=broker.partitioned_topics,
             segment_owners=broker.segment_owners,
             segment_work=broker.segment_work,
             schemas=broker.schemas,
@@ -153,7 +156,7 @@ def open_session(
     session = PulsarSession(
         stream, connection, server_version=services.server_version, message_bytes_max=services.message_bytes_max
     )
-    session.use(LookupHandler(connection, services.locator))
+    session.use(LookupHandler(connection, services.locator, services.partitioned))
     schemas = SchemaGate(services.schemas, services.topics, services.layouts, services.segment_work)
     session.use(SchemaHandler(connection, schemas))
     registry = Registry(services.reports)

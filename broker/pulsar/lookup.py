@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from broker.cluster.locating import Answer, At, Here, NotNow, Redirect
 from broker.cluster.locator import Locator
 from broker.errors import NotSupported
-from broker.names import TopicName
+from broker.names import Domain, TopicName
+from broker.partitioned_topics import PartitionedTopics
 from broker.pulsar.connection import Connection
 from broker.pulsar.requests import Inline, Request
 from broker.pulsar.unsupported import require_no_principal
@@ -17,8 +18,9 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 class LookupHandler:
     """Serves the lookup commands of one connection."""
 
-    def __init__(self, connection: Connection, locator: Locator) -> None:
+    def __init__(self, connection: Connection, locator: Locator, partitioned: PartitionedTopics) -> None:
         self._connection = connection
+        self._partitioned = partitioned
         self._locator = locator
 
     @property
@@ -51,9 +53,14 @@ class LookupHandler:
     async def _partitions(self, command: pb.BaseCommand) -> None:
         request = command.partition_metadata
         require_no_principal(request)
-        TopicName.parse(request.topic)
-        # No topic is partitioned: here, topics that must scale are scalable topics.
-        self._connection.outbox.put(encode_command(commands.partitioned_metadata_response(request.request_id, 0)))
+        name = TopicName.parse(request.topic)
+        topic = None
+        if name.domain is Domain.PERSISTENT and name.partition_index is None:
+            # Kafka's clients make partitioned topics. A topic of Pulsar's clients that must scale is a scalable topic.
+            topic = await self._partitioned.find(name)
+        partitions = 0 if topic is None else topic.partitions
+        response = commands.partitioned_metadata_response(request.request_id, partitions)
+        self._connection.outbox.put(encode_command(response))
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
         request = command.lookup_topic

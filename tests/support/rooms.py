@@ -26,6 +26,7 @@ from broker.entry_codecs import EntryCodecs
 from broker.front_ends import ENTRY_CODECS
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
+from broker.pulsar.conversion import ToPulsar
 from broker.topic import Topic
 from storage.clock import WallClock
 from storage.directory_ledger_store import DirectoryLedgerStore
@@ -165,6 +166,7 @@ async def rooms(
             now_ms=clock,
             budgets=Budgets.of(1 << 30, 1_000),
             codecs=codecs,
+            for_subscribers=ToPulsar(),
             has_ended=has_ended,
         )
         made = Rooms(foundation, session, nursery, ledgers)

@@ -6,8 +6,10 @@ entries across the ends of ledgers.
 """
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 import trio
@@ -22,6 +24,9 @@ from storage.ledger_list import LedgerInfo
 from storage.metadata.store import StoreFull
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
+
+READ_ENDS_MAX: Final = 64
+"""Readers by index that need not search for the place where they go on."""
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +57,8 @@ class ManagedLedger:
         self._controls = ControlEntries()
         self._roll_due = Signal()
         self._rolls: list[Signal] = []
+        self._read_ends: OrderedDict[int, Position] = OrderedDict()
+        """Where reads have ended: the last entry, by the index behind it. A reader by index goes on there."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Continue in a new ledger whenever the current one has reached its size or age, until cancelled.
@@ -265,6 +272,9 @@ class ManagedLedger:
         Raises:
             EntriesUnreadable: the search met damage. The entry is in the damaged range, or behind it.
         """
+        before = self._read_ends.get(index)
+        if before is not None:
+            return self._ledgers.next_after(before)
         return await self._reading.position_of_index(self._ledgers, index)
 
     async def position_at_time(self, timestamp_ms: int) -> Position:
@@ -297,7 +307,13 @@ class ManagedLedger:
             EntriesUnreadable: the first entry is damaged or missing.
         """
         upto = min(upto, self.confirmed.value)
-        return await self._reading.read(self._ledgers, start, upto, entries_max, bytes_max)
+        entries = await self._reading.read(self._ledgers, start, upto, entries_max, bytes_max)
+        if entries:
+            last = entries[-1]
+            self._read_ends[last.first_index + last.message_count] = last.position
+            if len(self._read_ends) > READ_ENDS_MAX:
+                self._read_ends.popitem(last=False)
+        return entries
 
     def cut_at_ledgers(self, first: Position, last: Position) -> list[tuple[Position, Position]]:
         """The range from `first` to `last`, both included and existing, cut at the ends of its ledgers."""

@@ -22,6 +22,8 @@ from broker.topics import Topics
 from tidewire.wire.kafka.error_codes import ErrorCode
 
 NAME_LENGTH_MAX: Final = 249
+KNOWN_MAX: Final = 10_000
+"""Partitions whose names are kept checked."""
 NO_TOPIC_ID: Final = bytes(TOPIC_ID_BYTES)
 
 _NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{NAME_LENGTH_MAX}}}")
@@ -55,6 +57,8 @@ class KafkaTopics:
         self._layouts = layouts
         self._tenant, self._namespace = namespace.split("/")
         self._partitions_default = partitions_default
+        self._known: dict[tuple[str, int], tuple[TopicName, ...]] = {}
+        """Names that were checked before."""
 
     def regular(self, name: str) -> TopicName:
         """Return the regular topic of a Kafka name.
@@ -129,6 +133,19 @@ class KafkaTopics:
                 if _NAME.fullmatch(record.name.local):
                     yield _seen(record)
 
+    def _candidates(self, name: str, index: int) -> tuple[TopicName, ...]:
+        """The regular topics that may stand behind a partition."""
+        known = self._known.get((name, index))
+        if known is None:
+            regular = self.regular(name)
+            if index < 0:
+                raise TopicNotFound(f"The topic {name} has no partition {index}.")
+            known = (regular.partition(index), regular) if index == 0 else (regular.partition(index),)
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[name, index] = known
+        return known
+
     async def partition(self, name: str, index: int) -> Topic:
         """Return a partition, loaded here.
 
@@ -137,10 +154,7 @@ class KafkaTopics:
             TopicNotFound: there is no such topic or partition.
             OwnedElsewhere, TopicClosed, TopicDamaged: this broker does not serve it.
         """
-        regular = self.regular(name)
-        if index < 0:
-            raise TopicNotFound(f"The topic {name} has no partition {index}.")
-        for candidate in (regular.partition(index), regular) if index == 0 else (regular.partition(index),):
+        for candidate in self._candidates(name, index):
             running = self._topics.running(candidate)
             if running is not None:
                 running.clients.touch()

@@ -25,12 +25,15 @@ from storage.watermark import Watermark
 from txn.errors import OwnershipLost, WrongDomain
 from txn.marked_log import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Ended, MarkedLog
 from txn.marked_reading import AbortedRanges, Describe, read_marked_log
-from txn.producer_states import Batch, Duplicate
+from txn.producer_states import PRODUCERS_MAX, Batch, Duplicate
 from txn.stable_offset import Place
 from txn.states import TxnState
 
 PRODUCER_IDLE_MS_MAX: Final = 24 * 60 * 60 * 1000
 """How long a producer is known that writes nothing, as in Kafka (K26)."""
+
+EXPIRE_AGAIN_MS: Final = 60_000
+"""How often a log with as many producers as it may have looks for idle ones. Each time takes about 10 ms."""
 
 
 class Appended(NamedTuple):
@@ -58,6 +61,8 @@ class MarkerBuffer:
         self._aborted = AbortedRanges(ledger, self._log, describe)
         self._since_snapshot = 0
         self._snapshot_due = SNAPSHOT_BYTES
+        self._expired_ms = 0
+        """When idle producers were last looked for."""
         self._is_recovered = False
         self.readable: Watermark = ledger.confirmed.derive(self._readable_at)
 
@@ -153,10 +158,13 @@ class MarkerBuffer:
         that was appended before this call.
 
         Raises:
-            ProducerEpochStale, OutOfOrderSequence, OutsideOfTransaction, EarlierTransactionOpen: it was refused.
+            ProducerEpochStale, OutOfOrderSequence, OutsideOfTransaction, EarlierTransactionOpen, TooManyProducers: it
+                was refused.
             LedgerSealed, LedgerFailed, NoSpace: nothing was appended.
         """
         has_open = self._log.stable.first_of(batch.producer_id) is not None
+        if len(self._log.producers) >= PRODUCERS_MAX and self._now_ms() - self._expired_ms >= EXPIRE_AGAIN_MS:
+            self._expire_producers()
         duplicate = self._log.producers.check(batch, has_open=has_open)
         if duplicate is not None:
             return duplicate
@@ -208,10 +216,13 @@ class MarkerBuffer:
         elif self._since_snapshot >= self._snapshot_due:
             self._write_snapshot()
 
+    def _expire_producers(self) -> None:
+        self._expired_ms = self._now_ms()
+        idle_since = self._expired_ms - PRODUCER_IDLE_MS_MAX
+        self._log.producers.expire(idle_since, besides=self._log.stable.open_transactions.keys())
+
     def _write_snapshot(self) -> Position:
-        self._log.producers.expire(
-            self._now_ms() - PRODUCER_IDLE_MS_MAX, besides=self._log.stable.open_transactions.keys()
-        )
+        self._expire_producers()
         payload = self._log.snapshot(self._ledger.next_index)
         position = self._ledger.append(payload, message_count=0, entry_format=EntryFormat.PRODUCERS, is_control=True)
         self._since_snapshot = 0

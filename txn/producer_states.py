@@ -11,7 +11,8 @@ numbering. A batch that it has already is a duplicate, whose client gets the fir
     the known one           any other                      out of order
     above the known one     0                              the next
     above the known one     any other                      out of order
-    of an unknown producer  any                            the next, because its state may have expired
+    of an unknown producer  any                            the next, because its state may have expired;
+                                                           refused if PRODUCERS_MAX are known
 
 A new epoch begins after the transaction of the one before has its marker. A marker may begin an epoch, too; its first
 batch then has the sequence 0.
@@ -33,12 +34,20 @@ from typing import Any, Final, NamedTuple
 from txn.errors import TxnError
 
 BATCHES_KEPT: Final = 5
+PRODUCERS_MAX: Final = 100_000
+"""Producers of one log. Further ones are refused until one has expired (K26)."""
 SEQUENCE_MAX: Final = 2**31 - 1
 NO_COORDINATOR: Final = -1
 
 
 class OutOfOrderSequence(TxnError):
     """A batch does not continue the producer's numbering. Batches before it are missing (K24)."""
+
+
+class TooManyProducers(TxnError):
+    """A log knows as many producers as it may. Nothing was appended; a later try may succeed."""
+
+    retriable = True
 
 
 class ProducerEpochStale(TxnError):
@@ -140,6 +149,11 @@ class ProducerStates:
         """
         state = self._states.get(batch.producer_id)
         if state is None:
+            if len(self._states) >= PRODUCERS_MAX:
+                raise TooManyProducers(
+                    f"{len(self._states)} numbered producers have written here. One is forgotten when it has been idle "
+                    "for a day. Use fewer producers, or turn their idempotence off"
+                )
             return None
         if batch.epoch < state.epoch:
             raise ProducerEpochStale(

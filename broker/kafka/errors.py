@@ -35,6 +35,7 @@ from txn.producer_states import (
     OutOfOrderSequence,
     OutsideOfTransaction,
     ProducerEpochStale,
+    TooManyProducers,
 )
 
 
@@ -64,6 +65,7 @@ _CODES: Final[dict[type[Exception], ErrorCode]] = {
     StoreFull: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     LedgerNotMade: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     ProducersFull: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    TooManyProducers: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     LedgerFailed: ErrorCode.KAFKA_STORAGE_ERROR,
     LedgerCorrupt: ErrorCode.KAFKA_STORAGE_ERROR,
     LedgerListCorrupt: ErrorCode.KAFKA_STORAGE_ERROR,

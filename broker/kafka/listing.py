@@ -31,6 +31,13 @@ from tidewire.wire.kafka.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from tidewire.wire.kafka.messages.topics import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
 from tidewire.wire.kafka.record_batches import BatchHeader, CorruptBatch, UnsupportedFormat, read_header
 from tidewire.wire.kafka.records import read
 
@@ -49,7 +56,30 @@ class ListingHandler:
     @property
     def apis(self) -> Mapping[ApiKey, Api]:
         """See `Handler`."""
-        return {ApiKey.LIST_OFFSETS: Api(ListOffsetsRequest, ListOffsetsResponse, 1, 9, self._list_offsets)}
+        return {
+            ApiKey.LIST_OFFSETS: Api(ListOffsetsRequest, ListOffsetsResponse, 1, 9, self._list_offsets),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(
+                OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 2, 4, self._epoch_ends
+            ),
+        }
+
+    async def _epoch_ends(self, request: OffsetForLeaderEpochRequest, _asked: Asked) -> OffsetForLeaderEpochResponse:
+        topics = []
+        for topic in request.topics:
+            parts = [await self._epoch_end(topic.topic, partition) for partition in topic.partitions]
+            topics.append(OffsetForLeaderTopicResult(topic.topic, tuple(parts)))
+        return OffsetForLeaderEpochResponse(topics=tuple(topics))
+
+    async def _epoch_end(self, name: str, partition: OffsetForLeaderPartition) -> EpochEndOffset:
+        try:
+            topic = await self._topics.partition(name, partition.partition)
+            require_epoch(topic, partition.current_leader_epoch)
+        except EXPECTED as error:
+            return EpochEndOffset(code_of(error), partition.partition)
+        if not 0 <= partition.leader_epoch <= topic.ledger.leader_epoch:
+            return EpochEndOffset(partition=partition.partition)
+        epoch, end = topic.ledger.epoch_end(partition.leader_epoch)
+        return EpochEndOffset(partition=partition.partition, leader_epoch=epoch, end_offset=end)
 
     async def _list_offsets(self, request: ListOffsetsRequest, _asked: Asked) -> ListOffsetsResponse:
         is_committed = request.isolation_level == READ_COMMITTED

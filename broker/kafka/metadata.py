@@ -20,6 +20,11 @@ from broker.names import TopicName
 from broker.topics import Topics
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.messages.administration import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from tidewire.wire.kafka.messages.metadata import (
     MetadataBroker,
     MetadataPartition,
@@ -29,6 +34,8 @@ from tidewire.wire.kafka.messages.metadata import (
 )
 
 NO_LEADER: Final = -1
+BROKERS: Final = 1
+"""The type of endpoints that DescribeCluster lists."""
 
 
 class MetadataHandler:
@@ -55,7 +62,23 @@ class MetadataHandler:
     @property
     def apis(self) -> Mapping[ApiKey, Api]:
         """See `Handler`."""
-        return {ApiKey.METADATA: Api(MetadataRequest, MetadataResponse, 0, 12, self._metadata)}
+        return {
+            ApiKey.METADATA: Api(MetadataRequest, MetadataResponse, 0, 12, self._metadata),
+            ApiKey.DESCRIBE_CLUSTER: Api(
+                DescribeClusterRequest, DescribeClusterResponse, 0, 2, self._cluster_described
+            ),
+        }
+
+    async def _cluster_described(self, request: DescribeClusterRequest, _asked: Asked) -> DescribeClusterResponse:
+        if request.endpoint_type != BROKERS:
+            reason = "This broker lists the brokers of the cluster, and no controllers. Ask for endpoint type 1."
+            return DescribeClusterResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=reason)
+        nodes = self._nodes()
+        return DescribeClusterResponse(
+            cluster_id=self._cluster,
+            controller_id=nodes[0].id,
+            brokers=tuple(DescribeClusterBroker(node.id, *node.address) for node in nodes),
+        )
 
     async def _metadata(self, request: MetadataRequest, asked: Asked) -> MetadataResponse:
         found: list[KafkaTopic | MetadataTopic] = []
@@ -71,7 +94,8 @@ class MetadataHandler:
         return MetadataResponse(
             brokers=tuple(MetadataBroker(node.id, *node.address) for node in nodes),
             cluster_id=self._cluster,
-            controller_id=min((node.id for node in nodes), default=NO_LEADER),
+            # Any broker takes an administrator's requests. The lowest number stands for them.
+            controller_id=nodes[0].id,
             topics=tuple(
                 topic
                 if isinstance(topic, MetadataTopic)

@@ -22,11 +22,11 @@ from storage.signal import Signal
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_batches import batch, marker
 from tests.support.ledgers import LEDGERS, ledger_store
-from tests.support.rooms import now_ms
-from txn import marker_buffer
+from tests.support.managed_ledgers import Clock
+from txn import marker_buffer, producer_states
 from txn.marked_log import Ended
 from txn.marker_buffer import Appended, MarkerBuffer
-from txn.producer_states import Batch, Duplicate, EndMarker, OutOfOrderSequence
+from txn.producer_states import Batch, Duplicate, EndMarker, OutOfOrderSequence, TooManyProducers
 
 NAME: Final = "persistent://public/default/orders-partition-0"
 CODEC: Final = KafkaEntryCodec()
@@ -43,14 +43,15 @@ class Host:
     @asynccontextmanager
     async def owner(self, *, keep: float = 0.0) -> AsyncIterator["Owner"]:
         """Run an owner that has recovered, until its process is killed. Of the unsynced bytes, some are kept."""
+        clock = Clock()
         async with ledger_store(self.files) as ledgers, trio.open_nursery() as nursery:
             ledger = await open_managed_ledger(
-                NAME, metadata=self.metadata, ledgers=ledgers, claim=None, config=self._config, now_ms=now_ms
+                NAME, metadata=self.metadata, ledgers=ledgers, claim=None, config=self._config, now_ms=clock
             )
-            buffer = MarkerBuffer(ledger, self.metadata, Check("/owners/x", ABSENT), CODEC.producer_of, now_ms)
+            buffer = MarkerBuffer(ledger, self.metadata, Check("/owners/x", ABSENT), CODEC.producer_of, clock)
             await buffer.recover()
             await nursery.start(ledger.run)
-            yield Owner(ledger, buffer)
+            yield Owner(ledger, buffer, clock)
             nursery.cancel_scope.cancel()
         self.files = self.files.crash(keep=keep)
 
@@ -58,7 +59,8 @@ class Host:
 class Owner:
     """One owner, with what its clients send."""
 
-    def __init__(self, ledger: ManagedLedger, buffer: MarkerBuffer) -> None:
+    def __init__(self, ledger: ManagedLedger, buffer: MarkerBuffer, clock: Clock) -> None:
+        self.clock = clock
         self.ledger = ledger
         self.buffer = buffer
 
@@ -199,6 +201,25 @@ async def test_a_batch_that_comes_again_is_stored_once_also_behind_a_crash() -> 
             await owner.send(1, 16, 2, in_txn=False)
         following = await owner.send(1, 14, in_txn=False)
         assert (following.base_offset, owner.ledger.next_index) == (14, 15)
+
+
+async def test_a_new_producer_waits_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K26, E8: known producers go on; a place is free when one was idle for a day."""
+    monkeypatch.setattr(producer_states, "PRODUCERS_MAX", 2)
+    monkeypatch.setattr(marker_buffer, "PRODUCERS_MAX", 2)
+    host = Host()
+    async with host.owner() as owner:
+        for producer in (1, 2):
+            await owner.send(producer, 0, in_txn=False)
+        with pytest.raises(TooManyProducers):
+            await owner.send(3, 0, in_txn=False)
+        owner.clock.now_ms += marker_buffer.PRODUCER_IDLE_MS_MAX
+        await owner.send(2, 1, in_txn=False)
+        with pytest.raises(TooManyProducers):
+            await owner.send(3, 0, in_txn=False)
+        owner.clock.now_ms += marker_buffer.EXPIRE_AGAIN_MS
+        await owner.send(3, 0, in_txn=False)
+        assert owner.ledger.next_index == 4
 
 
 async def test_what_is_known_survives_the_trimming_of_the_log(autojump_clock: None) -> None:

@@ -31,6 +31,8 @@ ESCAPES = [
         [("kafka:", "x"), ("kafka:a", "x"), ("kafka:1:a", "x")],
     ),
     ([(b"kafka:base64,:a", b"x")], [("kafka:base64,:a", "x")]),
+    ([(b"kafka:2,:a", b"x")], [("kafka:2,:a", "x")]),
+    ([(b"kafka:name64,:YQ==", b"x")], [("kafka:name64,:YQ==", "x")]),
     ([(b"kafka:null,2:a", b"x")], [("kafka:null,2:a", "x")]),
     ([(b"kafka:2name64:a", b"x")], [("kafka:2name64:a", "x")]),
     ([(b"kafka:2\n:a", b"x")], [("kafka:2\n:a", "x")]),

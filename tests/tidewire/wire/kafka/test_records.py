@@ -115,6 +115,12 @@ def test_records_may_leave_offsets_free() -> None:
     assert [record.offset for record in oracle_reads(batch).records] == [2, 300]
 
 
+def test_a_batch_may_be_without_any_time() -> None:
+    """K42: -1 stands for none."""
+    header = read_header(records.build([Record(None, b"a", -1), Record(None, b"b", -1)]))
+    assert (header.base_timestamp_ms, header.max_timestamp_ms) == (-1, -1)
+
+
 @pytest.mark.parametrize("codec", list(Compression))
 def test_compressed_records_come_back(codec: Compression) -> None:
     """K42: in each codec, from a byte to more than the first buffer of decompression."""

@@ -8,7 +8,7 @@ from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_batches import batch, marker
-from tests.support.kafka_client import READ_COMMITTED, kafka_client, records_of, values_of
+from tests.support.kafka_connection import READ_COMMITTED, kafka_client, records_of, values_of
 from tests.support.rooms import publish, rooms, visible
 from tidewire.wire.kafka.messages.list_offsets import LATEST
 from tidewire.wire.kafka.records import Header, Record, build

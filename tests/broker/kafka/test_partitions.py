@@ -11,7 +11,7 @@ from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_batches import batch, marker
-from tests.support.kafka_client import (
+from tests.support.kafka_connection import (
     READ_COMMITTED,
     KafkaClient,
     fetch_request,

@@ -12,7 +12,7 @@ from storage.managed_ledger_record import MANAGED_LEDGERS
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
 from tests.support.disk import SimulatedFiles
-from tests.support.kafka_client import KafkaClient, fetch_request, kafka_client, values_of
+from tests.support.kafka_connection import KafkaClient, fetch_request, kafka_client, values_of
 from tests.support.rooms import Rooms, publish, rooms
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode

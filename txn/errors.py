@@ -31,6 +31,10 @@ class TransactionEnded(TxnError):
         super().__init__(f"Transaction ({txn.most},{txn.least}) is already {state}. Begin a new one")
 
 
+class ProducerIdsDamaged(TxnError):
+    """The counter of producer ids cannot be read, so no id can be handed out. The message names its key."""
+
+
 class OpRecordDamaged(TxnError):
     """An op record cannot be read, so nobody knows what its transaction did. The message names its key."""
 

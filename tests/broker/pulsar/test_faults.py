@@ -22,7 +22,18 @@ from storage.metadata.cluster.frames import OtherProtocol
 from storage.metadata.cluster.link_streams import LinkLost
 from storage.metadata.store import ChangeSetTooLarge, InvalidOperation
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
+from txn.errors import OutcomeUnknown, OwnershipLost, ProducerIdsDamaged, TxnError
+from txn.kafka_errors import (
+    EndTxnLate,
+    InvalidTransactionalId,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    PartitionNotInTransaction,
+    ProducerFenced,
+    ProducerIdMismatch,
+    TransactionalIdNotFound,
+    TransactionEnding,
+)
 from txn.producer_states import (
     CoordinatorStale,
     EarlierTransactionOpen,
@@ -37,9 +48,19 @@ BASES: Final = ("StorageError", "TxnError", "SubscriptionError", "StartError")
 OF_KAFKA: Final = (
     CoordinatorStale,
     EarlierTransactionOpen,
+    EndTxnLate,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    InvalidTransactionalId,
     OutOfOrderSequence,
     OutsideOfTransaction,
+    PartitionNotInTransaction,
     ProducerEpochStale,
+    ProducerFenced,
+    ProducerIdMismatch,
+    ProducerIdsDamaged,
+    TransactionEnding,
+    TransactionalIdNotFound,
 )
 """Errors of Kafka's producers and coordinators, whose front end has codes of its own."""
 

@@ -1,0 +1,57 @@
+"""What Kafka's coordinator refuses. Each class names the code of Kafka's protocol that the front end answers with."""
+
+from txn.errors import TxnError
+
+
+class InvalidTransactionalId(TxnError):
+    """A transactional id is empty or too long. INVALID_REQUEST."""
+
+
+class TransactionalIdNotFound(TxnError):
+    """An administrator asks for a transactional id without a record. TRANSACTIONAL_ID_NOT_FOUND."""
+
+    def __init__(self, transactional_id: str) -> None:
+        super().__init__(f"The transactional id {transactional_id!r} does not exist, or was idle for too long")
+
+
+class ProducerIdMismatch(TxnError):
+    """The transactional id has no record, or another producer id. INVALID_PRODUCER_ID_MAPPING."""
+
+
+class ProducerFenced(TxnError):
+    """A newer producer, or an abort by the coordinator, has replaced this one.
+
+    PRODUCER_FENCED. To Produce and TxnOffsetCommit Kafka answers INVALID_PRODUCER_EPOCH instead, which lets a client
+    abort and continue.
+    """
+
+
+class InvalidTransactionState(TxnError):
+    """The request does not fit the transaction's state. INVALID_TXN_STATE."""
+
+
+class InvalidTransactionTimeout(TxnError):
+    """A transaction should stay open for longer than allowed, or for no time. INVALID_TRANSACTION_TIMEOUT."""
+
+    def __init__(self, timeout_ms: int, timeout_ms_max: int) -> None:
+        super().__init__(
+            f"A transaction timeout of {timeout_ms} ms is refused. Set transaction.timeout.ms to between 1 and "
+            f"{timeout_ms_max}"
+        )
+
+
+class TransactionEnding(TxnError):
+    """The last transaction is decided, and some participants have not applied it yet. CONCURRENT_TRANSACTIONS.
+
+    The decision stands. A retry waits for the same end (K32).
+    """
+
+    retriable = True
+
+
+class EndTxnLate(TxnError):
+    """An EndTxn was delayed on a connection that its client has left. INVALID_TXN_STATE, which nobody reads (K31)."""
+
+
+class PartitionNotInTransaction(TxnError):
+    """A client of transaction version 1 writes to a partition or group that it has not added. INVALID_TXN_STATE."""

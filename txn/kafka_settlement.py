@@ -1,8 +1,9 @@
 """What a participant's owner does: whether it takes data of a transaction, and what it makes of the decision.
 
-An owner takes data of a transaction in which it is registered, until it sees the decision. Its marker then follows all
-that it has taken. So data that meets the decision on its way is decided with the rest, and nothing later is taken
-(K28). EndTxn is answered after all markers, so a client never has its answer before.
+An owner takes data of a transaction in which it is registered, until it begins to settle. Its marker then follows all
+that it has taken. So data that meets the decision on its way is decided with the rest. Under a registration that it has
+begun to settle, the owner takes nothing more, whatever it read before (K28). EndTxn is answered after all markers, so a
+client never has its answer before.
 
     the topic's      the record of the            data without    the owner
     creation id      transactional id             a marker
@@ -81,15 +82,7 @@ def admitted(
     """
     step = begun(record, producer, now_ms)
     is_open = step.write is None and step.answer is not None
-    if (
-        is_open
-        and registration is not None
-        and (registration.producer, registration.creation_id)
-        == (
-            producer,
-            creation_id,
-        )
-    ):
+    if is_open and registration is not None and _is_of(registration, producer, creation_id):
         return None
     if step.answer is None or registration is not None:
         raise TransactionEnding(f"The last transaction of producer {producer} has not ended everywhere. Try again")
@@ -128,6 +121,10 @@ def marker_of(registration: Registration, record: KafkaTransaction | None) -> En
     return EndMarker(
         producer.id, producer.epoch, COORDINATOR_EPOCH, bumps_epoch=producer.epoch > registration.producer.epoch
     )
+
+
+def _is_of(registration: Registration, producer: Producer, creation_id: str) -> bool:
+    return registration.producer == producer and registration.creation_id == creation_id
 
 
 def _is_open(registration: Registration, record: KafkaTransaction | None) -> bool:

@@ -136,7 +136,7 @@ def test_init_while_a_transaction_is_open_aborts_it_first(expected: Producer | N
     request = InitProducerId(1_000, expected)
     step = initialised(record(S.ONGOING), request, NOW, None)
     assert step.write is not None
-    assert step.write.markers == Producer(7, 7)
+    assert (step.write.markers, step.write.last) == (Producer(7, 7), expected)
     assert initialised(step.write, request, NOW, None) == Step(None, None)
     assert initialised(completed(step.write, NOW), request, NOW, None).answer == again
 

@@ -82,6 +82,7 @@ _CODES: Final[dict[type[Exception], ErrorCode]] = {
     EarlierTransactionOpen: ErrorCode.CONCURRENT_TRANSACTIONS,
     # All other refusals are permanent.
     BrokerError: ErrorCode.INVALID_REQUEST,
+    ExpectedError: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 
 

@@ -17,6 +17,7 @@ from broker.kafka.conversion import ToKafka
 from broker.kafka.fetching import FetchHandler
 from broker.kafka.listing import ListingHandler
 from broker.kafka.metadata import MetadataHandler
+from broker.kafka.producer_ids import ProducerIdHandler
 from broker.kafka.producing import ProduceHandler
 from broker.kafka.session import KafkaSession
 from broker.kafka.topics import KafkaTopics
@@ -25,6 +26,7 @@ from broker.outbox import Outbox
 from broker.partitioned_topics import PartitionedTopics
 from broker.topics import Topics
 from broker.traffic import Traffic
+from txn.producer_ids import ProducerIds
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +44,7 @@ class KafkaServices:
     traffic: Traffic
     budgets: Budgets
     cluster: str
+    producer_ids: ProducerIds
     batch_bytes_max: int
     convert: ToKafka = field(default_factory=ToKafka)
 
@@ -66,6 +69,7 @@ class KafkaServices:
             traffic=base.traffic,
             budgets=base.budgets,
             cluster=base.settings.cluster,
+            producer_ids=ProducerIds(base.metadata),
             batch_bytes_max=int(base.settings.message_bytes_max),
         )
 
@@ -106,4 +110,5 @@ def open_session(stream: trio.abc.Stream, client: str, services: KafkaServices, 
     session.use(FetchHandler(topics, services.traffic, budgets.sending, services.convert))
     session.use(ListingHandler(topics, services.convert))
     session.use(AdministrationHandler(topics, services.partitioned))
+    session.use(ProducerIdHandler(services.producer_ids))
     return session

@@ -5,9 +5,10 @@ What is appended is durable after `sync`. `crash` keeps a part of what is not, a
 
 from dataclasses import dataclass, field
 
+from storage.position import Position
 from txn.kafka_transaction import Producer
 from txn.producer_states import Batch, Duplicate, EndMarker, ProducerStates
-from txn.stable_offset import StableOffset
+from txn.stable_offset import Place, StableOffset
 
 
 @dataclass(eq=False)
@@ -102,7 +103,7 @@ class Partition:
     def undecided(self, producer_id: int) -> list[Appended]:
         """Return the data of this producer without a marker."""
         first = self.stable.first_of(producer_id)
-        found = [] if first is None else self.entries[first:]
+        found = [] if first is None else self.entries[first.offset :]
         return [each for each in found if isinstance(each, Appended) and each.data.producer.id == producer_id]
 
     def outcomes(self) -> dict[Data, bool | None]:
@@ -133,11 +134,11 @@ class Partition:
         self.entries.append(entry)
         if isinstance(entry, Marker):
             self.states.note_marker(entry.end, offset)
-            self.stable.end(entry.end.producer_id, offset, is_commit=entry.is_commit)
+            self.stable.end(entry.end.producer_id, Place(offset, Position(0, offset)), is_commit=entry.is_commit)
             return
         self.states.note(_batch(entry.data), offset, offset)
         if not self.has_data(entry.data.producer.id):
-            self.stable.begin(entry.data.producer.id, offset)
+            self.stable.begin(entry.data.producer.id, Place(offset, Position(0, offset)))
 
 
 def _batch(data: Data) -> Batch:

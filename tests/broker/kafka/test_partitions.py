@@ -26,6 +26,13 @@ from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.fetch import AbortedTransaction, FetchResponse, PartitionData
 from tidewire.wire.kafka.messages.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from tidewire.wire.kafka.messages.produce import ProduceResponse
+from tidewire.wire.kafka.messages.topics import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tidewire.wire.kafka.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tidewire.wire.kafka.record_batches import Compression, read_header
 from tidewire.wire.kafka.records import Header, Record, build
 from txn.marked_log import Ended
@@ -276,3 +283,30 @@ async def test_what_a_transaction_left_open_is_read_by_uncommitted_readers_alone
         committed = await client.fetch("orders", 0, isolation=READ_COMMITTED)
         assert committed.aborted_transactions == (AbortedTransaction(9, 1),)
         assert (committed.last_stable_offset, committed.high_watermark) == (4, 4)
+
+
+async def test_each_producer_gets_a_number_of_its_own() -> None:
+    """K23: without it, Java's producers do not start."""
+    async with served() as (broker, client), kafka_client(broker) as other:
+        answers = [
+            await each.ask(InitProducerIdRequest(None, 60_000), InitProducerIdResponse, 4)
+            for each in (client, other, client)
+        ]
+        assert [(one.error_code, one.producer_epoch) for one in answers] == [(0, 0)] * 3
+        assert len({one.producer_id for one in answers} - {-1}) == 3
+        refused = await client.ask(InitProducerIdRequest("tid", 60_000), InitProducerIdResponse, 4)
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_clients_learn_where_leader_epochs_ended() -> None:
+    """K44."""
+    async with served() as (broker, client):
+        await client.create("orders")
+        await client.produce("orders", of(b"a", b"b"))
+        await broker.topics.unload(PARTITION)
+        await client.produce("orders", of(b"c"))
+        for epoch, expected in {0: (0, 2), 1: (1, 3), 2: (-1, -1), -1: (-1, -1)}.items():
+            wanted = OffsetForLeaderTopic("orders", (OffsetForLeaderPartition(0, 1, epoch),))
+            answer = await client.ask(OffsetForLeaderEpochRequest(topics=(wanted,)), OffsetForLeaderEpochResponse, 4)
+            (one,) = answer.topics[0].partitions
+            assert (one.error_code, one.leader_epoch, one.end_offset) == (0, *expected)

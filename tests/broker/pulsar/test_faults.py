@@ -31,6 +31,7 @@ from txn.kafka_errors import (
     PartitionNotInTransaction,
     ProducerFenced,
     ProducerIdMismatch,
+    TooManyProducers,
     TransactionalIdNotFound,
     TransactionEnding,
 )
@@ -40,6 +41,7 @@ from txn.producer_states import (
     OutOfOrderSequence,
     OutsideOfTransaction,
     ProducerEpochStale,
+    TooManyProducers,
 )
 
 BASES: Final = ("StorageError", "TxnError", "SubscriptionError", "StartError")
@@ -59,6 +61,7 @@ OF_KAFKA: Final = (
     ProducerFenced,
     ProducerIdMismatch,
     ProducerIdsDamaged,
+    TooManyProducers,
     TransactionEnding,
     TransactionalIdNotFound,
 )

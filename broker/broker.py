@@ -72,7 +72,10 @@ from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, MetadataStore, Session
 from txn.buffer import TransactionBuffer
-from txn.marker_buffer import MarkerBuffer
+from txn.kafka_coordination import TIMEOUT_MS_MAX as KAFKA_TIMEOUT_MS_MAX
+from txn.kafka_settler import KafkaSettler
+from txn.kafka_transactions import KafkaTransactions
+from txn.marker_buffer import MarkerBuffer, MarkerFormat
 from txn.metadata_buffer import MetadataTransactionBuffer
 from txn.transactions import Transactions, TransactionSettings
 
@@ -98,6 +101,8 @@ class Foundation:
     budgets: Budgets
     codecs: EntryCodecs
     """Those of the front ends' formats."""
+    markers: MarkerFormat
+    """How logs with markers are read and written."""
     for_subscribers: Converter = as_stored
     """Gives entries in the format of those who subscribe."""
     traffic: Traffic = field(default_factory=Traffic)
@@ -127,6 +132,13 @@ class Broker:
         self.shards = Shards(self.claims, metadata, self.members, count=settings.transaction_coordinators)
         self.duties = Duties(self.members, self.shards, me=settings.broker_id)
         self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms, self.duties)
+        self.kafka_transactions = KafkaTransactions(
+            metadata,
+            base.now_ms,
+            self.transactions.counters,
+            self.duties,
+            timeout_ms_max=min(KAFKA_TIMEOUT_MS_MAX, round(settings.txn_timeout_seconds_max * 1000)),
+        )
         self.assignments = Assignments(metadata, session, broker_id=settings.broker_id)
         self.locator = Locator(metadata, self.members, self.assignments, base.has_ended, me=settings.broker_id)
         self.segment_owners = SegmentOwners(metadata, nursery, me=settings.broker_id)
@@ -140,7 +152,9 @@ class Broker:
             metadata, Retention(settings.retention_minutes, settings.retention_megabytes)
         )
         self.schemas = Schemas(metadata, base.now_ms)
-        self.services = _topic_services(base, self.transactions, self.retention, self.members)
+        self.services = _topic_services(
+            base, self.transactions, self.kafka_transactions.settler, self.retention, self.members
+        )
         self.topics = Topics(self.claims, self.layouts, self.open_topic, self.services, nursery, session.id)
         self.handover = HandOver(
             self.topics,
@@ -193,6 +207,7 @@ class Broker:
         )
         self.leftovers = Leftovers(self.topics, self.locator, self.assignments, me=settings.broker_id)
         self.header_sweep = self.transactions.header_sweep(self.leftovers.redrive)
+        self.kafka_sweeps = self.kafka_transactions.sweeps(self.leftovers.redrive_partition)
         self.partition_removal = PartitionRemoval(
             self.partitioned_topics, self.topics, self.layouts, self.members, metadata
         )
@@ -270,6 +285,7 @@ class Broker:
         """Start the watches that the other parts need. On return they know the metadata store's records."""
         await self._nursery.start(self.members.run)
         await self.transactions.start(self._nursery)
+        await self.kafka_transactions.start(self._nursery)
         await self._nursery.start(self.elections.run)
         await self._nursery.start(self.assignments.run)
         await self._nursery.start(self.retention.run)
@@ -289,6 +305,7 @@ class Broker:
             "removing partitions of deleted topics": self.partition_removal.run,
             "ending transactions at their deadline": self.transactions.timeout_sweep.run,
             "forgetting finished transactions": self.header_sweep.run,
+            "seeing to transactions of Kafka's clients": self.kafka_sweeps.run,
             "forgetting transaction groups": self.transactions.group_sweep.run,
             "reporting load": self.load_reporter.run,
             "recovering what dead brokers left open": self.dead_brokers.run,
@@ -312,7 +329,7 @@ def _transaction_settings(settings: BrokerSettings) -> TransactionSettings:
     )
 
 
-def _transaction_buffers(base: Foundation, transactions: Transactions) -> TransactionBuffers:
+def _transaction_buffers(base: Foundation, transactions: Transactions, settler: KafkaSettler) -> TransactionBuffers:
     def metadata_driven(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
         return MetadataTransactionBuffer(
             ledger,
@@ -323,9 +340,7 @@ def _transaction_buffers(base: Foundation, transactions: Transactions) -> Transa
         )
 
     def with_markers(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
-        return MarkerBuffer(
-            ledger, base.metadata, claim, lambda entry: base.codecs[entry.format].producer_of(entry), base.now_ms
-        )
+        return MarkerBuffer(ledger, base.metadata, claim, base.markers, settler, base.now_ms)
 
     return TransactionBuffers(
         {
@@ -336,7 +351,11 @@ def _transaction_buffers(base: Foundation, transactions: Transactions) -> Transa
 
 
 def _topic_services(
-    base: Foundation, transactions: Transactions, retention: RetentionPolicies, members: Members
+    base: Foundation,
+    transactions: Transactions,
+    settler: KafkaSettler,
+    retention: RetentionPolicies,
+    members: Members,
 ) -> TopicServices:
     settings = base.settings
     return TopicServices(
@@ -345,7 +364,7 @@ def _topic_services(
         ledger_ids=LedgerIds(base.metadata),
         headers=transactions.headers,
         counters=transactions.counters,
-        buffers=_transaction_buffers(base, transactions),
+        buffers=_transaction_buffers(base, transactions, settler),
         ledger_config=ManagedLedgerConfig(
             ledger_bytes_max=int(settings.ledger_bytes_max),
             ledger_age_max_ms=round(settings.ledger_age_seconds_max * 1000),

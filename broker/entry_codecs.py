@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 
 from dispatch.chunks import Chunk
 from storage.entry import Entry, EntryFormat
-from txn.marked_log import Described
 
 Converter = Callable[[Entry], Awaitable[Entry]]
 """Gives an entry in its reader's format, at the same position and with the same messages. An entry that it cannot
@@ -57,9 +56,6 @@ class EntryCodec(Protocol):
     def key_of(self, entry: Entry) -> bytes | None:
         """The key by which the entry keeps its order among consumers; None if it has none."""
 
-    def producer_of(self, entry: Entry) -> Described | None:
-        """Which numbered producer wrote it, or whose transaction it ends; None if it says neither."""
-
     def send_of(self, entry: Entry) -> Send | None:
         """Who sent it and under which ids, as a new owner reads it from the log; None if the entry does not say."""
 
@@ -71,9 +67,6 @@ class _Opaque:
         """See `EntryCodec`."""
 
     def key_of(self, _entry: Entry) -> None:
-        """See `EntryCodec`."""
-
-    def producer_of(self, _entry: Entry) -> None:
         """See `EntryCodec`."""
 
     def send_of(self, _entry: Entry) -> None:

@@ -17,6 +17,7 @@ import structlog
 from broker.cluster.assignments import Assignments, Why
 from broker.cluster.locator import Locator
 from broker.cluster.ownership import claim_key
+from broker.errors import TopicNotFound
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.topics import Topics
 from storage.errors import ExpectedError
@@ -52,6 +53,26 @@ class Leftovers:
         if not await self._topics.has_segment(name):
             return False
         if candidate is not None:
+            await self._assign(name, candidate)
+        return True
+
+    async def redrive_partition(self, topic: str) -> bool:
+        """As `redrive`, for a regular topic that takes part in a transaction of Kafka's clients."""
+        try:
+            name = TopicName.parse(topic)
+        except InvalidTopicName as invalid:
+            raise RecordUnreadable(str(invalid)) from invalid
+        if not await self._topics.is_made(name):
+            return False
+        owner, candidate = await self._locator.owner_or_candidate(name)
+        if self._me in (owner, candidate):
+            try:
+                await self._topics.get(name, creates=False)
+            except TopicNotFound:
+                return False
+            except ExpectedError as error:
+                log.warning("a partition of a decided transaction cannot be loaded", topic=topic, reason=str(error))
+        elif candidate is not None:
             await self._assign(name, candidate)
         return True
 

@@ -21,6 +21,7 @@ from broker.budgets import Budgets
 from broker.config import BrokerSettings
 from broker.descriptors import connections_possible
 from broker.front_ends import ENTRY_CODECS, Ready, Shared, open_front_ends
+from broker.kafka.markers import MARKERS
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import internal_address, open_metadata
 from broker.metadata_sessions import serve_sessions
@@ -97,6 +98,7 @@ async def serve(
             now_ms=SteadyClock(),
             budgets=Budgets.of(int(settings.client_memory_bytes_max), connections_max),
             codecs=ENTRY_CODECS,
+            markers=MARKERS,
             for_subscribers=ToPulsar(),
             loop=loop or LoopMonitor(),
             has_ended=absences.has_ended,

@@ -35,6 +35,7 @@ from storage.metadata.store import Check
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck
 from txn.marker_buffer import Appended, MarkerBuffer
+from txn.partition_transactions import Sender
 from txn.pending_transaction import CommandId
 from txn.producer_states import Batch, Duplicate
 
@@ -182,8 +183,12 @@ class Topic(TopicSource):
             raise NotSupported(f"{self.name} is not a regular topic. Kafka's clients cannot use it yet.")
         return self._buffer
 
-    async def publish_batch(self, payload: bytes, *, message_count: int, batch: Batch | None) -> Appended | Duplicate:
+    async def publish_batch(
+        self, payload: bytes, *, message_count: int, batch: Batch | None, sender: Sender | None = None
+    ) -> Appended | Duplicate:
         """Append a batch of Kafka's records. `batch` tells what a numbered producer says of it.
+
+        `sender` tells who writes it in a transaction.
 
         It is durable once `ledger.confirmed` has reached its position. A duplicate is durable once everything is that
         was appended before this call returned.
@@ -198,6 +203,8 @@ class Topic(TopicSource):
             appended = markers.append_plain(payload, message_count, EntryFormat.KAFKA)
         else:
             await markers.admit_producer()
+            if sender is not None:
+                await markers.transactions.admit(sender)
             result = markers.append_batch(payload, batch, message_count)
             if isinstance(result, Duplicate):
                 return result

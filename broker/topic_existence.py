@@ -21,6 +21,10 @@ class TopicExistence:
     def __init__(self, layouts: Layouts) -> None:
         self._layouts = layouts
 
+    async def is_made(self, name: TopicName) -> bool:
+        """Return whether a regular topic was created before."""
+        return await self._layouts.is_made(name)
+
     async def require_made(self, name: TopicName) -> None:
         """Check that a `persistent://` topic was created before. For other topics, `require` checks their layouts.
 

@@ -179,6 +179,10 @@ class Topics:
         slot.topic.clients.touch()
         return slot.topic
 
+    async def is_made(self, name: TopicName) -> bool:
+        """Return whether a regular topic exists."""
+        return await self._existence.is_made(name)
+
     async def has_segment(self, name: TopicName) -> bool:
         """Return whether a segment exists by its topic's layout as it is now."""
         return await self._existence.has_segment(name)

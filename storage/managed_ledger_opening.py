@@ -6,6 +6,7 @@ greater id. So positions rise and are never used twice.
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -17,10 +18,10 @@ from storage.ledger_ids import LedgerIds
 from storage.ledger_list import LedgerInfo, ManagedLedgerRecord
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedger
-from storage.managed_ledger_record import NO_LEDGER, RecordChanged, RecordKeeper
+from storage.managed_ledger_record import NO_LEDGER, RecordChanged, RecordKeeper, first_record
 from storage.managed_ledger_recovery import nothing_there, recover
 from storage.managed_ledger_removal import remove_all
-from storage.metadata.store import Check, MetadataStore
+from storage.metadata.store import Check, Conflict, MetadataStore
 from storage.writer import Writer
 
 CREATION_ID_DIGITS: Final = 16
@@ -75,6 +76,20 @@ async def open_managed_ledger(
         except RecordChanged:
             continue  # Changed by a caller with the same claim, or without one. The new record decides.
         return ManagedLedger(chain, now_ms)
+
+
+async def creation_id_of(name: str, metadata: MetadataStore) -> str:
+    """The creation id of a managed ledger, which is made without an owner if there is none. Durable on return.
+
+    Raises:
+        LedgerListCorrupt: its record is damaged.
+    """
+    while True:
+        record = await RecordKeeper(name, metadata, None).read()
+        if record is not None:
+            return record.creation_id
+        with suppress(Conflict):
+            await metadata.commit([first_record(name, uuid.uuid4().hex[:CREATION_ID_DIGITS])])
 
 
 async def let_go_of_managed_ledger(

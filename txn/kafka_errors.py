@@ -7,6 +7,13 @@ class InvalidTransactionalId(TxnError):
     """A transactional id is empty or too long. INVALID_REQUEST."""
 
 
+class TransactionalIdDamaged(TxnError):
+    """A record of a transactional id cannot be read. The message names its key. UNKNOWN_SERVER_ERROR."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"The record {key} is damaged: {reason}. Restore it from a copy")
+
+
 class TransactionalIdNotFound(TxnError):
     """An administrator asks for a transactional id without a record. TRANSACTIONAL_ID_NOT_FOUND."""
 

@@ -14,6 +14,8 @@ is marked, durably, before the first one writes.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import trio
+
 from storage.aborted_offsets import AbortedOffsets
 from storage.clock import WallClock
 from storage.entry import Entry, EntryFormat, TxnId
@@ -23,8 +25,10 @@ from storage.metadata.store import Check, MetadataStore, StoreFull
 from storage.position import EARLIEST, Position
 from storage.watermark import Watermark
 from txn.errors import OwnershipLost, WrongDomain
+from txn.kafka_settler import KafkaSettler
 from txn.marked_log import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Ended, MarkedLog
 from txn.marked_reading import AbortedRanges, Describe, read_marked_log
+from txn.partition_transactions import BuildMarker, PartitionTransactions
 from txn.producer_states import PRODUCERS_MAX, Batch, Duplicate
 from txn.stable_offset import Place
 from txn.states import TxnState
@@ -34,6 +38,13 @@ PRODUCER_IDLE_MS_MAX: Final = 24 * 60 * 60 * 1000
 
 EXPIRE_AGAIN_MS: Final = 60_000
 """How often a log with as many producers as it may have looks for idle ones. Each time takes about 10 ms."""
+
+
+class MarkerFormat(NamedTuple):
+    """How entries of numbered producers and markers are read and written."""
+
+    describe: Describe
+    build: BuildMarker
 
 
 class Appended(NamedTuple):
@@ -49,16 +60,33 @@ class MarkerBuffer:
     """See `TransactionBuffer`."""
 
     def __init__(
-        self, ledger: ManagedLedger, metadata: MetadataStore, claim: Check, describe: Describe, now_ms: WallClock
+        self,
+        ledger: ManagedLedger,
+        metadata: MetadataStore,
+        claim: Check,
+        markers: MarkerFormat,
+        settler: KafkaSettler,
+        now_ms: WallClock,
     ) -> None:
         """Set up around an open managed ledger, for the owner with this claim. Call `recover` before anything else."""
         self._ledger = ledger
         self._metadata = metadata
         self._claim = claim
-        self._describe = describe
+        self._describe = markers.describe
+        self._settler = settler
         self._now_ms = now_ms
         self._log = MarkedLog()
-        self._aborted = AbortedRanges(ledger, self._log, describe)
+        self._aborted = AbortedRanges(ledger, self._log, self._describe)
+        self.transactions = PartitionTransactions(
+            ledger,
+            metadata,
+            claim,
+            now_ms,
+            has_open=lambda producer_id: self._log.stable.first_of(producer_id) is not None,
+            append_marker=self.append_marker,
+            build_marker=markers.build,
+        )
+        """Who may write here in a transaction."""
         self._since_snapshot = 0
         self._snapshot_due = SNAPSHOT_BYTES
         self._expired_ms = 0
@@ -258,18 +286,28 @@ class MarkerBuffer:
         if self._ledger.is_marked:
             self._log = await read_marked_log(self._ledger, self._describe)
             self._aborted = AbortedRanges(self._ledger, self._log, self._describe)
+        registered = await self.transactions.recover()
         self._is_recovered = True
         self.readable.raise_to(self._readable_at(self._ledger.confirmed.value))
+        self._settler.own(self._ledger.name, self.transactions)
+        for transactional_id in registered:
+            self._settler.decided(transactional_id)
 
     async def run(self) -> None:
-        """See `TransactionBuffer`."""
+        """See `TransactionBuffer`. The settler ends transactions, for all topics of the broker."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.leave()
 
     def leave(self) -> None:
         """See `TransactionBuffer`."""
+        self._settler.disown(self._ledger.name, self.transactions)
         self._ledger.confirmed.release(self.readable)
 
     async def discard(self) -> None:
-        """See `TransactionBuffer`. Everything is in the log."""
+        """See `TransactionBuffer`. All but the registrations in transactions is in the log."""
+        await self.transactions.discard()
 
     def _readable_at(self, confirmed: Position) -> Position:
         if not self._is_recovered:

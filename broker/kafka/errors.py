@@ -29,6 +29,18 @@ from storage.metadata.store import StoreFull, StoreUnavailable
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.record_batches import CorruptBatch, UnsupportedFormat
 from txn.errors import OutcomeUnknown, OwnershipLost
+from txn.kafka_errors import (
+    EndTxnLate,
+    InvalidTransactionalId,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    PartitionNotInTransaction,
+    ProducerFenced,
+    ProducerIdMismatch,
+    TransactionalIdDamaged,
+    TransactionalIdNotFound,
+    TransactionEnding,
+)
 from txn.producer_states import (
     CoordinatorStale,
     EarlierTransactionOpen,
@@ -80,6 +92,16 @@ _CODES: Final[dict[type[Exception], ErrorCode]] = {
     CoordinatorStale: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     OutsideOfTransaction: ErrorCode.INVALID_TXN_STATE,
     EarlierTransactionOpen: ErrorCode.CONCURRENT_TRANSACTIONS,
+    InvalidTransactionalId: ErrorCode.INVALID_REQUEST,
+    TransactionalIdNotFound: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    TransactionalIdDamaged: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ProducerIdMismatch: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ProducerFenced: ErrorCode.PRODUCER_FENCED,
+    InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
+    InvalidTransactionTimeout: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+    TransactionEnding: ErrorCode.CONCURRENT_TRANSACTIONS,
+    EndTxnLate: ErrorCode.INVALID_TXN_STATE,
+    PartitionNotInTransaction: ErrorCode.INVALID_TXN_STATE,
     # All other refusals are permanent.
     BrokerError: ErrorCode.INVALID_REQUEST,
     ExpectedError: ErrorCode.UNKNOWN_SERVER_ERROR,

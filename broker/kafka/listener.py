@@ -1,7 +1,8 @@
 """The Kafka listener: accepts connections, and gives each a session with all handlers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Self
 
 import structlog
@@ -14,19 +15,21 @@ from broker.cluster.locator import Locator
 from broker.cluster.members import Members
 from broker.kafka.administering import AdministrationHandler
 from broker.kafka.conversion import ToKafka
+from broker.kafka.coordinators import CoordinatorHandler
 from broker.kafka.fetching import FetchHandler
 from broker.kafka.listing import ListingHandler
 from broker.kafka.metadata import MetadataHandler
-from broker.kafka.producer_ids import ProducerIdHandler
 from broker.kafka.producing import ProduceHandler
 from broker.kafka.session import KafkaSession
 from broker.kafka.topics import KafkaTopics
+from broker.kafka.transacting import TransactionHandler
 from broker.listening import Accepted, serve_clients
 from broker.outbox import Outbox
 from broker.partitioned_topics import PartitionedTopics
 from broker.topics import Topics
 from broker.traffic import Traffic
-from txn.producer_ids import ProducerIds
+from storage.metadata.store import MetadataStore
+from txn.kafka_transactions import KafkaTransactions
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +47,12 @@ class KafkaServices:
     traffic: Traffic
     budgets: Budgets
     cluster: str
-    producer_ids: ProducerIds
+    transactions: KafkaTransactions
+    metadata: MetadataStore
     batch_bytes_max: int
     convert: ToKafka = field(default_factory=ToKafka)
+    connection_numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    """A number for each connection, in the order in which they are accepted."""
 
     @classmethod
     def of(cls, broker: Broker) -> Self:
@@ -69,7 +75,8 @@ class KafkaServices:
             traffic=base.traffic,
             budgets=base.budgets,
             cluster=base.settings.cluster,
-            producer_ids=ProducerIds(base.metadata),
+            transactions=broker.kafka_transactions,
+            metadata=base.metadata,
             batch_bytes_max=int(base.settings.message_bytes_max),
         )
 
@@ -110,5 +117,15 @@ def open_session(stream: trio.abc.Stream, client: str, services: KafkaServices, 
     session.use(FetchHandler(topics, services.traffic, budgets.sending, services.convert))
     session.use(ListingHandler(topics, services.convert))
     session.use(AdministrationHandler(topics, services.partitioned))
-    session.use(ProducerIdHandler(services.producer_ids))
+    transactions = services.transactions
+    session.use(
+        TransactionHandler(
+            transactions.coordinator,
+            transactions.producer_ids,
+            topics,
+            services.metadata,
+            next(services.connection_numbers),
+        )
+    )
+    session.use(CoordinatorHandler(services.members, node))
     return session

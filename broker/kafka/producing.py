@@ -12,10 +12,11 @@ from typing import Final
 
 import trio
 
-from broker.kafka.entry_codec import numbered
 from broker.kafka.errors import EXPECTED, Refused, code_of
+from broker.kafka.markers import numbered
 from broker.kafka.requests import Api, Asked, ConnectionEnds, Later
 from broker.kafka.topics import KafkaTopics
+from broker.kafka.transacting import VERSION
 from broker.topic import Topic
 from broker.traffic import Traffic
 from storage.position import Position
@@ -29,6 +30,8 @@ from tidewire.wire.kafka.messages.produce import (
     TopicProduceResponse,
 )
 from tidewire.wire.kafka.record_batches import Compression, batches, check
+from txn.kafka_transaction import Producer
+from txn.partition_transactions import Sender
 
 ACKS: Final = frozenset({-1, 0, 1})
 
@@ -71,7 +74,7 @@ class ProduceHandler:
                 count += 1
                 if count % AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
-                results.append(await self._append(topic.name, data, request.acks))
+                results.append(await self._append(topic.name, data, request.acks, request.transactional_id))
             appended.append((topic.name, results))
         if request.acks == 0:
             for name, results in appended:
@@ -81,18 +84,22 @@ class ProduceHandler:
             return None
         return Later(partial(self._respond, appended, request.timeout_ms))
 
-    async def _append(self, name: str, data: PartitionProduceData, acks: int) -> _Appended:
+    async def _append(
+        self, name: str, data: PartitionProduceData, acks: int, transactional_id: str | None
+    ) -> _Appended:
         result = _Appended(data.index)
         try:
             if acks not in ACKS:
                 raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} means nothing; use all, 1 or 0.")
             result.topic = topic = await self._topics.partition(name, data.index)
-            await self._append_batches(topic, data.records or b"", result)
+            await self._append_batches(topic, data.records or b"", transactional_id, result)
         except EXPECTED as error:
             result.error = error
         return result
 
-    async def _append_batches(self, topic: Topic, records: bytes, result: _Appended) -> None:
+    async def _append_batches(
+        self, topic: Topic, records: bytes, transactional_id: str | None, result: _Appended
+    ) -> None:
         # All are checked before one is appended. Only a wrong sequence or a full disk can then refuse some of them.
         checked = []
         for header, batch in batches(records):
@@ -107,13 +114,18 @@ class ProduceHandler:
                 raise Refused(ErrorCode.INVALID_RECORD, "Only brokers write control batches.")
             if header.compression not in set(Compression):
                 raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{header.compression} is no known compression.")
-            if header.is_transactional:
-                raise Refused(ErrorCode.INVALID_TXN_STATE, "Transactions of Kafka's clients are not served yet.")
+            if header.is_transactional and transactional_id is None:
+                raise Refused(ErrorCode.INVALID_TXN_STATE, "A batch of a transaction comes without a transactional id.")
             checked.append((header, batch))
         if not checked:
             raise Refused(ErrorCode.INVALID_RECORD, "A partition of a Produce request has no record batch.")
         for header, batch in checked:
-            stored = await topic.publish_batch(batch, message_count=header.record_count, batch=numbered(header))
+            sender = None
+            if header.is_transactional and transactional_id is not None:
+                sender = Sender(transactional_id, Producer(header.producer_id, header.producer_epoch), VERSION)
+            stored = await topic.publish_batch(
+                batch, message_count=header.record_count, batch=numbered(header), sender=sender
+            )
             if result.base_offset < 0:
                 result.base_offset = stored.base_offset
             # Also for a duplicate: it is durable when all is that was appended before.

@@ -64,9 +64,6 @@ class PulsarEntryCodec:
         except Base64Error:
             return raw
 
-    def producer_of(self, _entry: Entry) -> None:
-        """See `EntryCodec`. Pulsar's producers are not numbered."""
-
     def send_of(self, entry: Entry) -> Send | None:
         """See `EntryCodec`."""
         metadata = _metadata_of(entry)

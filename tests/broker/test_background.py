@@ -14,6 +14,7 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.config import load_settings
 from broker.errors import BrokerError
 from broker.front_ends import ENTRY_CODECS
+from broker.kafka.markers import MARKERS
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.store_retry import RETRY_SECONDS
@@ -80,6 +81,7 @@ async def whole_broker(metadata: MetadataStore) -> AsyncIterator[Whole]:
             ledgers=ledgers,
             now_ms=SteadyClock(),
             budgets=Budgets.of(1 << 30, 1_000),
+            markers=MARKERS,
             codecs=ENTRY_CODECS,
         )
         broker = Broker(foundation, session, nursery)

@@ -9,6 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.front_ends import ENTRY_CODECS
+from broker.kafka.markers import MARKERS
 from broker.layouts.parts import SubscriptionKind
 from broker.layouts.registrations import GroupId, Registrations
 from broker.layouts.store import Layouts
@@ -37,6 +38,7 @@ async def founded(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterat
             ledgers=ledgers,
             now_ms=moving_clock(),
             budgets=Budgets.of(1 << 30, 10),
+            markers=MARKERS,
             codecs=ENTRY_CODECS,
         )
 

@@ -13,10 +13,10 @@ from storage.metadata.store import Check
 from storage.position import EARLIEST
 from storage.ranges import EntryAck
 from tests.support.disk import SimulatedFiles
+from tests.support.markers import open_marker_buffer
 from tests.support.rooms import TOPIC, publish, rooms, visible
 from txn.buffer import TransactionBuffer
 from txn.errors import WrongDomain
-from txn.marker_buffer import MarkerBuffer
 
 PLAIN = TopicName.parse("persistent://public/default/plain")
 ELSEWHERE = TopicName.parse("topic://public/elsewhere/orders")
@@ -46,7 +46,7 @@ async def test_a_namespace_may_have_a_buffer_of_its_own() -> None:
             return composed.make(TopicName.parse(ledger.name), ledger, claim)
 
         def with_markers(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
-            return MarkerBuffer(ledger, broker.metadata, claim, lambda _entry: None, lambda: 0)
+            return open_marker_buffer(ledger, broker.metadata, claim)
 
         table = {
             (Domain.SEGMENT, ANY_NAMESPACE): as_composed,

@@ -16,6 +16,7 @@ from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.config import BrokerSettings, load_settings
 from broker.front_ends import ENTRY_CODECS
+from broker.kafka.markers import MARKERS
 from broker.pulsar.listener import PulsarServices, open_session
 from broker.pulsar.unsupported import Peer
 from storage.metadata.embedded import EmbeddedStore
@@ -198,6 +199,7 @@ class Machine:
                         ledgers=ledgers,
                         now_ms=now_ms,
                         budgets=Budgets.of(1 << 30, 1_000),
+                        markers=MARKERS,
                         codecs=ENTRY_CODECS,
                     )
                     started = Broker(foundation, session, nursery)

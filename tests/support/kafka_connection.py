@@ -34,7 +34,7 @@ from tidewire.wire.kafka.messages.produce import (
 )
 from tidewire.wire.kafka.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tidewire.wire.kafka.record_batches import batches
-from tidewire.wire.kafka.records import Record, read
+from tidewire.wire.kafka.records import Record, read, read_marker
 
 Response = TypeVar("Response")
 
@@ -158,6 +158,24 @@ def records_of(data: PartitionData) -> list[tuple[int, Record]]:
         if header.record_count and not header.is_control:
             found += [(header.base_offset + delta, record) for delta, record in read(header, batch, 1 << 24)]
     return found
+
+
+def committed_in(data: PartitionData) -> list[bytes | None]:
+    """Return the values that a consumer of committed records shows: the filter of Kafka's clients (K13)."""
+    whole: object = data.records or b""
+    assert isinstance(whole, bytes), "a client reads them as bytes"
+    waiting = sorted((one.first_offset, one.producer_id) for one in data.aborted_transactions or ())
+    aborted: set[int] = set()
+    shown: list[bytes | None] = []
+    for header, batch in batches(whole):
+        while waiting and waiting[0][0] <= header.base_offset + header.last_offset_delta:
+            aborted.add(waiting.pop(0)[1])
+        if header.is_control:
+            if not read_marker(header, batch).is_commit:
+                aborted.discard(header.producer_id)
+        elif header.record_count and not (header.is_transactional and header.producer_id in aborted):
+            shown += [record.value for _delta, record in read(header, batch, 1 << 24)]
+    return shown
 
 
 def values_of(data: PartitionData) -> list[tuple[int, bytes | None]]:

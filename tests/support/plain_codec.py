@@ -37,9 +37,6 @@ class PlainCodec:
         fields = _fields(entry)
         return None if fields is None or fields[2] is None else fields[2].encode()
 
-    def producer_of(self, _entry: Entry) -> None:
-        """See `EntryCodec`."""
-
     def send_of(self, entry: Entry) -> Send | None:
         """See `EntryCodec`."""
         fields = _fields(entry)

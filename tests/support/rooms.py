@@ -24,6 +24,7 @@ from broker.cluster.ownership import HasEnded, not_known
 from broker.config import BrokerSettings, load_settings
 from broker.entry_codecs import EntryCodecs
 from broker.front_ends import ENTRY_CODECS
+from broker.kafka.markers import MARKERS
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.pulsar.conversion import ToPulsar
@@ -166,6 +167,7 @@ async def rooms(
             now_ms=clock,
             budgets=Budgets.of(1 << 30, 1_000),
             codecs=codecs,
+            markers=MARKERS,
             for_subscribers=ToPulsar(),
             has_ended=has_ended,
         )

@@ -21,13 +21,13 @@ from storage.metadata.store import ABSENT, Check
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store
+from tests.support.markers import open_marker_buffer
 from tests.support.rooms import now_ms
 from txn.buffer import TransactionBuffer
 from txn.counters import OpCounters
 from txn.errors import WrongDomain
 from txn.header_watch import HeaderWatch
 from txn.headers import v5_id
-from txn.marker_buffer import MarkerBuffer
 from txn.metadata_buffer import MetadataTransactionBuffer
 from txn.states import TxnState
 
@@ -42,7 +42,7 @@ def metadata_driven(ledger: ManagedLedger, metadata: MemoryStore) -> Transaction
 
 
 def with_markers(ledger: ManagedLedger, metadata: MemoryStore) -> TransactionBuffer:
-    return MarkerBuffer(ledger, metadata, Check("/owners/nobody", ABSENT), lambda _entry: None, now_ms)
+    return open_marker_buffer(ledger, metadata, Check("/owners/nobody", ABSENT))
 
 
 Make = Callable[[ManagedLedger, MemoryStore], TransactionBuffer]

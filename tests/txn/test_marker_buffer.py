@@ -8,7 +8,6 @@ from typing import Final
 import pytest
 import trio
 
-from broker.kafka.entry_codec import KafkaEntryCodec
 from storage.aborted_offsets import AbortedOffsets, encode
 from storage.entry import Entry, EntryFormat
 from storage.errors import LedgerCorrupt
@@ -23,13 +22,13 @@ from tests.support.disk import SimulatedFiles
 from tests.support.kafka_batches import batch, marker
 from tests.support.ledgers import LEDGERS, ledger_store
 from tests.support.managed_ledgers import Clock
+from tests.support.markers import open_marker_buffer
 from txn import marker_buffer, producer_states
 from txn.marked_log import Ended
 from txn.marker_buffer import Appended, MarkerBuffer
 from txn.producer_states import Batch, Duplicate, EndMarker, OutOfOrderSequence, TooManyProducers
 
 NAME: Final = "persistent://public/default/orders-partition-0"
-CODEC: Final = KafkaEntryCodec()
 
 
 class Host:
@@ -48,7 +47,7 @@ class Host:
             ledger = await open_managed_ledger(
                 NAME, metadata=self.metadata, ledgers=ledgers, claim=None, config=self._config, now_ms=clock
             )
-            buffer = MarkerBuffer(ledger, self.metadata, Check("/owners/x", ABSENT), CODEC.producer_of, clock)
+            buffer = open_marker_buffer(ledger, self.metadata, Check("/owners/x", ABSENT), clock)
             await buffer.recover()
             await nursery.start(ledger.run)
             yield Owner(ledger, buffer, clock)

@@ -12,12 +12,12 @@ from storage.metadata.store import Check, Op
 from storage.position import Position
 from storage.signal import Signal
 from tests.support.disk import SimulatedFiles
+from tests.support.markers import open_marker_buffer
 from tests.support.segments import SegmentHost, append, puts_an_op, segment_host
 from tests.support.steered_store import LaggingStore, SteeredStore
 from txn.counters import OpCounters
 from txn.errors import OwnershipLost, TransactionEnded, TransactionNotFound
 from txn.headers import v5_id
-from txn.marker_buffer import MarkerBuffer
 from txn.ops import writes_of_segment
 from txn.states import TxnState
 
@@ -296,7 +296,7 @@ async def test_a_stale_owner_answers_no_position_request(host: SegmentHost) -> N
     await stale.has_ended.wait()
     assert isinstance(stale.ended, OwnershipLost)
     await host.metadata.delete(claim.key)
-    with_markers = MarkerBuffer(stale.ledger, host.metadata, claim, lambda _entry: None, lambda: 0)
+    with_markers = open_marker_buffer(stale.ledger, host.metadata, claim)
     with pytest.raises(OwnershipLost):
         await with_markers.caught_up()
 

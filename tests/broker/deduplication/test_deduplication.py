@@ -35,6 +35,7 @@ from storage.position import EARLIEST, LATEST, Position
 from tests.support.deduplication import read, written
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA, LEDGERS, ledger_store
+from tests.support.markers import open_marker_buffer
 from tests.support.rooms import now_ms
 from tests.support.schedules import every_schedule
 from tests.support.segments import Segment as OwnedSegment
@@ -46,7 +47,6 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
 from txn.headers import Header, v5_id
-from txn.marker_buffer import MarkerBuffer
 from txn.states import TxnState
 
 TOPIC = "segment://public/default/orders/0000-ffff-0"
@@ -75,7 +75,7 @@ class Segment:
             ledger,
             metadata,
             NO_CLAIM,
-            buffer=MarkerBuffer(ledger, metadata, NO_CLAIM, lambda _entry: None, lambda: 0),
+            buffer=open_marker_buffer(ledger, metadata, NO_CLAIM),
             headers=HeaderWatch(metadata),
             codecs=ENTRY_CODECS,
         )
@@ -338,7 +338,7 @@ async def test_an_owner_that_lost_its_claim_writes_nothing() -> None:
                 segment.ledger,
                 metadata,
                 claim,
-                buffer=MarkerBuffer(segment.ledger, metadata, NO_CLAIM, lambda _entry: None, lambda: 0),
+                buffer=open_marker_buffer(segment.ledger, metadata, NO_CLAIM),
                 headers=HeaderWatch(metadata),
                 codecs=ENTRY_CODECS,
             )

@@ -294,8 +294,6 @@ async def test_each_producer_gets_a_number_of_its_own() -> None:
         ]
         assert [(one.error_code, one.producer_epoch) for one in answers] == [(0, 0)] * 3
         assert len({one.producer_id for one in answers} - {-1}) == 3
-        refused = await client.ask(InitProducerIdRequest("tid", 60_000), InitProducerIdResponse, 4)
-        assert refused.error_code == ErrorCode.INVALID_REQUEST
 
 
 async def test_clients_learn_where_leader_epochs_ended() -> None:

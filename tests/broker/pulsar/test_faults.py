@@ -31,7 +31,7 @@ from txn.kafka_errors import (
     PartitionNotInTransaction,
     ProducerFenced,
     ProducerIdMismatch,
-    TooManyProducers,
+    TransactionalIdDamaged,
     TransactionalIdNotFound,
     TransactionEnding,
 )
@@ -63,6 +63,7 @@ OF_KAFKA: Final = (
     ProducerIdsDamaged,
     TooManyProducers,
     TransactionEnding,
+    TransactionalIdDamaged,
     TransactionalIdNotFound,
 )
 """Errors of Kafka's producers and coordinators, whose front end has codes of its own."""

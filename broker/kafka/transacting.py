@@ -1,0 +1,124 @@
+"""Transactions on the wire: InitProducerId, AddPartitionsToTxn and EndTxn (KIP-98, KIP-360).
+
+It translates for `txn/kafka_coordinator.py`. Clients of transaction version 1 are served. Offsets of groups cannot be
+part of a transaction yet.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker.errors import TopicNotFound
+from broker.kafka.errors import EXPECTED, code_of
+from broker.kafka.requests import Api, Asked
+from broker.kafka.topics import KafkaTopics
+from storage.managed_ledger_opening import creation_id_of
+from storage.metadata.store import MetadataStore
+from tidewire.wire.kafka.api_keys import ApiKey
+from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.messages.transactions import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from txn.kafka_coordination import EndTxn, InitProducerId
+from txn.kafka_coordinator import KafkaCoordinator
+from txn.kafka_participants import Kind, Participant
+from txn.kafka_transaction import Producer
+from txn.producer_ids import ProducerIds
+
+NO_PRODUCER_ID: Final = -1
+VERSION: Final = 1
+"""The transaction version of the requests that are served."""
+
+
+class TransactionHandler:
+    """Serves the requests about transactions on one connection."""
+
+    def __init__(
+        self,
+        coordinator: KafkaCoordinator,
+        ids: ProducerIds,
+        topics: KafkaTopics,
+        metadata: MetadataStore,
+        connection: int,
+    ) -> None:
+        """Set up. `connection` is higher than that of every connection accepted before (K31)."""
+        self._coordinator = coordinator
+        self._ids = ids
+        self._topics = topics
+        self._metadata = metadata
+        self._connection = connection
+
+    @property
+    def apis(self) -> Mapping[ApiKey, Api]:
+        """See `Handler`."""
+        return {
+            ApiKey.INIT_PRODUCER_ID: Api(InitProducerIdRequest, InitProducerIdResponse, 0, 5, self._init),
+            ApiKey.ADD_PARTITIONS_TO_TXN: Api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3, self._add),
+            ApiKey.END_TXN: Api(EndTxnRequest, EndTxnResponse, 0, 4, self._end),
+        }
+
+    async def _init(self, request: InitProducerIdRequest, _asked: Asked) -> InitProducerIdResponse:
+        try:
+            if request.transactional_id is None:
+                return InitProducerIdResponse(producer_id=await self._ids.take())
+            known = Producer(request.producer_id, request.producer_epoch)
+            expected = None if request.producer_id == NO_PRODUCER_ID else known
+            asked = InitProducerId(request.transaction_timeout_ms, expected)
+            producer = await self._coordinator.initialise(request.transactional_id, asked)
+        except EXPECTED as error:
+            return InitProducerIdResponse(error_code=code_of(error))
+        return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)
+
+    async def _add(self, request: AddPartitionsToTxnRequest, _asked: Asked) -> AddPartitionsToTxnResponse:
+        joining: list[tuple[Participant, str]] = []
+        codes: dict[tuple[str, int], ErrorCode] = {}
+        for topic in request.topics:
+            for index in topic.partitions:
+                try:
+                    joining.append(await self._participant(topic.name, index))
+                    codes[topic.name, index] = ErrorCode.NONE
+                except EXPECTED as error:
+                    codes[topic.name, index] = code_of(error)
+        if any(codes.values()):
+            # As in Kafka: none is added if one cannot be.
+            codes = {place: code or ErrorCode.OPERATION_NOT_ATTEMPTED for place, code in codes.items()}
+        else:
+            producer = Producer(request.producer_id, request.producer_epoch)
+            try:
+                await self._coordinator.add(request.transactional_id, producer, joining, self._connection)
+            except EXPECTED as error:
+                codes = dict.fromkeys(codes, code_of(error))
+        return AddPartitionsToTxnResponse(
+            results_by_topic=tuple(
+                AddPartitionsToTxnTopicResult(
+                    topic.name,
+                    tuple(
+                        AddPartitionsToTxnPartitionResult(index, codes[topic.name, index]) for index in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+    async def _participant(self, name: str, index: int) -> tuple[Participant, str]:
+        """A partition, and the creation id of its topic, which is made if there is none yet."""
+        topic = await self._topics.find(name)
+        if not 0 <= index < len(topic.partitions):
+            raise TopicNotFound(f"The topic {name} has no partition {index}; it has {len(topic.partitions)}.")
+        regular = topic.partitions[index]
+        return Participant(Kind.PARTITION, str(regular)), await creation_id_of(str(regular), self._metadata)
+
+    async def _end(self, request: EndTxnRequest, _asked: Asked) -> EndTxnResponse:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        asked = EndTxn(producer, request.committed, VERSION)
+        try:
+            await self._coordinator.end(request.transactional_id, asked, self._connection)
+        except EXPECTED as error:
+            return EndTxnResponse(error_code=code_of(error))
+        return EndTxnResponse()

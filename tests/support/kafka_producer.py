@@ -1,0 +1,67 @@
+"""A transactional producer of Kafka's protocol (transaction version 1), over a `KafkaClient`."""
+
+from tests.support.kafka_batches import batch
+from tests.support.kafka_connection import KafkaClient
+from tidewire.wire.kafka.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tidewire.wire.kafka.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+Place = tuple[str, int]
+
+
+class TransactionalProducer:
+    """One transactional id."""
+
+    def __init__(self, client: KafkaClient, transactional_id: str) -> None:
+        self.client = client
+        self.transactional_id = transactional_id
+        self.producer_id = -1
+        self.epoch = -1
+        self.sequences: dict[Place, int] = {}
+
+    async def begin_session(self, timeout_ms: int = 60_000) -> int:
+        """InitProducerId. Returns the error code."""
+        request = InitProducerIdRequest(self.transactional_id, timeout_ms)
+        answer = await self.client.ask(request, InitProducerIdResponse, 4)
+        if answer.error_code == 0:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self.sequences = {}
+        return answer.error_code
+
+    async def add(self, *places: Place) -> set[int]:
+        """AddPartitionsToTxn. Returns the error codes."""
+        topics = tuple(AddPartitionsToTxnTopic(topic, (partition,)) for topic, partition in places)
+        request = AddPartitionsToTxnRequest(self.transactional_id, self.producer_id, self.epoch, topics)
+        answer = await self.client.ask(request, AddPartitionsToTxnResponse, 3)
+        return {one.partition_error_code for topic in answer.results_by_topic for one in topic.results_by_partition}
+
+    async def send(self, topic: str, *values: bytes, partition: int = 0) -> PartitionProduceResponse:
+        """Produce a batch in the transaction."""
+        place = topic, partition
+        sequence = self.sequences.get(place, 0)
+        made = batch(self.producer_id, self.epoch, sequence, len(values), in_txn=True, values=values)
+        data = (TopicProduceData(topic, (PartitionProduceData(partition, made),)),)
+        request = ProduceRequest(self.transactional_id, -1, 10_000, data)
+        answer = await self.client.ask(request, ProduceResponse, 9)
+        result = answer.responses[0].partition_responses[0]
+        if result.error_code == 0:
+            self.sequences[place] = sequence + len(values)
+        return result
+
+    async def end(self, *, is_commit: bool) -> int:
+        """EndTxn. Returns the error code."""
+        request = EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, is_commit)
+        return (await self.client.ask(request, EndTxnResponse, 3)).error_code

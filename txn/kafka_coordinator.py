@@ -1,0 +1,174 @@
+"""Kafka's transaction coordinator: reads the record of a transactional id, takes a step, writes it, and waits.
+
+The steps are pure (`kafka_coordination.py`). Any broker may take them. What this broker alone remembers is which
+connections carried an Add* of an open transaction (K31).
+
+A request that meets a transaction which is ending waits for its end, and so does EndTxn itself. So the next transaction
+is never refused because of the last one. After WAIT_SECONDS_MAX it answers that the transaction is ending. The decision
+stands, and a retry waits for the same end (K32).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from storage.clock import WallClock
+from storage.metadata.store import Conflict, MetadataStore, Record, StoreUnavailable
+from txn.errors import OutcomeUnknown, RecordUnreadable
+from txn.kafka_coordination import EndTxn, InitProducerId, Step, begun, ended, initialised
+from txn.kafka_errors import TransactionalIdDamaged, TransactionEnding
+from txn.kafka_participants import Participant, Registration, ops_to_join, registration_key
+from txn.kafka_transaction import KafkaTransaction, Producer, transaction_key
+from txn.kafka_watch import KafkaTransactionWatch
+from txn.producer_ids import ProducerIds
+
+WAIT_SECONDS_MAX: Final = 5.0
+
+JOIN_AT_ONCE_MAX: Final = 50
+"""Participants that one change set registers, below etcd's 128 operations."""
+
+Take = Callable[[KafkaTransaction | None, int | None], Step]
+"""Takes a step from the record that was read. It gets a new producer id if the step may need one."""
+
+
+class KafkaCoordinator:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        watch: KafkaTransactionWatch,
+        ids: ProducerIds,
+        now_ms: WallClock,
+        *,
+        timeout_ms_max: int,
+    ) -> None:
+        self._metadata = metadata
+        self._watch = watch
+        self._ids = ids
+        self._now_ms = now_ms
+        self._timeout_ms_max = timeout_ms_max
+        self._newest_adds: dict[str, int] = {}
+        """For each open transaction, the newest connection that carried an Add* here."""
+
+    async def initialise(self, transactional_id: str, request: InitProducerId) -> Producer:
+        """InitProducerId. Durable on return.
+
+        Raises:
+            InvalidTransactionalId, InvalidTransactionTimeout, ProducerFenced: it is refused.
+            TransactionEnding: the last transaction has not ended everywhere yet.
+        """
+        return await self._take(
+            transactional_id,
+            lambda record, new_id: initialised(record, request, self._now_ms(), new_id, self._timeout_ms_max),
+            needs_id_at_first=True,
+        )
+
+    async def end(self, transactional_id: str, request: EndTxn, connection: int) -> Producer:
+        """EndTxn, which came on this connection. On return the outcome is applied and durable everywhere.
+
+        Raises:
+            InvalidTransactionalId, ProducerIdMismatch, ProducerFenced, InvalidTransactionState, EndTxnLate: refused.
+            TransactionEnding: it is decided, and not applied everywhere yet.
+        """
+        is_late = connection < self._newest_adds.get(transactional_id, 0)
+        asked = EndTxn(request.producer, request.is_commit, request.version, is_late=is_late)
+        producer = await self._take(
+            transactional_id, lambda record, new_id: ended(record, asked, self._now_ms(), new_id)
+        )
+        self._newest_adds.pop(transactional_id, None)
+        return producer
+
+    async def add(
+        self, transactional_id: str, producer: Producer, joining: Sequence[tuple[Participant, str]], connection: int
+    ) -> None:
+        """Register participants, each with its creation id; begin the transaction if none is open. Durable on return.
+
+        AddPartitionsToTxn and AddOffsetsToTxn of version 1, on this connection.
+
+        Raises:
+            InvalidTransactionalId, ProducerIdMismatch, ProducerFenced: refused.
+            TransactionEnding: the last transaction has not ended everywhere yet.
+        """
+        for start in range(0, len(joining), JOIN_AT_ONCE_MAX):
+            await self._join(transactional_id, producer, joining[start : start + JOIN_AT_ONCE_MAX], connection)
+
+    async def _join(
+        self, transactional_id: str, producer: Producer, joining: Sequence[tuple[Participant, str]], connection: int
+    ) -> None:
+        key = transaction_key(transactional_id)
+        keys = {registration_key(transactional_id, participant): (participant, cid) for participant, cid in joining}
+        with trio.move_on_after(WAIT_SECONDS_MAX):
+            while True:
+                found = await self._metadata.fresh([key, *keys])
+                stored = found.records[key]
+                step = begun(_decoded(stored), producer, self._now_ms())
+                version = found.version(key)
+                if step.answer is None:
+                    await self._watch.wait_changed(key, version)
+                    continue
+                missing = []
+                for each, (participant, creation_id) in keys.items():
+                    known = found.records[each]
+                    if known is None:
+                        missing.append(Registration(transactional_id, participant, producer, creation_id))
+                    elif _registration(known).creation_id != creation_id:
+                        raise TransactionEnding(f"What a deleted topic left of {transactional_id} is not removed yet")
+                if missing or step.write is not None:
+                    try:
+                        await self._metadata.commit(ops_to_join(transactional_id, version, step.write, missing))
+                    except Conflict:
+                        continue
+                newest = 0 if step.write is not None else self._newest_adds.get(transactional_id, 0)
+                self._newest_adds[transactional_id] = max(newest, connection)
+                return
+        raise _ending(transactional_id)
+
+    async def _take(self, transactional_id: str, take: Take, *, needs_id_at_first: bool = False) -> Producer:
+        key = transaction_key(transactional_id)
+        with trio.move_on_after(WAIT_SECONDS_MAX):
+            while True:
+                found = await self._metadata.fresh([key])
+                stored = found.records[key]
+                record, version = _decoded(stored), found.version(key)
+                needs_id = needs_id_at_first if record is None else record.needs_producer_id
+                step: Step = take(record, await self._ids.take() if needs_id else None)
+                if step.write is not None:
+                    try:
+                        # Not cancelled half-way: the decision is made, whoever waits for it.
+                        with trio.CancelScope(shield=True):
+                            version = (
+                                await self._metadata.commit([step.write.to_put(transactional_id, version)])
+                            ).revision
+                    except Conflict:
+                        continue
+                    except StoreUnavailable as unknown:
+                        raise OutcomeUnknown(transactional_id, "a transaction's state") from unknown
+                stands = step.write or record
+                if stands is not None and stands.state.is_ending:
+                    await self._watch.wait_changed(key, version)
+                if step.answer is not None:
+                    return step.answer
+        raise _ending(transactional_id)
+
+
+def _registration(record: Record) -> Registration:
+    try:
+        return Registration.from_record(record)
+    except RecordUnreadable as damaged:
+        raise TransactionalIdDamaged(record.key, str(damaged)) from damaged
+
+
+def _decoded(record: Record | None) -> KafkaTransaction | None:
+    try:
+        return None if record is None else KafkaTransaction.from_value(record.value)
+    except RecordUnreadable as damaged:
+        assert record is not None, "nothing was decoded"
+        raise TransactionalIdDamaged(record.key, str(damaged)) from damaged
+
+
+def _ending(transactional_id: str) -> TransactionEnding:
+    return TransactionEnding(
+        f"The transaction of {transactional_id} is decided, but not applied everywhere yet. Try again"
+    )

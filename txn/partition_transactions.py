@@ -1,0 +1,242 @@
+"""The Kafka transactions of one partition, for its owner: who may write in one, and how each is ended here.
+
+The owner takes data of a transaction while the partition is registered in it. At a takeover it reads which
+registrations there are. A decided transaction is settled once: the marker is appended, and when it is durable, whoever
+settles (`kafka_settler.py`) removes the registration under the owner's claim.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import structlog
+import trio
+
+from storage.clock import WallClock
+from storage.errors import SPACE_RETRY_SECONDS, NoSpace
+from storage.managed_ledger import ManagedLedger
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Record, StoreFull, StoreUnavailable
+from txn.errors import OutcomeUnknown, OwnershipLost, RecordUnreadable
+from txn.kafka_errors import TransactionalIdDamaged, TransactionEnding
+from txn.kafka_participants import (
+    BY_PARTICIPANT,
+    Kind,
+    Participant,
+    Registration,
+    ops_to_join,
+    registration_key,
+    registrations_at,
+)
+from txn.kafka_settlement import Settling, admitted, marker_of, settling
+from txn.kafka_transaction import KafkaTransaction, Producer, transaction_key
+from txn.marked_log import Ended
+from txn.producer_states import EndMarker
+from txn.unreadable import Unreadable
+
+SETTLED_KEPT_MAX: Final = 1_000
+"""Registrations that were settled last. A send that read one before it was removed must not use it."""
+
+BuildMarker = Callable[[EndMarker, bool, int], bytes]
+"""The bytes of a marker: who ends, whether it is a commit, and the time in milliseconds."""
+
+AppendMarker = Callable[[bytes, Ended], object]
+
+log = structlog.get_logger(__name__)
+
+
+class Sender(NamedTuple):
+    """Who writes in a transaction, by its request."""
+
+    transactional_id: str
+    producer: Producer
+    version: int
+    """The transaction version: 2 from Produce 12 on."""
+
+
+class _Joined(NamedTuple):
+    """A transaction in which the partition is registered."""
+
+    transactional_id: str
+    producer: Producer
+    version: int
+    """Of the registration's record."""
+
+
+class PartitionTransactions:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        metadata: MetadataStore,
+        claim: Check,
+        now_ms: WallClock,
+        *,
+        has_open: Callable[[int], bool],
+        append_marker: AppendMarker,
+        build_marker: BuildMarker,
+    ) -> None:
+        """Set up for the owner with this claim.
+
+        Args:
+            ledger: the partition's log.
+            metadata: holds the records.
+            claim: a condition of every write.
+            now_ms: the wall clock.
+            has_open: whether the log has data of this producer id without a marker.
+            append_marker: appends a marker to the log.
+            build_marker: makes its bytes.
+        """
+        self._ledger = ledger
+        self._metadata = metadata
+        self._claim = claim
+        self._now_ms = now_ms
+        self._has_open = has_open
+        self._append_marker = append_marker
+        self._build_marker = build_marker
+        self._participant = Participant(Kind.PARTITION, ledger.name)
+        self._joined: dict[int, _Joined] = {}
+        """By producer id."""
+        self._settled: OrderedDict[int, None] = OrderedDict()
+        """The versions of registrations that were settled, the latest last."""
+        self._unreadable = Unreadable()
+
+    async def recover(self) -> list[str]:
+        """Read in which transactions the partition is registered. Return their transactional ids."""
+        found = []
+        for hit in await self._metadata.query(BY_PARTICIPANT, *registrations_at(self._participant)):
+            with self._unreadable.reading(hit.record.key):
+                registration = Registration.from_record(hit.record)
+                found.append(registration.transactional_id)
+                if registration.creation_id == self._ledger.creation_id:
+                    self._join(registration, hit.record.version)
+        return found
+
+    async def admit(self, sender: Sender) -> None:
+        """Let the transaction write here. The append must follow in the same step.
+
+        On return the partition is registered in it, durably.
+
+        Raises:
+            ProducerIdMismatch, ProducerFenced, PartitionNotInTransaction, InvalidTransactionalId: it may not.
+            TransactionEnding: an earlier transaction of the producer has not ended here yet.
+            OwnershipLost, OutcomeUnknown: the caller must close the topic.
+            NoSpace: the metadata store is full.
+        """
+        known = self._joined.get(sender.producer.id)
+        if known is not None and (known.transactional_id, known.producer) == (sender.transactional_id, sender.producer):
+            return
+        key = transaction_key(sender.transactional_id)
+        registered = registration_key(sender.transactional_id, self._participant)
+        while True:
+            found = await self._metadata.fresh([key, registered])
+            stored = found.records[registered]
+            registration = None if stored is None else _registration(stored)
+            joining = admitted(
+                _transaction(found.records[key]),
+                registration,
+                sender.producer,
+                version=sender.version,
+                creation_id=self._ledger.creation_id,
+                now_ms=self._now_ms(),
+            )
+            if joining is None:
+                assert registration is not None, "it is admitted because it is registered"
+                assert stored is not None, "it is admitted because it is registered"
+                if stored.version in self._settled:
+                    raise TransactionEnding(
+                        f"The last transaction of producer {sender.producer} has not ended everywhere. Try again"
+                    )
+                self._join(registration, stored.version)
+                return
+            made = Registration(
+                sender.transactional_id,
+                self._participant,
+                sender.producer,
+                self._ledger.creation_id,
+                self._ledger.next_position,
+                self._claim.expected,
+            )
+            ops = ops_to_join(sender.transactional_id, found.version(key), joining.begin, [made])
+            try:
+                await self._metadata.commit([*ops, self._claim])
+            except Conflict as conflict:
+                if conflict.key == self._claim.key:
+                    raise OwnershipLost(self._ledger.name) from conflict
+            except StoreFull as full:
+                raise NoSpace(f"The transaction cannot be recorded on {self._ledger.name}: {full}") from full
+            except StoreUnavailable as unknown:
+                raise OutcomeUnknown(self._ledger.name, "a registration in a transaction") from unknown
+
+    async def settle(self, stored: Record, registration: Registration, record: KafkaTransaction | None) -> Check | None:
+        """Apply a decision. Returns when it is durable in the log: the claim under which to remove the registration.
+
+        None: the transaction is open. Both records are as of one moment.
+
+        Raises:
+            LedgerSealed, LedgerFailed: the partition takes no more entries here.
+        """
+        while True:
+            todo = settling(
+                registration,
+                record,
+                creation_id=self._ledger.creation_id,
+                has_data=self._has_open(registration.producer.id),
+            )
+            if todo is Settling.WAIT:
+                return None
+            self._leave(registration, stored.version)
+            if todo is not Settling.REMOVE:
+                is_commit = todo is Settling.COMMIT
+                end = marker_of(registration, record)
+                payload = self._build_marker(end, is_commit, self._now_ms())
+                try:
+                    self._append_marker(payload, Ended(end, is_commit))
+                except NoSpace as full:
+                    # Readers wait for the marker. So it is tried until there is space (K33).
+                    log.warning("a transaction cannot end yet", topic=self._ledger.name, reason=str(full))
+                    await trio.sleep(SPACE_RETRY_SECONDS)
+                    continue
+            # Also for a marker that an earlier call or owner appended.
+            await self._ledger.confirmed.wait_for(self._ledger.last_position)
+            return self._claim
+
+    async def discard(self) -> None:
+        """Remove every registration of the partition before it is deleted. Durable on return."""
+        start, end = registrations_at(self._participant)
+        while hits := await self._metadata.query(BY_PARTICIPANT, start, end, limit=50):
+            removals = [Delete(hit.record.key, hit.record.version) for hit in hits]
+            try:
+                await self._metadata.commit([*removals, self._claim])
+            except Conflict as conflict:
+                if conflict.key == self._claim.key:
+                    raise OwnershipLost(self._ledger.name) from conflict
+
+    def _join(self, registration: Registration, version: int) -> None:
+        joined = _Joined(registration.transactional_id, registration.producer, version)
+        self._joined[registration.producer.id] = joined
+
+    def _leave(self, registration: Registration, version: int) -> None:
+        """Take nothing more under this registration."""
+        joined = self._joined.get(registration.producer.id)
+        if joined is not None and joined.version == version:
+            del self._joined[registration.producer.id]
+        self._settled[version] = None
+        if len(self._settled) > SETTLED_KEPT_MAX:
+            self._settled.popitem(last=False)
+
+
+def _registration(record: Record) -> Registration:
+    try:
+        return Registration.from_record(record)
+    except RecordUnreadable as damaged:
+        raise TransactionalIdDamaged(record.key, str(damaged)) from damaged
+
+
+def _transaction(record: Record | None) -> KafkaTransaction | None:
+    if record is None:
+        return None
+    try:
+        return KafkaTransaction.from_value(record.value)
+    except RecordUnreadable as damaged:
+        raise TransactionalIdDamaged(record.key, str(damaged)) from damaged

@@ -32,6 +32,7 @@ FOLDERS: Final = (
     "tidewire.wire",
     "broker.kafka",
     "broker.pulsar",
+    "broker.kafka",
     "broker.http",
     "broker.scalable",
     "broker.layouts",

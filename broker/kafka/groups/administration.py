@@ -1,0 +1,136 @@
+"""What administrators ask about groups, and do to them: describe, list, and delete groups and offsets."""
+
+from collections.abc import Collection
+
+from broker.kafka.groups.coordination import Coordination
+from broker.kafka.groups.group import Group
+from broker.kafka.groups.group_record import GROUPS, GROUPS_AT_ONCE, group_key, group_of_key
+from broker.kafka.groups.loaded import DamagedGroup, Refused, require_name
+from broker.kafka.groups.loaded_groups import LoadedGroups
+from broker.kafka.groups.offsets import OffsetStore, TopicPartition, all_of
+from broker.kafka.groups.subscription import CONSUMER, topics_in
+from broker.kafka.groups.values import DescribedGroup, GroupError, GroupState, ListedGroup
+from storage.metadata.store import Delete, MetadataStore, starting_with
+
+
+class GroupAdministration:
+    """See the module's docstring."""
+
+    def __init__(
+        self, groups: LoadedGroups, coordination: Coordination, metadata: MetadataStore, offsets: OffsetStore
+    ) -> None:
+        self._groups = groups
+        self._coordination = coordination
+        self._metadata = metadata
+        self._offsets = offsets
+
+    async def describe(self, group: str) -> DescribedGroup:
+        """DescribeGroups. A group that does not exist is DEAD, as Kafka says."""
+        try:
+            require_name(group, may_be_empty=True)
+            loaded = await self._groups.open(group, create=False)
+        except Refused as refused:
+            return DescribedGroup(GroupState.DEAD, error=refused.error)
+        return DescribedGroup(GroupState.DEAD) if loaded is None else loaded.group.described()
+
+    async def listed(self) -> list[ListedGroup]:
+        """ListGroups: the groups that this broker coordinates, and should. All brokers together list each group once.
+
+        Raises:
+            StoreUnavailable: the metadata store does not answer.
+        """
+        found = {loaded.name: _listed(loaded.name, loaded.group) for loaded in self._groups.all()}
+        loading: list[str] = []
+        owned = await self._coordination.owned()
+        start, end = starting_with(GROUPS)
+        while True:
+            page = await self._metadata.scan(start, end, limit=GROUPS_AT_ONCE)
+            names = (group_of_key(record.key) for record in page)
+            loading += [
+                name for name in names if name not in found and self._coordination.is_mine(name, owned.get(name))
+            ]
+            if len(page) < GROUPS_AT_ONCE:
+                break
+            start = page[-1].key + "\0"
+        loaded = [await self._load(name) for name in loading]
+        return [*found.values(), *(group for group in loaded if group is not None)]
+
+    async def _load(self, name: str) -> ListedGroup | None:
+        """Load the group, so that the members that it still has on record come back or go."""
+        try:
+            loaded = await self._groups.open(name, create=False)
+        except DamagedGroup:
+            return ListedGroup(name, "", GroupState.DEAD)
+        except Refused:
+            # Another broker was faster, and lists it; or nobody can at the moment.
+            return None
+        return None if loaded is None else _listed(name, loaded.group)
+
+    async def delete(self, group: str) -> GroupError | None:
+        """DeleteGroups, for one group. Return why it is not deleted. Durable on return, with its offsets."""
+        try:
+            require_name(group, may_be_empty=True)
+            async with self._groups.alone(group) as loaded:
+                if loaded is None:
+                    return GroupError.GROUP_ID_NOT_FOUND
+                if not loaded.group.is_vacant:
+                    return GroupError.NON_EMPTY_GROUP
+                async with self._groups.writes(loaded):
+                    record = Delete(group_key(group), loaded.version)
+                    await self._metadata.commit([all_of(group), record, loaded.claim])
+                await self._groups.resign(loaded)
+        except DamagedGroup:
+            return await self._delete_damaged(group)
+        except Refused as refused:
+            return refused.error
+        return None
+
+    async def _delete_damaged(self, group: str) -> GroupError | None:
+        try:
+            await self._groups.remove_damaged(group)
+        except Refused as refused:
+            return refused.error
+        return None
+
+    async def delete_offsets(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, GroupError | None] | GroupError:
+        """OffsetDelete. Return for each partition why its offset stays. Consumers keep those of the topics they read.
+
+        Durable on return.
+        """
+        try:
+            require_name(group, may_be_empty=True)
+            async with self._groups.alone(group) as loaded:
+                if loaded is None:
+                    return GroupError.GROUP_ID_NOT_FOUND
+                read: frozenset[str] | None = frozenset()
+                if not loaded.group.is_vacant:
+                    if loaded.group.protocol_type != CONSUMER:
+                        return GroupError.NON_EMPTY_GROUP
+                    read = _topics_read(loaded.group)
+                errors = {
+                    each: GroupError.GROUP_SUBSCRIBED_TO_TOPIC if read is None or each.topic in read else None
+                    for each in partitions
+                }
+                removed = [each for each, error in errors.items() if error is None]
+                async with self._groups.writes(loaded):
+                    await self._offsets.delete_partitions(group, removed, loaded.conditions)
+        except Refused as refused:
+            return refused.error
+        return errors
+
+
+def _listed(name: str, group: Group) -> ListedGroup:
+    return ListedGroup(name, group.protocol_type or "", group.state)
+
+
+def _topics_read(group: Group) -> frozenset[str] | None:
+    """Return the topics that members read; None if they do not say so."""
+    read: set[str] = set()
+    for metadata in group.subscriptions():
+        topics = topics_in(metadata)
+        if topics is None:
+            return None
+        read |= topics
+    return frozenset(read)

@@ -1,0 +1,223 @@
+"""The groups of one broker, as Kafka's front end uses them: one method for each request, plain values in and out.
+
+It refuses what it does not coordinate, and answers nothing that is not durable: an assignment and an offset are stored
+before their requests are answered. A join and a sync may wait long, as Kafka means them to. Every other request waits
+for the metadata store alone.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+import trio
+
+from broker.kafka.groups.administration import GroupAdministration
+from broker.kafka.groups.coordination import Coordination
+from broker.kafka.groups.expiry import OffsetExpiry
+from broker.kafka.groups.group_record import group_key
+from broker.kafka.groups.loaded import Refused, refusal, require_name
+from broker.kafka.groups.loaded_groups import LoadedGroups, now_ms
+from broker.kafka.groups.offsets import FetchedOffset, Offset, OffsetStore, Slice, TopicPartition, slices
+from broker.kafka.groups.values import (
+    NO_GENERATION,
+    GroupError,
+    GroupSettings,
+    JoinAnswer,
+    JoinRequest,
+    Leaver,
+    SyncAnswer,
+    SyncRequest,
+)
+from storage.clock import WallClock
+from storage.metadata.store import ABSENT, Conflict, MetadataError, MetadataStore
+
+GROUPS_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What the members of all groups may say of themselves."""
+
+
+class CommitRequest(NamedTuple):
+    """Who commits offsets, and which."""
+
+    offsets: Mapping[TopicPartition, Offset]
+    """`committed_ms` is filled in here."""
+    member_id: str = ""
+    instance_id: str | None = None
+    generation: int = NO_GENERATION
+
+
+class LeaveAnswer(NamedTuple):
+    """The answer to a request to leave."""
+
+    error: GroupError | None
+    """Why nobody left."""
+    members: tuple[GroupError | None, ...] = ()
+    """For each member, why it did not leave."""
+
+
+class GroupStatistics(NamedTuple):
+    """A snapshot for metrics and for people."""
+
+    groups: int
+    members_bytes: int
+    waiting: int
+    """Joins and syncs."""
+
+
+class GroupCoordinator:
+    """See the module's docstring. It serves while `run` runs."""
+
+    def __init__(
+        self, coordination: Coordination, metadata: MetadataStore, settings: GroupSettings, *, wall_ms: WallClock
+    ) -> None:
+        """Set up. `wall_ms` stamps offsets and records."""
+        self._coordination = coordination
+        self._settings = settings
+        self._wall_ms = wall_ms
+        self._groups = LoadedGroups(coordination, metadata, settings, wall_ms)
+        self._offsets = OffsetStore(metadata)
+        self.administration: Final = GroupAdministration(self._groups, coordination, metadata, self._offsets)
+        self.expiry: Final = OffsetExpiry(
+            self._groups,
+            coordination,
+            metadata,
+            self._offsets,
+            retention_ms=settings.offsets_retention_ms,
+            wall_ms=wall_ms,
+        )
+        """Removes old offsets. Its `run` is background work of its own."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled. Then nobody waits any more."""
+        await self._groups.run(task_status=task_status)
+
+    async def hand_over(self) -> None:
+        """Stop coordinating all groups, because this broker drains. Their members go on at other brokers."""
+        await self._groups.resign_all()
+
+    def statistics(self) -> GroupStatistics:
+        """Return counters of this moment."""
+        return GroupStatistics(len(self._groups), self._groups.members_bytes, self._groups.waiting)
+
+    async def find(self, group: str) -> str | None:
+        """Return the id of the broker that coordinates the group, or should; None if nobody can tell now.
+
+        Raises:
+            StoreUnavailable: the metadata store does not answer.
+        """
+        return await self._coordination.find(group)
+
+    async def join(self, group: str, request: JoinRequest) -> JoinAnswer:
+        """JoinGroup. It waits until the next generation begins."""
+        try:
+            require_name(group)
+            loaded = await self._groups.open(group, create=not request.member_id)
+        except Refused as refused:
+            return JoinAnswer(refused.error, request.member_id)
+        if loaded is None:
+            return JoinAnswer(GroupError.UNKNOWN_MEMBER_ID, request.member_id)
+        added = loaded.group.added_bytes(request)
+        if added > 0 and self._groups.members_bytes + added > GROUPS_BYTES_MAX:
+            return JoinAnswer(GroupError.GROUP_MAX_SIZE_REACHED, request.member_id)
+        known, fresh_id = loaded.group, f"{request.instance_id or request.client_id}-{uuid4()}"
+        return await self._groups.join(loaded, lambda ticket: known.join(request, fresh_id, ticket, now_ms()))
+
+    async def sync(self, group: str, request: SyncRequest) -> SyncAnswer:
+        """SyncGroup. It waits until the leader's assignment is durable."""
+        try:
+            require_name(group)
+            loaded = await self._groups.open(group, create=False)
+        except Refused as refused:
+            return SyncAnswer(refused.error)
+        if loaded is None:
+            return SyncAnswer(GroupError.UNKNOWN_MEMBER_ID)
+        known = loaded.group
+        return await self._groups.sync(loaded, lambda ticket: known.sync(request, ticket, now_ms()))
+
+    async def heartbeat(
+        self, group: str, member_id: str, instance_id: str | None, generation: int
+    ) -> GroupError | None:
+        """Heartbeat. Return why the member must act, if it must."""
+        try:
+            require_name(group)
+            loaded = await self._groups.open(group, create=False)
+        except Refused as refused:
+            return refused.error
+        if loaded is None:
+            return GroupError.UNKNOWN_MEMBER_ID
+        return loaded.group.heartbeat(member_id, instance_id, generation, now_ms())
+
+    async def leave(self, group: str, leavers: Sequence[Leaver]) -> LeaveAnswer:
+        """LeaveGroup."""
+        try:
+            require_name(group)
+            loaded = await self._groups.open(group, create=False)
+        except Refused as refused:
+            return LeaveAnswer(refused.error)
+        if loaded is None:
+            return LeaveAnswer(None, (GroupError.UNKNOWN_MEMBER_ID,) * len(leavers))
+        errors, effects = loaded.group.leave(leavers, now_ms())
+        self._groups.apply(loaded, effects)
+        return LeaveAnswer(None, tuple(errors))
+
+    async def commit(self, group: str, request: CommitRequest) -> dict[TopicPartition, GroupError | None]:
+        """OffsetCommit. Return for each partition why its offset is not committed. The others are durable.
+
+        The caller makes sure that the partitions exist, which bounds what a group may store.
+        """
+        errors: dict[TopicPartition, GroupError | None] = dict.fromkeys(request.offsets)
+        taken: dict[TopicPartition, Offset] = {}
+        committed_ms = self._wall_ms()
+        for partition, offset in request.offsets.items():
+            if len(offset.metadata.encode()) > self._settings.offset_metadata_bytes_max:
+                errors[partition] = GroupError.OFFSET_METADATA_TOO_LARGE
+            else:
+                taken[partition] = offset._replace(committed_ms=committed_ms)
+        error = None
+        for slice_ in slices(group, taken):
+            if error is None:
+                error = await self._commit(group, request, slice_)
+            errors.update(dict.fromkeys(slice_, error))
+        return errors
+
+    async def _commit(self, name: str, request: CommitRequest, slice_: Slice) -> GroupError | None:
+        try:
+            require_name(name, may_be_empty=True)
+            while True:
+                loaded = await self._groups.open(name, create=request.generation < 0)
+                if loaded is None:
+                    return GroupError.ILLEGAL_GENERATION
+                error = loaded.group.check_commit(request.member_id, request.instance_id, request.generation, now_ms())
+                if error is not None:
+                    return error
+                if loaded.version == ABSENT:
+                    await self._groups.ensure_record(loaded)
+                    continue
+                seen = loaded.version
+                loaded.commits += 1
+                try:
+                    async with self._groups.writes(loaded):
+                        try:
+                            await self._offsets.write(slice_, loaded.conditions)
+                        except Conflict as conflict:
+                            if conflict.key != group_key(name):
+                                raise
+                        else:
+                            return None
+                finally:
+                    loaded.commit_ends()
+                # The group was stored meanwhile, perhaps with another generation. So it is asked again.
+                async with loaded.writing:
+                    if loaded.version == seen:
+                        raise Refused(GroupError.NOT_COORDINATOR, f"Somebody else has written the group {name}.")
+        except Refused as refused:
+            return refused.error
+
+    async def fetch(
+        self, group: str, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, FetchedOffset] | GroupError:
+        """OffsetFetch: these offsets, or all of the group. Any broker may answer, as it asks the store."""
+        try:
+            require_name(group, may_be_empty=True)
+            return await self._offsets.fetch(group, partitions)
+        except (Refused, MetadataError) as failed:
+            return refusal(failed).error

@@ -105,7 +105,10 @@ class Coordination:
         return held
 
     def doubt(self, group: str) -> None:
-        """Claim the group anew before anything else is done for it: the claim is lost, or a write had no answer."""
+        """Claim the group anew before anything else is written for it: the claim is lost, or a write had no answer.
+
+        Until then the claim may stay, and names this broker to clients.
+        """
         held = self._held.pop(group, None)
         if held is not None:
             self._claims.forget(held)

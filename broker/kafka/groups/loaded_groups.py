@@ -50,6 +50,9 @@ IDLE_SECONDS_MAX: Final = 60
 DUE_AT_ONCE: Final = 64
 """Groups that are woken in one step of the event loop."""
 
+RESIGNED_AT_ONCE: Final = 32
+"""Claims that are released together, so that they share the store's syncs."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -233,8 +236,15 @@ class LoadedGroups:
 
     async def resign_all(self) -> None:
         """Stop coordinating all groups, for example because this broker drains."""
-        for loaded in self.all():
-            await self.resign(loaded)
+        places = trio.CapacityLimiter(RESIGNED_AT_ONCE)
+
+        async def resign(loaded: Loaded) -> None:
+            async with places:
+                await self.resign(loaded)
+
+        async with trio.open_nursery() as nursery:
+            for loaded in self.all():
+                nursery.start_soon(resign, loaded)
 
     def _close(self, loaded: Loaded, error: GroupError) -> None:
         if loaded.group.state is GroupState.DEAD:

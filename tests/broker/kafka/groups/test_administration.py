@@ -82,7 +82,7 @@ async def test_members_that_died_with_their_coordinator_are_missed(autojump_cloc
         async with node(store, "left") as left:
             await become_stable(left)
         assert [group.state for group in await right.coordinator.administration.listed()] == [GroupState.STABLE]
-        await trio.sleep(SESSION_MS / 1000)
+        await trio.sleep(SESSION_MS / 1000 + 1)
         assert [group.state for group in await right.coordinator.administration.listed()] == [GroupState.EMPTY]
 
 

@@ -71,7 +71,7 @@ async def test_members_share_a_group(autojump_clock: MockClock) -> None:
             None, (None, GroupError.UNKNOWN_MEMBER_ID)
         )
         assert await left.coordinator.heartbeat("g", second, None, 2) is GroupError.REBALANCE_IN_PROGRESS
-        await trio.sleep(SESSION_MS / 1000)
+        await trio.sleep(SESSION_MS / 1000 + 1)
         assert await state_of(left) is GroupState.EMPTY
 
 
@@ -157,6 +157,18 @@ async def test_clients_are_not_sent_to_a_broker_that_has_ended() -> None:
             assert await right.coordinator.find("g") == "right"
 
 
+async def test_no_group_is_placed_on_a_broker_that_has_ended() -> None:
+    """C15: it is still registered, but others know that it is gone."""
+
+    async def has_ended(broker: str) -> bool:
+        return broker == "left"
+
+    store = MemoryStore()
+    async with node(store, "left"), node(store, "right", has_ended=has_ended) as right:
+        await wait_all_tasks_blocked()
+        assert {await right.coordinator.find(f"g{number}") for number in range(20)} == {"right"}
+
+
 async def test_a_group_without_coordinator_is_found_where_the_hash_says() -> None:
     store = MemoryStore()
     async with node(store, "left") as left, node(store, "right") as right:
@@ -192,6 +204,19 @@ async def test_a_stale_coordinator_changes_nothing() -> None:
         assert [answer.error for answer in waiting] == [GroupError.NOT_COORDINATOR]
         assert await committed(right) is None
         assert await state_of(right) is GroupState.STABLE
+
+
+async def test_a_stale_coordinator_stores_no_generation() -> None:
+    """D4: even if its successor has written nothing yet."""
+    store = MemoryStore()
+    async with node(store, "left") as left, node(store, "right") as right:
+        member = await become_stable(left)
+        await left.session.close()
+        assert await right.coordinator.heartbeat("g", member, None, 1) is None
+        assert (await left.coordinator.join("g", join_request(member))).generation == 2
+        answer = await left.coordinator.sync("g", SyncRequest(member, None, 2, assignments={member: b"stale"}))
+        assert answer.error is GroupError.NOT_COORDINATOR
+        assert (await right.coordinator.sync("g", SyncRequest(member, None, 1))).assignment == b"all"
 
 
 @pytest.mark.parametrize("made", [True, False])

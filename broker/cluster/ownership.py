@@ -37,6 +37,7 @@ KINDS: Final[Mapping[str, str]] = {
     "persistent": "topics",
     "topic": "controllers",
     "coordinator": "coordinators",
+    "kafka-group": "groups",
 }
 """What a claim is about, by the part of its name before `://`."""
 

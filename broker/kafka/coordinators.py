@@ -1,22 +1,25 @@
-"""FindCoordinator: which broker coordinates a transactional id.
+"""FindCoordinator: which broker coordinates a group or a transactional id.
 
-Any broker may coordinate, because the record of the id decides. All clients are told the same one, so that it remembers
-the connections of transaction version 1 (K31).
+A group has one coordinator, by a claim. Any broker may coordinate a transactional id, because its record decides. All
+clients are told the same one, so that it remembers the connections of transaction version 1 (K31).
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 from broker.addresses import KafkaNode
-from broker.cluster.members import Members
 from broker.cluster.placement import worker
+from broker.kafka.errors import EXPECTED
+from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.members import KafkaMembers
 from broker.kafka.requests import Api, Asked
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
+GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
-"""The type of key whose coordinator is that of a transactional id."""
+"""The types of keys: a group, a transactional id."""
 
 SCHEME: Final = "kafka-transaction://"
 NO_NODE: Final = -1
@@ -27,8 +30,9 @@ _SINCE_SEVERAL_KEYS: Final = 4
 class CoordinatorHandler:
     """Serves FindCoordinator on one connection."""
 
-    def __init__(self, members: Members, me: KafkaNode) -> None:
+    def __init__(self, groups: GroupCoordinator, members: KafkaMembers, me: KafkaNode) -> None:
         """Set up; `me` is this broker as this client reaches it."""
+        self._groups = groups
         self._members = members
         self._me = me
 
@@ -39,9 +43,9 @@ class CoordinatorHandler:
 
     async def _find(self, request: FindCoordinatorRequest, asked: Asked) -> FindCoordinatorResponse:
         if asked.version >= _SINCE_SEVERAL_KEYS:
-            found = [self._coordinator(key, request.key_type) for key in request.coordinator_keys]
+            found = [await self._coordinator(key, request.key_type) for key in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=tuple(found))
-        one = self._coordinator(request.key, request.key_type)
+        one = await self._coordinator(request.key, request.key_type)
         return FindCoordinatorResponse(
             error_code=one.error_code,
             error_message=one.error_message,
@@ -50,14 +54,21 @@ class CoordinatorHandler:
             port=one.port,
         )
 
-    def _coordinator(self, key: str, key_type: int) -> Coordinator:
-        if key_type != TRANSACTION_KEY:
-            return _none(key, ErrorCode.INVALID_REQUEST, "Groups of Kafka's clients are not served yet.")
-        serving = {broker: member for broker, member in self._members.live.items() if member.kafka is not None}
-        broker = worker(SCHEME + key, serving)
-        node = None if broker is None else serving[broker].kafka
+    async def _coordinator(self, key: str, key_type: int) -> Coordinator:
+        if key_type == GROUP_KEY:
+            try:
+                broker = await self._groups.find(key)
+            except EXPECTED as error:
+                return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+        elif key_type == TRANSACTION_KEY:
+            broker = worker(SCHEME + key, self._members.live)
+        else:
+            return _none(key, ErrorCode.INVALID_REQUEST, f"A key of type {key_type} has no coordinator here.")
+        member = None if broker is None else self._members.live.get(broker)
+        node = None if member is None else member.kafka
         if node is None:
-            return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "All brokers are draining. Ask again later.")
+            reason = f"The coordinator of {key} is not known at the moment. Ask again."
+            return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
         # This client may reach this broker at another address than others do.
         return Coordinator(key, node.id, *(self._me if node.id == self._me.id else node).address)
 

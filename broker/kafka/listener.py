@@ -9,15 +9,22 @@ import structlog
 import trio
 
 from broker.addresses import Address, KafkaNode
+from broker.background import keep_running
 from broker.broker import Broker
 from broker.budgets import Budgets
 from broker.cluster.locator import Locator
 from broker.cluster.members import Members
 from broker.kafka.administering import AdministrationHandler
+from broker.kafka.committing import OffsetHandler
 from broker.kafka.conversion import ToKafka
 from broker.kafka.coordinators import CoordinatorHandler
 from broker.kafka.fetching import FetchHandler
+from broker.kafka.grouping import GroupHandler
+from broker.kafka.groups.coordination import Coordination
+from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.groups.values import GroupSettings
 from broker.kafka.listing import ListingHandler
+from broker.kafka.members import KafkaMembers
 from broker.kafka.metadata import MetadataHandler
 from broker.kafka.producing import ProduceHandler
 from broker.kafka.session import KafkaSession
@@ -28,6 +35,7 @@ from broker.outbox import Outbox
 from broker.partitioned_topics import PartitionedTopics
 from broker.topics import Topics
 from broker.traffic import Traffic
+from storage.clock import WallClock
 from storage.metadata.store import MetadataStore
 from txn.kafka_transactions import KafkaTransactions
 
@@ -47,7 +55,12 @@ class KafkaServices:
     traffic: Traffic
     budgets: Budgets
     cluster: str
+    serving: KafkaMembers
+    """The members that serve Kafka's clients, too."""
+    groups: GroupCoordinator
+    """Its `run`, and that of its `expiry`, are the caller's to start."""
     transactions: KafkaTransactions
+    now_ms: WallClock
     metadata: MetadataStore
     batch_bytes_max: int
     convert: ToKafka = field(default_factory=ToKafka)
@@ -59,6 +72,7 @@ class KafkaServices:
         """Take the parts from a broker that serves Kafka's clients."""
         base = broker.foundation
         assert base.kafka is not None, "it was registered with a number"
+        serving = KafkaMembers(broker.members)
         return cls(
             loaded=broker.topics,
             topics=KafkaTopics(
@@ -75,7 +89,15 @@ class KafkaServices:
             traffic=base.traffic,
             budgets=base.budgets,
             cluster=base.settings.cluster,
+            serving=serving,
+            groups=GroupCoordinator(
+                Coordination(broker.claims, base.metadata, serving, has_ended=base.has_ended),
+                base.metadata,
+                GroupSettings(),
+                wall_ms=base.now_ms,
+            ),
             transactions=broker.kafka_transactions,
+            now_ms=base.now_ms,
             metadata=base.metadata,
             batch_bytes_max=int(base.settings.message_bytes_max),
         )
@@ -99,14 +121,22 @@ async def serve_kafka(
         services.traffic.connections += 1
         try:
             node = KafkaNode(services.node_id, advertised(accepted.reached))
-            await open_session(accepted.stream, str(accepted.client), services, node).run()
+            session = open_session(
+                accepted.stream, str(accepted.client), services, node, client_host=accepted.client.host
+            )
+            await session.run()
         finally:
             services.traffic.connections -= 1
 
-    await serve_clients(listener, serve)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(services.groups.run)
+        nursery.start_soon(keep_running, "forgetting offsets of Kafka's groups", services.groups.expiry.run)
+        await serve_clients(listener, serve)
 
 
-def open_session(stream: trio.abc.Stream, client: str, services: KafkaServices, node: KafkaNode) -> KafkaSession:
+def open_session(
+    stream: trio.abc.Stream, client: str, services: KafkaServices, node: KafkaNode, *, client_host: str = ""
+) -> KafkaSession:
     """Make a session with all handlers, over any stream. Its `run` serves the client."""
     budgets, topics = services.budgets, services.topics
     session = KafkaSession(stream, Outbox(budgets.sending), budgets.receiving.share(), client, services.batch_bytes_max)
@@ -127,5 +157,7 @@ def open_session(stream: trio.abc.Stream, client: str, services: KafkaServices, 
             next(services.connection_numbers),
         )
     )
-    session.use(CoordinatorHandler(services.members, node))
+    session.use(CoordinatorHandler(services.groups, services.serving, node))
+    session.use(GroupHandler(services.groups, f"/{client_host}"))
+    session.use(OffsetHandler(services.groups, topics, services.now_ms))
     return session

@@ -9,6 +9,7 @@ It shares the declarations of messages with the broker. Those are compared with 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import trio
 from trio.testing import memory_stream_pair
@@ -39,6 +40,8 @@ from tidewire.wire.kafka.records import Record, read, read_marker
 Response = TypeVar("Response")
 
 READ_COMMITTED: Final = 1
+
+_SERVICES: Final[WeakKeyDictionary[Rooms, KafkaServices]] = WeakKeyDictionary()
 
 
 def key_of(request: object) -> ApiKey:
@@ -187,9 +190,13 @@ def values_of(data: PartitionData) -> list[tuple[int, bytes | None]]:
 async def kafka_client(broker: Rooms) -> AsyncIterator[KafkaClient]:
     """Connect to a broker, for the length of the block."""
     ours, theirs = memory_stream_pair()
-    services = KafkaServices.of(broker)
     assert broker.foundation.kafka is not None
     async with trio.open_nursery() as nursery:
+        services = _SERVICES.get(broker)
+        if services is None:
+            # Those of the first client, which leaves last, serve all clients of the broker.
+            services = _SERVICES[broker] = KafkaServices.of(broker)
+            await nursery.start(services.groups.run)
         nursery.start_soon(open_session(theirs, "test", services, broker.foundation.kafka).run)
         async with ours:
             yield KafkaClient(ours)

@@ -9,13 +9,12 @@ an answer, the coordinator claims the group anew. Then the write cannot be made 
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
-from broker.cluster.members import Members
 from broker.cluster.ownership import Claims, ClaimUnreadable, HasEnded, claim_key, claimed_name, not_known, owner_in
-from broker.cluster.placement import worker
+from broker.cluster.placement import Member, worker
 from storage.metadata.store import Check, MetadataStore, Record, starting_with
 
 SCHEME: Final = "kafka-group://"
@@ -23,11 +22,25 @@ SCHEME: Final = "kafka-group://"
 log = structlog.get_logger(__name__)
 
 
+class Coordinators(Protocol):
+    """The brokers that coordinate groups."""
+
+    @property
+    def live(self) -> Mapping[str, Member]:
+        """Those that run now, by broker id."""
+        ...
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other broker ever used the store."""
+        ...
+
+
 class Coordination:
     """The groups that one broker coordinates, and how it finds the others' coordinators."""
 
     def __init__(
-        self, claims: Claims, metadata: MetadataStore, members: Members, *, has_ended: HasEnded = not_known
+        self, claims: Claims, metadata: MetadataStore, members: Coordinators, *, has_ended: HasEnded = not_known
     ) -> None:
         """Set up.
 

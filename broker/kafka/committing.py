@@ -1,0 +1,148 @@
+"""The offsets of groups on the wire: OffsetCommit, OffsetFetch and OffsetDelete."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker.kafka.errors import EXPECTED, code_of
+from broker.kafka.grouping import code
+from broker.kafka.groups.coordinator import CommitRequest, GroupCoordinator
+from broker.kafka.groups.offsets import FetchedOffset, Offset, TopicPartition
+from broker.kafka.groups.values import GroupError
+from broker.kafka.requests import Api, Asked
+from broker.kafka.topics import KafkaTopics
+from storage.clock import WallClock
+from tidewire.wire.kafka.api_keys import ApiKey
+from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+
+NO_OFFSET: Final = -1
+_SINCE_SEVERAL_GROUPS: Final = 8
+
+
+class OffsetHandler:
+    """Serves the requests about committed offsets on one connection."""
+
+    def __init__(self, groups: GroupCoordinator, topics: KafkaTopics, now_ms: WallClock) -> None:
+        self._groups = groups
+        self._topics = topics
+        self._now_ms = now_ms
+
+    @property
+    def apis(self) -> Mapping[ApiKey, Api]:
+        """See `Handler`. Later versions name topics by their ids."""
+        return {
+            ApiKey.OFFSET_COMMIT: Api(OffsetCommitRequest, OffsetCommitResponse, 2, 9, self._commit),
+            ApiKey.OFFSET_FETCH: Api(OffsetFetchRequest, OffsetFetchResponse, 1, 9, self._fetch),
+            ApiKey.OFFSET_DELETE: Api(OffsetDeleteRequest, OffsetDeleteResponse, 0, 0, self._delete),
+        }
+
+    async def _commit(self, request: OffsetCommitRequest, _asked: Asked) -> OffsetCommitResponse:
+        offsets: dict[TopicPartition, Offset] = {}
+        codes: dict[TopicPartition, ErrorCode] = {}
+        kept_ms = request.retention_time_ms
+        expires_ms = None if kept_ms < 0 else self._now_ms() + kept_ms
+        for topic in request.topics:
+            try:
+                count, problem = len((await self._topics.find(topic.name)).partitions), ErrorCode.NONE
+            except EXPECTED as error:
+                count, problem = 0, code_of(error)
+            for part in topic.partitions:
+                place = TopicPartition(topic.name, part.partition_index)
+                if 0 <= part.partition_index < count:
+                    epoch, text = part.committed_leader_epoch, part.committed_metadata or ""
+                    offsets[place] = Offset(part.committed_offset, epoch, text, expires_ms=expires_ms)
+                else:
+                    codes[place] = problem or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        committing = CommitRequest(offsets, request.member_id, request.group_instance_id, request.generation_id)
+        errors = await self._groups.commit(request.group_id, committing)
+        codes |= {place: code(error) for place, error in errors.items()}
+        return OffsetCommitResponse(
+            topics=tuple(
+                OffsetCommitResponseTopic(
+                    topic.name,
+                    tuple(
+                        OffsetCommitResponsePartition(
+                            part.partition_index, codes[TopicPartition(topic.name, part.partition_index)]
+                        )
+                        for part in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+    async def _fetch(self, request: OffsetFetchRequest, asked: Asked) -> OffsetFetchResponse:
+        if asked.version >= _SINCE_SEVERAL_GROUPS:
+            groups = []
+            for group in request.groups:
+                topics, error = await self._fetched(group.group_id, group.topics)
+                groups.append(OffsetFetchResponseGroup(group.group_id, topics, error))
+            return OffsetFetchResponse(groups=tuple(groups))
+        topics, error = await self._fetched(request.group_id, request.topics)
+        return OffsetFetchResponse(topics=topics, error_code=error)
+
+    async def _fetched(
+        self, group: str, topics: tuple[OffsetFetchRequestTopic, ...] | None
+    ) -> tuple[tuple[OffsetFetchResponseTopic, ...], ErrorCode]:
+        wanted: dict[str, list[int]] = {}
+        for topic in topics or ():
+            wanted.setdefault(topic.name, []).extend(topic.partition_indexes)
+        places = [TopicPartition(name, index) for name, indexes in wanted.items() for index in indexes]
+        found = await self._groups.fetch(group, None if topics is None else places)
+        if isinstance(found, GroupError):
+            return (), code(found)
+        if topics is None:
+            for place in found:
+                wanted.setdefault(place.topic, []).append(place.partition)
+        return (
+            tuple(
+                OffsetFetchResponseTopic(
+                    name, tuple(_part(index, found.get(TopicPartition(name, index))) for index in indexes)
+                )
+                for name, indexes in wanted.items()
+            ),
+            ErrorCode.NONE,
+        )
+
+    async def _delete(self, request: OffsetDeleteRequest, _asked: Asked) -> OffsetDeleteResponse:
+        places = [
+            TopicPartition(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
+        ]
+        errors = await self._groups.administration.delete_offsets(request.group_id, places)
+        if isinstance(errors, GroupError):
+            return OffsetDeleteResponse(code(errors))
+        return OffsetDeleteResponse(
+            topics=tuple(
+                OffsetCommitResponseTopic(
+                    topic.name,
+                    tuple(
+                        OffsetCommitResponsePartition(
+                            part.partition_index, code(errors[TopicPartition(topic.name, part.partition_index)])
+                        )
+                        for part in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+
+def _part(index: int, found: FetchedOffset | None) -> OffsetFetchResponsePartition:
+    if found is None or found.offset is None:
+        error = ErrorCode.NONE if found is None else code(found.error)
+        return OffsetFetchResponsePartition(index, NO_OFFSET, metadata="", error_code=error)
+    offset = found.offset
+    return OffsetFetchResponsePartition(index, offset.offset, offset.leader_epoch, offset.metadata)

@@ -14,16 +14,20 @@ from typing import Final
 import trio
 
 from storage.clock import WallClock
-from storage.metadata.store import Conflict, MetadataStore, Record, StoreUnavailable
+from storage.metadata.store import Check, Conflict, MetadataStore, Record, StoreUnavailable
 from txn.errors import OutcomeUnknown, RecordUnreadable
 from txn.kafka_coordination import EndTxn, InitProducerId, Step, begun, ended, initialised
 from txn.kafka_errors import TransactionalIdDamaged, TransactionEnding
-from txn.kafka_participants import Participant, Registration, ops_to_join, registration_key
+from txn.kafka_participants import Kind, Participant, Registration, ops_to_join, registration_key
+from txn.kafka_settlement import admitted
 from txn.kafka_transaction import KafkaTransaction, Producer, transaction_key
 from txn.kafka_watch import KafkaTransactionWatch
 from txn.producer_ids import ProducerIds
 
 WAIT_SECONDS_MAX: Final = 5.0
+
+OF_GROUPS: Final = ""
+"""The creation id of every group: a group that is made again may take the offsets, as in Kafka."""
 
 JOIN_AT_ONCE_MAX: Final = 50
 """Participants that one change set registers, below etcd's 128 operations."""
@@ -93,6 +97,28 @@ class KafkaCoordinator:
         """
         for start in range(0, len(joining), JOIN_AT_ONCE_MAX):
             await self._join(transactional_id, producer, joining[start : start + JOIN_AT_ONCE_MAX], connection)
+
+    async def admit_group(self, transactional_id: str, producer: Producer, group: str) -> tuple[Check, ...]:
+        """Return the conditions that hold while the transaction may change the group's offsets (version 1).
+
+        Raises:
+            InvalidTransactionalId, ProducerIdMismatch, ProducerFenced, PartitionNotInTransaction: it may not.
+            TransactionEnding: the last transaction has not ended everywhere yet.
+        """
+        key = transaction_key(transactional_id)
+        registered = registration_key(transactional_id, Participant(Kind.GROUP, group))
+        found = await self._metadata.fresh([key, registered])
+        stored = found.records[registered]
+        joining = admitted(
+            _decoded(found.records[key]),
+            None if stored is None else _registration(stored),
+            producer,
+            version=1,
+            creation_id=OF_GROUPS,
+            now_ms=self._now_ms(),
+        )
+        assert joining is None, "version 1 has joined before"
+        return tuple(Check(each, found.version(each)) for each in (key, registered))
 
     async def _join(
         self, transactional_id: str, producer: Producer, joining: Sequence[tuple[Participant, str]], connection: int

@@ -18,8 +18,12 @@ from storage.clock import WallClock
 from storage.errors import ExpectedError
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Record, StoreFull, StoreUnavailable
 from storage.signal import Signal
+from txn.deferred_puts import deferred_by
+from txn.deferred_puts import settled as settled_puts
+from txn.duty import EVERYTHING, Duty
 from txn.kafka_coordination import completed
 from txn.kafka_participants import Kind, Registration, registrations_of
+from txn.kafka_states import KafkaTxnState
 from txn.kafka_transaction import KafkaTransaction, transaction_key
 from txn.kafka_watch import KafkaTransactionWatch
 from txn.partition_transactions import PartitionTransactions
@@ -43,17 +47,21 @@ log = structlog.get_logger(__name__)
 
 
 class _Settled(NamedTuple):
-    """A registration whose outcome is durable in the partition."""
+    """A registration whose outcome is durable in the partition, or applied to the group."""
 
     record: Record
-    claim: Check
+    claim: Check | None
+    """The owner's claim on the partition, under which the registration is removed."""
 
 
 class KafkaSettler:
     """See the module's docstring."""
 
-    def __init__(self, metadata: MetadataStore, watch: KafkaTransactionWatch, now_ms: WallClock) -> None:
-        """Set up. `run` does the work."""
+    def __init__(
+        self, metadata: MetadataStore, watch: KafkaTransactionWatch, now_ms: WallClock, duty: Duty = EVERYTHING
+    ) -> None:
+        """Set up. `run` does the work. `duty` says which transactions' deferred records this broker sees to."""
+        self._duty = duty
         self._metadata = metadata
         self._now_ms = now_ms
         self._owned: dict[str, PartitionTransactions] = {}
@@ -124,6 +132,8 @@ class KafkaSettler:
                 return
             registered = await self._registered(transactional_id)
             settled = await self._apply(record, registered)
+            if self._duty.is_mine(key):
+                settled += await self._apply_to_groups(transactional_id, record, registered)
             is_last = len(settled) == len(registered)
             if not settled and not is_last:
                 return  # The rest is the work of others.
@@ -160,6 +170,26 @@ class KafkaSettler:
                     nursery.start_soon(end, partition, stored, registration)
         return settled
 
+    async def _apply_to_groups(
+        self,
+        transactional_id: str,
+        record: KafkaTransaction,
+        registered: Sequence[tuple[Record, Registration | None]],
+    ) -> list[_Settled]:
+        """Write or drop what the transaction has deferred. Return the registrations of its groups."""
+        groups = [
+            stored
+            for stored, registration in registered
+            if registration is not None and registration.participant.kind is Kind.GROUP
+        ]
+        if groups:
+            is_commit = record.state is KafkaTxnState.PREPARE_COMMIT
+            start, end = deferred_by(transactional_id)
+            while records := await self._metadata.scan(start, end, limit=REMOVED_AT_ONCE_MAX):
+                if not await self._commit(settled_puts(records, is_commit=is_commit)):
+                    return []  # Another broker does it.
+        return [_Settled(stored, None) for stored in groups]
+
     async def _registered(self, transactional_id: str) -> list[tuple[Record, Registration | None]]:
         """Who is registered. None stands for a damaged one: the transaction goes on ending until it is restored."""
         found: list[tuple[Record, Registration | None]] = []
@@ -188,5 +218,7 @@ class KafkaSettler:
 def _removals(settled: Sequence[_Settled]) -> list[Op]:
     ops: list[Op] = []
     for record, claim in settled:
-        ops += [Delete(record.key, record.version), claim]
+        ops.append(Delete(record.key, record.version))
+        if claim is not None:
+            ops.append(claim)
     return ops

@@ -35,7 +35,7 @@ class KafkaTransactions:
         self.coordinator = KafkaCoordinator(
             metadata, self.watch, self.producer_ids, now_ms, timeout_ms_max=timeout_ms_max
         )
-        self.settler = KafkaSettler(metadata, self.watch, now_ms)
+        self.settler = KafkaSettler(metadata, self.watch, now_ms, duty)
 
     def sweeps(self, redrive: Redrive) -> KafkaSweeps:
         """Make the sweeps. Call it before `start`. See `KafkaSweeps` for `redrive`."""

@@ -1,11 +1,11 @@
 """The offsets of groups on the wire: OffsetCommit, OffsetFetch and OffsetDelete."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from broker.kafka.errors import EXPECTED, code_of
 from broker.kafka.grouping import code
-from broker.kafka.groups.coordinator import CommitRequest, GroupCoordinator
+from broker.kafka.groups.coordinator import CommitRequest, GroupCoordinator, InTransaction
 from broker.kafka.groups.offsets import FetchedOffset, Offset, TopicPartition
 from broker.kafka.groups.values import GroupError
 from broker.kafka.requests import Api, Asked
@@ -15,6 +15,7 @@ from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.offsets import (
     OffsetCommitRequest,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -27,16 +28,27 @@ from tidewire.wire.kafka.messages.offsets import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from tidewire.wire.kafka.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from txn.kafka_coordinator import KafkaCoordinator
+from txn.kafka_transaction import Producer
 
 NO_OFFSET: Final = -1
+Committed = Sequence[OffsetCommitRequestTopic] | Sequence[TxnOffsetCommitRequestTopic]
 _SINCE_SEVERAL_GROUPS: Final = 8
 
 
 class OffsetHandler:
     """Serves the requests about committed offsets on one connection."""
 
-    def __init__(self, groups: GroupCoordinator, topics: KafkaTopics, now_ms: WallClock) -> None:
+    def __init__(
+        self, groups: GroupCoordinator, coordinator: KafkaCoordinator, topics: KafkaTopics, now_ms: WallClock
+    ) -> None:
         self._groups = groups
+        self._coordinator = coordinator
         self._topics = topics
         self._now_ms = now_ms
 
@@ -46,15 +58,47 @@ class OffsetHandler:
         return {
             ApiKey.OFFSET_COMMIT: Api(OffsetCommitRequest, OffsetCommitResponse, 2, 9, self._commit),
             ApiKey.OFFSET_FETCH: Api(OffsetFetchRequest, OffsetFetchResponse, 1, 9, self._fetch),
+            ApiKey.TXN_OFFSET_COMMIT: Api(
+                TxnOffsetCommitRequest, TxnOffsetCommitResponse, 0, 4, self._commit_in_transaction
+            ),
             ApiKey.OFFSET_DELETE: Api(OffsetDeleteRequest, OffsetDeleteResponse, 0, 0, self._delete),
         }
 
     async def _commit(self, request: OffsetCommitRequest, _asked: Asked) -> OffsetCommitResponse:
+        kept_ms = request.retention_time_ms
+        offsets, codes = await self._existing(request.topics, None if kept_ms < 0 else self._now_ms() + kept_ms)
+        committing = CommitRequest(offsets, request.member_id, request.group_instance_id, request.generation_id)
+        errors = await self._groups.commit(request.group_id, committing)
+        codes |= {place: code(error) for place, error in errors.items()}
+        return OffsetCommitResponse(topics=answered(request.topics, codes))
+
+    async def _commit_in_transaction(self, request: TxnOffsetCommitRequest, _asked: Asked) -> TxnOffsetCommitResponse:
+        offsets, codes = await self._existing(request.topics, None)
+        try:
+            within = InTransaction(
+                request.transactional_id,
+                await self._coordinator.admit_group(
+                    request.transactional_id,
+                    Producer(request.producer_id, request.producer_epoch),
+                    request.group_id,
+                ),
+            )
+        except EXPECTED as error:
+            return TxnOffsetCommitResponse(
+                topics=answered(request.topics, dict.fromkeys([*offsets, *codes], code_of(error)))
+            )
+        committing = CommitRequest(offsets, request.member_id, request.group_instance_id, request.generation_id, within)
+        errors = await self._groups.commit(request.group_id, committing)
+        codes |= {place: code(error) for place, error in errors.items()}
+        return TxnOffsetCommitResponse(topics=answered(request.topics, codes))
+
+    async def _existing(
+        self, topics: Committed, expires_ms: int | None
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, ErrorCode]]:
+        """The offsets of partitions that exist, and the codes of the others."""
         offsets: dict[TopicPartition, Offset] = {}
         codes: dict[TopicPartition, ErrorCode] = {}
-        kept_ms = request.retention_time_ms
-        expires_ms = None if kept_ms < 0 else self._now_ms() + kept_ms
-        for topic in request.topics:
+        for topic in topics:
             try:
                 count, problem = len((await self._topics.find(topic.name)).partitions), ErrorCode.NONE
             except EXPECTED as error:
@@ -66,42 +110,29 @@ class OffsetHandler:
                     offsets[place] = Offset(part.committed_offset, epoch, text, expires_ms=expires_ms)
                 else:
                     codes[place] = problem or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        committing = CommitRequest(offsets, request.member_id, request.group_instance_id, request.generation_id)
-        errors = await self._groups.commit(request.group_id, committing)
-        codes |= {place: code(error) for place, error in errors.items()}
-        return OffsetCommitResponse(
-            topics=tuple(
-                OffsetCommitResponseTopic(
-                    topic.name,
-                    tuple(
-                        OffsetCommitResponsePartition(
-                            part.partition_index, codes[TopicPartition(topic.name, part.partition_index)]
-                        )
-                        for part in topic.partitions
-                    ),
-                )
-                for topic in request.topics
-            )
-        )
+        return offsets, codes
 
     async def _fetch(self, request: OffsetFetchRequest, asked: Asked) -> OffsetFetchResponse:
         if asked.version >= _SINCE_SEVERAL_GROUPS:
             groups = []
             for group in request.groups:
-                topics, error = await self._fetched(group.group_id, group.topics)
+                topics, error = await self._fetched(group.group_id, group.topics, request.require_stable)
                 groups.append(OffsetFetchResponseGroup(group.group_id, topics, error))
             return OffsetFetchResponse(groups=tuple(groups))
-        topics, error = await self._fetched(request.group_id, request.topics)
+        topics, error = await self._fetched(request.group_id, request.topics, request.require_stable)
         return OffsetFetchResponse(topics=topics, error_code=error)
 
     async def _fetched(
-        self, group: str, topics: tuple[OffsetFetchRequestTopic, ...] | None
+        self,
+        group: str,
+        topics: tuple[OffsetFetchRequestTopic, ...] | None,
+        requires_stable: bool,
     ) -> tuple[tuple[OffsetFetchResponseTopic, ...], ErrorCode]:
         wanted: dict[str, list[int]] = {}
         for topic in topics or ():
             wanted.setdefault(topic.name, []).extend(topic.partition_indexes)
         places = [TopicPartition(name, index) for name, indexes in wanted.items() for index in indexes]
-        found = await self._groups.fetch(group, None if topics is None else places)
+        found = await self._groups.fetch(group, None if topics is None else places, requires_stable=requires_stable)
         if isinstance(found, GroupError):
             return (), code(found)
         if topics is None:
@@ -138,6 +169,22 @@ class OffsetHandler:
                 for topic in request.topics
             )
         )
+
+
+def answered(topics: Committed, codes: Mapping[TopicPartition, ErrorCode]) -> tuple[OffsetCommitResponseTopic, ...]:
+    """The codes in the order of the request."""
+    return tuple(
+        OffsetCommitResponseTopic(
+            topic.name,
+            tuple(
+                OffsetCommitResponsePartition(
+                    part.partition_index, codes[TopicPartition(topic.name, part.partition_index)]
+                )
+                for part in topic.partitions
+            ),
+        )
+        for topic in topics
+    )
 
 
 def _part(index: int, found: FetchedOffset | None) -> OffsetFetchResponsePartition:

@@ -159,5 +159,5 @@ def open_session(
     )
     session.use(CoordinatorHandler(services.groups, services.serving, node))
     session.use(GroupHandler(services.groups, f"/{client_host}"))
-    session.use(OffsetHandler(services.groups, topics, services.now_ms))
+    session.use(OffsetHandler(services.groups, transactions.coordinator, topics, services.now_ms))
     return session

@@ -1,7 +1,6 @@
-"""Transactions on the wire: InitProducerId, AddPartitionsToTxn and EndTxn (KIP-98, KIP-360).
+"""Transactions on the wire: InitProducerId, the two Add* requests, and EndTxn (KIP-98, KIP-360).
 
-It translates for `txn/kafka_coordinator.py`. Clients of transaction version 1 are served. Offsets of groups cannot be
-part of a transaction yet.
+It translates for `txn/kafka_coordinator.py`. Clients of transaction version 1 are served.
 """
 
 from collections.abc import Mapping
@@ -16,6 +15,8 @@ from storage.metadata.store import MetadataStore
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -26,7 +27,7 @@ from tidewire.wire.kafka.messages.transactions import (
     InitProducerIdResponse,
 )
 from txn.kafka_coordination import EndTxn, InitProducerId
-from txn.kafka_coordinator import KafkaCoordinator
+from txn.kafka_coordinator import OF_GROUPS, KafkaCoordinator
 from txn.kafka_participants import Kind, Participant
 from txn.kafka_transaction import Producer
 from txn.producer_ids import ProducerIds
@@ -60,6 +61,7 @@ class TransactionHandler:
         return {
             ApiKey.INIT_PRODUCER_ID: Api(InitProducerIdRequest, InitProducerIdResponse, 0, 5, self._init),
             ApiKey.ADD_PARTITIONS_TO_TXN: Api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3, self._add),
+            ApiKey.ADD_OFFSETS_TO_TXN: Api(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, 0, 4, self._add_offsets),
             ApiKey.END_TXN: Api(EndTxnRequest, EndTxnResponse, 0, 4, self._end),
         }
 
@@ -113,6 +115,15 @@ class TransactionHandler:
             raise TopicNotFound(f"The topic {name} has no partition {index}; it has {len(topic.partitions)}.")
         regular = topic.partitions[index]
         return Participant(Kind.PARTITION, str(regular)), await creation_id_of(str(regular), self._metadata)
+
+    async def _add_offsets(self, request: AddOffsetsToTxnRequest, _asked: Asked) -> AddOffsetsToTxnResponse:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        joining = [(Participant(Kind.GROUP, request.group_id), OF_GROUPS)]
+        try:
+            await self._coordinator.add(request.transactional_id, producer, joining, self._connection)
+        except EXPECTED as error:
+            return AddOffsetsToTxnResponse(error_code=code_of(error))
+        return AddOffsetsToTxnResponse()
 
     async def _end(self, request: EndTxnRequest, _asked: Asked) -> EndTxnResponse:
         producer = Producer(request.producer_id, request.producer_epoch)

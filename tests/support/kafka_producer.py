@@ -10,6 +10,8 @@ from tidewire.wire.kafka.messages.produce import (
     TopicProduceData,
 )
 from tidewire.wire.kafka.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
@@ -17,6 +19,10 @@ from tidewire.wire.kafka.messages.transactions import (
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
 )
 
 Place = tuple[str, int]
@@ -60,6 +66,22 @@ class TransactionalProducer:
         if result.error_code == 0:
             self.sequences[place] = sequence + len(values)
         return result
+
+    async def add_group(self, group: str) -> int:
+        """AddOffsetsToTxn. Returns the error code."""
+        request = AddOffsetsToTxnRequest(self.transactional_id, self.producer_id, self.epoch, group)
+        return (await self.client.ask(request, AddOffsetsToTxnResponse, 3)).error_code
+
+    async def commit_offset(
+        self, group: str, topic: str, offset: int, *, generation: int = -1, member: str = ""
+    ) -> int:
+        """TxnOffsetCommit for partition 0 of a topic. Returns the error code."""
+        topics = (TxnOffsetCommitRequestTopic(topic, (TxnOffsetCommitRequestPartition(0, offset, -1, ""),)),)
+        request = TxnOffsetCommitRequest(
+            self.transactional_id, group, self.producer_id, self.epoch, generation, member, None, topics
+        )
+        answer = await self.client.ask(request, TxnOffsetCommitResponse, 3)
+        return answer.topics[0].partitions[0].error_code
 
     async def end(self, *, is_commit: bool) -> int:
         """EndTxn. Returns the error code."""

@@ -29,10 +29,19 @@ from broker.kafka.groups.values import (
     SyncRequest,
 )
 from storage.clock import WallClock
-from storage.metadata.store import ABSENT, Conflict, MetadataError, MetadataStore
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataError, MetadataStore, Put
+from txn.deferred_puts import deferred
 
 GROUPS_BYTES_MAX: Final = 64 * 1024 * 1024
 """What the members of all groups may say of themselves."""
+
+
+class InTransaction(NamedTuple):
+    """The transaction whose commit makes the offsets count."""
+
+    transactional_id: str
+    conditions: tuple[Check, ...]
+    """They hold while the transaction is open and the group takes part in it."""
 
 
 class CommitRequest(NamedTuple):
@@ -43,6 +52,12 @@ class CommitRequest(NamedTuple):
     member_id: str = ""
     instance_id: str | None = None
     generation: int = NO_GENERATION
+    within: InTransaction | None = None
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether it names no member. A transaction of an older client does not (KIP-447)."""
+        return self.within is not None and self.generation < 0 and not self.member_id
 
 
 class LeaveAnswer(NamedTuple):
@@ -180,13 +195,15 @@ class GroupCoordinator:
         return errors
 
     async def _commit(self, name: str, request: CommitRequest, slice_: Slice) -> GroupError | None:
+        within = () if request.within is None else request.within.conditions
         try:
             require_name(name, may_be_empty=True)
             while True:
                 loaded = await self._groups.open(name, create=request.generation < 0)
                 if loaded is None:
                     return GroupError.ILLEGAL_GENERATION
-                error = loaded.group.check_commit(request.member_id, request.instance_id, request.generation, now_ms())
+                member = request.member_id, request.instance_id, request.generation
+                error = None if request.is_anonymous else loaded.group.check_commit(*member, now_ms())
                 if error is not None:
                     return error
                 if loaded.version == ABSENT:
@@ -197,8 +214,10 @@ class GroupCoordinator:
                 try:
                     async with self._groups.writes(loaded):
                         try:
-                            await self._offsets.write(slice_, loaded.conditions)
+                            await self._offsets.write(_written(slice_, request), [*loaded.conditions, *within])
                         except Conflict as conflict:
+                            if conflict.key in {condition.key for condition in within}:
+                                return GroupError.INVALID_TXN_STATE
                             if conflict.key != group_key(name):
                                 raise
                         else:
@@ -213,11 +232,25 @@ class GroupCoordinator:
             return refused.error
 
     async def fetch(
-        self, group: str, partitions: Collection[TopicPartition] | None = None
+        self, group: str, partitions: Collection[TopicPartition] | None = None, *, requires_stable: bool = False
     ) -> dict[TopicPartition, FetchedOffset] | GroupError:
-        """OffsetFetch: these offsets, or all of the group. Any broker may answer, as it asks the store."""
+        """OffsetFetch: these offsets, or all of the group. Any broker may answer, as it asks the store.
+
+        With `requires_stable`, an offset that a transaction may still change is UNSTABLE_OFFSET_COMMIT (KIP-447).
+        """
         try:
             require_name(group, may_be_empty=True)
-            return await self._offsets.fetch(group, partitions)
+            # Asked first: a transaction that ends meanwhile has written its offsets when they are read.
+            unstable = await self._offsets.deferred(group) if requires_stable else frozenset()
+            found = await self._offsets.fetch(group, partitions)
+            for partition in unstable & (found.keys() if partitions is None else set(partitions)):
+                found[partition] = FetchedOffset(None, GroupError.UNSTABLE_OFFSET_COMMIT)
+            return found
         except (Refused, MetadataError) as failed:
             return refusal(failed).error
+
+
+def _written(slice_: Slice, request: CommitRequest) -> list[Put]:
+    if request.within is None:
+        return list(slice_.values())
+    return [deferred(request.within.transactional_id, put) for put in slice_.values()]

@@ -10,10 +10,8 @@ made before a member of the next one can ask for the offset, or it is not made a
 
 A large commit takes several change sets (`slices`), so a part of it may be made.
 
-Offsets of Kafka's transactions will be records beside these, under `/kafka/pending-offsets/`, with the producer's id at
-the end of the key. A commit in a transaction will write those instead. Whoever decides the transaction will turn them
-into offsets, or remove them. `fetch` will answer UNSTABLE_OFFSET_COMMIT for them, if a client wants stable offsets only
-(K34).
+A commit in a transaction defers the records (`txn/deferred_puts.py`). The end of the transaction writes or drops them.
+Until then, a client that wants stable offsets gets UNSTABLE_OFFSET_COMMIT for them (K34).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,6 +34,7 @@ from storage.metadata.store import (
     RecordVersion,
     starting_with,
 )
+from txn.deferred_puts import BY_TARGET
 
 KEY_PREFIX: Final = "/kafka/offsets/"
 
@@ -132,14 +131,23 @@ class OffsetStore:
                 return found
             start = page[-1].key + "\0"
 
-    async def write(self, slice_: Slice, conditions: Sequence[Check]) -> None:
-        """Commit one of the `slices`, all of it or nothing. Durable on return.
+    async def deferred(self, group: str) -> frozenset[TopicPartition]:
+        """Return the partitions whose offsets open or ending transactions may change.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        hits = await self._metadata.query(BY_TARGET, *starting_with(_group_prefix(group)))
+        return frozenset(_partition_of(hit.index_key) for hit in hits)
+
+    async def write(self, puts: Sequence[Put], conditions: Sequence[Check]) -> None:
+        """Commit offsets, all of them or none. Durable on return.
 
         Raises:
             Conflict: a condition does not hold.
             StoreUnavailable: unknown whether it was written.
         """
-        await self._metadata.commit([*slice_.values(), *conditions])
+        await self._metadata.commit([*puts, *conditions])
 
     async def delete(self, found: Sequence[StoredOffset], conditions: Sequence[Check]) -> None:
         """Remove offsets that were read, unless they were committed again. Durable on return.
@@ -222,9 +230,13 @@ def _encode(offset: Offset) -> bytes:
     return orjson.dumps(fields)
 
 
+def _partition_of(key: str) -> TopicPartition:
+    topic, _, digits = key.removeprefix(KEY_PREFIX).partition("/")[2].partition("/")
+    return TopicPartition(unquote(topic), int(digits))
+
+
 def _stored(record: Record) -> StoredOffset:
-    topic, _, digits = record.key.removeprefix(KEY_PREFIX).partition("/")[2].partition("/")
-    partition = TopicPartition(unquote(topic), int(digits))
+    partition = _partition_of(record.key)
     try:
         fields = orjson.loads(record.value)
         expires_ms = fields.get("expires_ms")

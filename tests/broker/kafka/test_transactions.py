@@ -17,6 +17,13 @@ from tests.support.rooms import Rooms, moving_clock, rooms
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.fetch import AbortedTransaction
 from tidewire.wire.kafka.messages.list_offsets import LATEST
+from tidewire.wire.kafka.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from txn.deferred_puts import KEY_PREFIX as PUTS
 from txn.kafka_participants import KEY_PREFIX
 
 PARTITIONS = 3
@@ -173,3 +180,69 @@ async def test_a_deleted_topic_counts_as_applied(autojump_clock: MockClock) -> N
         await broker.topics.delete(name)
         assert await producer.end(is_commit=True) == 0
         assert await committed(client) == [b"x"]
+
+
+async def stored_offset(client: KafkaClient, *, stable: bool = False) -> tuple[int, int]:
+    """The committed offset of partition 0 of `t` for the group `g`, and the error code."""
+    topics = (OffsetFetchRequestTopic("t", (0,)),)
+    request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup("g", topics=topics),), require_stable=stable)
+    part = (await client.ask(request, OffsetFetchResponse, 8)).groups[0].topics[0].partitions[0]
+    return part.committed_offset, part.error_code
+
+
+async def test_offsets_count_with_the_commit_and_are_dropped_by_an_abort() -> None:
+    """K34, K36: until then they are unstable; the plain offset stays."""
+    async with served() as (broker, client):
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        expected = -1
+        for is_commit, offset in ((True, 5), (False, 9), (True, 3)):
+            assert await producer.commit_offset("g", "t", offset) == ErrorCode.INVALID_TXN_STATE
+            assert await producer.add_group("g") == 0
+            assert await producer.commit_offset("g", "t", offset + 100) == 0
+            assert await producer.commit_offset("g", "t", offset) == 0
+            assert await stored_offset(client) == (expected, 0)
+            assert await stored_offset(client, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            assert await producer.end(is_commit=is_commit) == 0
+            expected = offset if is_commit else expected
+            assert await stored_offset(client, stable=True) == (expected, 0)
+        assert not await broker.metadata.scan(*starting_with(PUTS))
+        assert not await broker.metadata.scan(*starting_with(KEY_PREFIX))
+
+
+async def test_offsets_and_records_of_a_transaction_are_one_decision(autojump_clock: MockClock) -> None:
+    """K27, K34: the broker dies behind the decision; the next one applies all of it."""
+    store, files = MemoryStore(), SimulatedFiles(seed=1)
+    async with served(store, files) as (_broker, client):
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        await producer.add(("t", 0))
+        await producer.add_group("g")
+        await producer.send("t", b"x")
+        assert await producer.commit_offset("g", "t", 7) == 0
+        files.stop()
+        assert await producer.end(is_commit=True) == ErrorCode.CONCURRENT_TRANSACTIONS
+        files.resume()
+    async with served(store, files.crash(keep=0.0)) as (_broker, client):
+        producer.client = client
+        assert await producer.end(is_commit=True) == 0
+        assert await committed(client) == [b"x"]
+        assert await stored_offset(client, stable=True) == (7, 0)
+
+
+async def test_a_fenced_producer_commits_no_offsets() -> None:
+    """K34: nor does a stale generation."""
+    async with served() as (_broker, client):
+        await client.create("t")
+        old, new = TransactionalProducer(client, "tid"), TransactionalProducer(client, "tid")
+        await old.begin_session()
+        await old.add_group("g")
+        assert await old.commit_offset("g", "t", 7, generation=4, member="gone") in {
+            ErrorCode.ILLEGAL_GENERATION,
+            ErrorCode.UNKNOWN_MEMBER_ID,
+        }
+        assert await new.begin_session() == 0
+        assert await old.commit_offset("g", "t", 7) == ErrorCode.PRODUCER_FENCED
+        assert await stored_offset(client, stable=True) == (-1, 0)

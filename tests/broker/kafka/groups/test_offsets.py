@@ -29,7 +29,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9
 
 async def commit(store: MemoryStore, group: str, offsets: Offsets, *conditions: Check) -> None:
     for slice_ in slices(group, offsets):
-        await OffsetStore(store).write(slice_, conditions)
+        await OffsetStore(store).write(list(slice_.values()), conditions)
 
 
 async def fetched(store: MemoryStore, group: str) -> dict[TopicPartition, Offset | None]:

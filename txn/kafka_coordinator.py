@@ -9,6 +9,7 @@ stands, and a retry waits for the same end (K32).
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -98,27 +99,36 @@ class KafkaCoordinator:
         for start in range(0, len(joining), JOIN_AT_ONCE_MAX):
             await self._join(transactional_id, producer, joining[start : start + JOIN_AT_ONCE_MAX], connection)
 
-    async def admit_group(self, transactional_id: str, producer: Producer, group: str) -> tuple[Check, ...]:
-        """Return the conditions that hold while the transaction may change the group's offsets (version 1).
+    async def admit_group(
+        self, transactional_id: str, producer: Producer, group: str, *, version: int
+    ) -> tuple[Check, ...]:
+        """Return the conditions that hold while the transaction may change the group's offsets.
+
+        In version 2 the group joins now, and may begin the transaction; durable on return.
 
         Raises:
             InvalidTransactionalId, ProducerIdMismatch, ProducerFenced, PartitionNotInTransaction: it may not.
             TransactionEnding: the last transaction has not ended everywhere yet.
         """
         key = transaction_key(transactional_id)
-        registered = registration_key(transactional_id, Participant(Kind.GROUP, group))
-        found = await self._metadata.fresh([key, registered])
-        stored = found.records[registered]
-        joining = admitted(
-            _decoded(found.records[key]),
-            None if stored is None else _registration(stored),
-            producer,
-            version=1,
-            creation_id=OF_GROUPS,
-            now_ms=self._now_ms(),
-        )
-        assert joining is None, "version 1 has joined before"
-        return tuple(Check(each, found.version(each)) for each in (key, registered))
+        participant = Participant(Kind.GROUP, group)
+        registered = registration_key(transactional_id, participant)
+        while True:
+            found = await self._metadata.fresh([key, registered])
+            stored = found.records[registered]
+            joining = admitted(
+                _decoded(found.records[key]),
+                None if stored is None else _registration(stored),
+                producer,
+                version=version,
+                creation_id=OF_GROUPS,
+                now_ms=self._now_ms(),
+            )
+            if joining is None:
+                return tuple(Check(each, found.version(each)) for each in (key, registered))
+            made = Registration(transactional_id, participant, producer, OF_GROUPS)
+            with suppress(Conflict):
+                await self._metadata.commit(ops_to_join(transactional_id, found.version(key), joining.begin, [made]))
 
     async def _join(
         self, transactional_id: str, producer: Producer, joining: Sequence[tuple[Participant, str]], connection: int

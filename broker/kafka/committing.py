@@ -39,6 +39,8 @@ from txn.kafka_transaction import Producer
 NO_OFFSET: Final = -1
 Committed = Sequence[OffsetCommitRequestTopic] | Sequence[TxnOffsetCommitRequestTopic]
 _SINCE_SEVERAL_GROUPS: Final = 8
+_SINCE_IMPLICIT: Final = 5
+"""The first version that adds the group to the transaction (KIP-890)."""
 
 
 class OffsetHandler:
@@ -59,7 +61,7 @@ class OffsetHandler:
             ApiKey.OFFSET_COMMIT: Api(OffsetCommitRequest, OffsetCommitResponse, 2, 9, self._commit),
             ApiKey.OFFSET_FETCH: Api(OffsetFetchRequest, OffsetFetchResponse, 1, 9, self._fetch),
             ApiKey.TXN_OFFSET_COMMIT: Api(
-                TxnOffsetCommitRequest, TxnOffsetCommitResponse, 0, 4, self._commit_in_transaction
+                TxnOffsetCommitRequest, TxnOffsetCommitResponse, 0, 5, self._commit_in_transaction
             ),
             ApiKey.OFFSET_DELETE: Api(OffsetDeleteRequest, OffsetDeleteResponse, 0, 0, self._delete),
         }
@@ -72,7 +74,7 @@ class OffsetHandler:
         codes |= {place: code(error) for place, error in errors.items()}
         return OffsetCommitResponse(topics=answered(request.topics, codes))
 
-    async def _commit_in_transaction(self, request: TxnOffsetCommitRequest, _asked: Asked) -> TxnOffsetCommitResponse:
+    async def _commit_in_transaction(self, request: TxnOffsetCommitRequest, asked: Asked) -> TxnOffsetCommitResponse:
         offsets, codes = await self._existing(request.topics, None)
         try:
             within = InTransaction(
@@ -81,6 +83,7 @@ class OffsetHandler:
                     request.transactional_id,
                     Producer(request.producer_id, request.producer_epoch),
                     request.group_id,
+                    version=2 if asked.version >= _SINCE_IMPLICIT else 1,
                 ),
             )
         except EXPECTED as error:

@@ -8,7 +8,7 @@ connection, as in Kafka: its client learns of it in no other way.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -16,7 +16,6 @@ from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.markers import numbered
 from broker.kafka.requests import Api, Asked, ConnectionEnds, Later
 from broker.kafka.topics import KafkaTopics
-from broker.kafka.transacting import VERSION
 from broker.topic import Topic
 from broker.traffic import Traffic
 from storage.position import Position
@@ -35,8 +34,19 @@ from txn.partition_transactions import Sender
 
 ACKS: Final = frozenset({-1, 0, 1})
 
+SINCE_IMPLICIT: Final = 12
+"""The first version whose batches add their partition to the transaction (KIP-890)."""
+
 AT_ONCE: Final = 16
 """Batches that are checked before other tasks have a turn. A checksum of 1 MiB takes about 0.1 ms."""
+
+
+class Within(NamedTuple):
+    """The transaction of a request."""
+
+    transactional_id: str
+    version: int
+    """The transaction version."""
 
 
 @dataclass(slots=True)
@@ -63,9 +73,12 @@ class ProduceHandler:
     @property
     def apis(self) -> Mapping[ApiKey, Api]:
         """See `Handler`. Version 3 is the first with the batches of today; earlier ones are refused by their format."""
-        return {ApiKey.PRODUCE: Api(ProduceRequest, ProduceResponse, 0, 11, self._produce)}
+        return {ApiKey.PRODUCE: Api(ProduceRequest, ProduceResponse, 0, 12, self._produce)}
 
-    async def _produce(self, request: ProduceRequest, _asked: Asked) -> Later | None:
+    async def _produce(self, request: ProduceRequest, asked: Asked) -> Later | None:
+        within = None
+        if request.transactional_id is not None:
+            within = Within(request.transactional_id, 2 if asked.version >= SINCE_IMPLICIT else 1)
         appended: list[tuple[str, list[_Appended]]] = []
         count = 0
         for topic in request.topic_data:
@@ -74,7 +87,7 @@ class ProduceHandler:
                 count += 1
                 if count % AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
-                results.append(await self._append(topic.name, data, request.acks, request.transactional_id))
+                results.append(await self._append(topic.name, data, request.acks, within))
             appended.append((topic.name, results))
         if request.acks == 0:
             for name, results in appended:
@@ -84,22 +97,18 @@ class ProduceHandler:
             return None
         return Later(partial(self._respond, appended, request.timeout_ms))
 
-    async def _append(
-        self, name: str, data: PartitionProduceData, acks: int, transactional_id: str | None
-    ) -> _Appended:
+    async def _append(self, name: str, data: PartitionProduceData, acks: int, within: Within | None) -> _Appended:
         result = _Appended(data.index)
         try:
             if acks not in ACKS:
                 raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} means nothing; use all, 1 or 0.")
             result.topic = topic = await self._topics.partition(name, data.index)
-            await self._append_batches(topic, data.records or b"", transactional_id, result)
+            await self._append_batches(topic, data.records or b"", within, result)
         except EXPECTED as error:
             result.error = error
         return result
 
-    async def _append_batches(
-        self, topic: Topic, records: bytes, transactional_id: str | None, result: _Appended
-    ) -> None:
+    async def _append_batches(self, topic: Topic, records: bytes, within: Within | None, result: _Appended) -> None:
         # All are checked before one is appended. Only a wrong sequence or a full disk can then refuse some of them.
         checked = []
         for header, batch in batches(records):
@@ -114,15 +123,16 @@ class ProduceHandler:
                 raise Refused(ErrorCode.INVALID_RECORD, "Only brokers write control batches.")
             if header.compression not in set(Compression):
                 raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{header.compression} is no known compression.")
-            if header.is_transactional and transactional_id is None:
+            if header.is_transactional and within is None:
                 raise Refused(ErrorCode.INVALID_TXN_STATE, "A batch of a transaction comes without a transactional id.")
             checked.append((header, batch))
         if not checked:
             raise Refused(ErrorCode.INVALID_RECORD, "A partition of a Produce request has no record batch.")
         for header, batch in checked:
             sender = None
-            if header.is_transactional and transactional_id is not None:
-                sender = Sender(transactional_id, Producer(header.producer_id, header.producer_epoch), VERSION)
+            if header.is_transactional and within is not None:
+                producer = Producer(header.producer_id, header.producer_epoch)
+                sender = Sender(within.transactional_id, producer, within.version)
             stored = await topic.publish_batch(
                 batch, message_count=header.record_count, batch=numbered(header), sender=sender
             )
@@ -147,7 +157,11 @@ class ProduceHandler:
 
     def _part(self, result: _Appended) -> PartitionProduceResponse:
         if result.error is not None:
-            return PartitionProduceResponse(result.index, code_of(result.error), error_message=str(result.error))
+            code = code_of(result.error)
+            if code == ErrorCode.PRODUCER_FENCED:
+                # As in Kafka: at this code a client aborts and goes on, if it still may.
+                code = ErrorCode.INVALID_PRODUCER_EPOCH
+            return PartitionProduceResponse(result.index, code, error_message=str(result.error))
         assert result.topic is not None, "without an error, it was appended"
         assert result.upto is not None, "without an error, it was appended"
         ledger = result.topic.ledger

@@ -21,7 +21,13 @@ from tidewire.wire.kafka.codec import Input, Pieces, decoder, encoder
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.errors import RequestError
 from tidewire.wire.kafka.frames import Request, RequestDecoder, response_pieces
-from tidewire.wire.kafka.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from tidewire.wire.kafka.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeature,
+    SupportedFeature,
+)
 
 READ_BYTES: Final = 64 * 1024
 READ_BYTES_MAX: Final = 256 * 1024
@@ -34,6 +40,9 @@ PIPELINED_MAX: Final = 64
 """Produce requests of one connection whose batches wait for the disk. At this number, the connection is not read."""
 
 API_VERSIONS_MAX: Final = 4
+
+TRANSACTION_VERSION: Final = "transaction.version"
+"""The feature by which clients know whether an end gives them the next epoch (KIP-890)."""
 
 _NOTHING: Final = Input(b"")
 
@@ -163,7 +172,12 @@ class KafkaSession:
         self._outbox.put(*response_pieces(request, body))
 
     async def _api_versions(self, _request: ApiVersionsRequest, _asked: Asked) -> ApiVersionsResponse:
-        return ApiVersionsResponse(api_keys=self._versions())
+        return ApiVersionsResponse(
+            api_keys=self._versions(),
+            supported_features=(SupportedFeature(TRANSACTION_VERSION, 0, 2),),
+            finalized_features_epoch=1,
+            finalized_features=(FinalizedFeature(TRANSACTION_VERSION, 2, 2),),
+        )
 
     def _versions(self) -> tuple[ApiVersion, ...]:
         return tuple(ApiVersion(key, api.version_min, api.version_max) for key, api in sorted(self._apis.items()))

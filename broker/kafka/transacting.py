@@ -1,6 +1,6 @@
-"""Transactions on the wire: InitProducerId, the two Add* requests, and EndTxn (KIP-98, KIP-360).
+"""Transactions on the wire: InitProducerId, the two Add* requests, and EndTxn (KIP-98, KIP-360, KIP-890).
 
-It translates for `txn/kafka_coordinator.py`. Clients of transaction version 1 are served.
+It translates for `txn/kafka_coordinator.py`. The version of a request says which transaction version its client speaks.
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ from txn.kafka_transaction import Producer
 from txn.producer_ids import ProducerIds
 
 NO_PRODUCER_ID: Final = -1
-VERSION: Final = 1
-"""The transaction version of the requests that are served."""
+SINCE_EPOCH: Final = 5
+"""The first version of EndTxn that gives the producer its next epoch: transaction version 2 (KIP-890)."""
 
 
 class TransactionHandler:
@@ -62,7 +62,7 @@ class TransactionHandler:
             ApiKey.INIT_PRODUCER_ID: Api(InitProducerIdRequest, InitProducerIdResponse, 0, 5, self._init),
             ApiKey.ADD_PARTITIONS_TO_TXN: Api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3, self._add),
             ApiKey.ADD_OFFSETS_TO_TXN: Api(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, 0, 4, self._add_offsets),
-            ApiKey.END_TXN: Api(EndTxnRequest, EndTxnResponse, 0, 4, self._end),
+            ApiKey.END_TXN: Api(EndTxnRequest, EndTxnResponse, 0, 5, self._end),
         }
 
     async def _init(self, request: InitProducerIdRequest, _asked: Asked) -> InitProducerIdResponse:
@@ -125,11 +125,11 @@ class TransactionHandler:
             return AddOffsetsToTxnResponse(error_code=code_of(error))
         return AddOffsetsToTxnResponse()
 
-    async def _end(self, request: EndTxnRequest, _asked: Asked) -> EndTxnResponse:
+    async def _end(self, request: EndTxnRequest, asked: Asked) -> EndTxnResponse:
         producer = Producer(request.producer_id, request.producer_epoch)
-        asked = EndTxn(producer, request.committed, VERSION)
+        end = EndTxn(producer, request.committed, 2 if asked.version >= SINCE_EPOCH else 1)
         try:
-            await self._coordinator.end(request.transactional_id, asked, self._connection)
+            following = await self._coordinator.end(request.transactional_id, end, self._connection)
         except EXPECTED as error:
             return EndTxnResponse(error_code=code_of(error))
-        return EndTxnResponse()
+        return EndTxnResponse(producer_id=following.id, producer_epoch=following.epoch)

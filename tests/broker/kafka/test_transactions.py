@@ -23,6 +23,7 @@ from tidewire.wire.kafka.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from tidewire.wire.kafka.messages.transactions import EndTxnRequest, EndTxnResponse
 from txn.deferred_puts import KEY_PREFIX as PUTS
 from txn.kafka_participants import KEY_PREFIX
 
@@ -48,11 +49,12 @@ async def committed(client: KafkaClient, topic: str = "t", partition: int = 0) -
     return committed_in(await client.fetch(topic, 0, partition=partition, isolation=READ_COMMITTED))
 
 
-async def test_a_commit_shows_everything_at_once_and_an_abort_nothing() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_commit_shows_everything_at_once_and_an_abort_nothing(*, version: int) -> None:
     """K3, K19, K31, K32: on all partitions, when EndTxn is answered; the next transaction begins at once."""
     async with served() as (broker, client):
         await client.create("t", PARTITIONS)
-        producer = TransactionalProducer(client, "tid")
+        producer = TransactionalProducer(client, "tid", version)
         assert await producer.begin_session() == 0
         places = [("t", partition) for partition in range(PARTITIONS)]
         for is_commit, value in ((True, b"a"), (False, b"b"), (True, b"c")):
@@ -86,11 +88,12 @@ async def test_a_partition_that_was_not_added_takes_nothing() -> None:
         assert await committed(client) == []
 
 
-async def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction(*, version: int) -> None:
     """K28, K29: a zombie writes nothing and ends nothing."""
     async with served() as (_broker, client):
         await client.create("t")
-        old, new = TransactionalProducer(client, "tid"), TransactionalProducer(client, "tid")
+        old, new = TransactionalProducer(client, "tid", version), TransactionalProducer(client, "tid", version)
         await old.begin_session()
         await old.add(("t", 0))
         await old.send("t", b"old")
@@ -145,12 +148,13 @@ async def test_a_transaction_survives_the_death_of_its_broker(autojump_clock: Mo
         )
 
 
-async def test_a_decision_is_applied_by_the_next_owner(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_decision_is_applied_by_the_next_owner(autojump_clock: MockClock, *, version: int) -> None:
     """K27, K32: the broker dies between the decision and its markers; the client's retry waits for the same end."""
     store, files = MemoryStore(), SimulatedFiles(seed=1)
     async with served(store, files) as (broker, client):
         await client.create("t", 2)
-        producer = TransactionalProducer(client, "tid")
+        producer = TransactionalProducer(client, "tid", version)
         await producer.begin_session()
         await producer.add(("t", 0), ("t", 1))
         for partition in range(2):
@@ -211,12 +215,15 @@ async def test_offsets_count_with_the_commit_and_are_dropped_by_an_abort() -> No
         assert not await broker.metadata.scan(*starting_with(KEY_PREFIX))
 
 
-async def test_offsets_and_records_of_a_transaction_are_one_decision(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+async def test_offsets_and_records_of_a_transaction_are_one_decision(
+    autojump_clock: MockClock, *, version: int
+) -> None:
     """K27, K34: the broker dies behind the decision; the next one applies all of it."""
     store, files = MemoryStore(), SimulatedFiles(seed=1)
     async with served(store, files) as (_broker, client):
         await client.create("t")
-        producer = TransactionalProducer(client, "tid")
+        producer = TransactionalProducer(client, "tid", version)
         await producer.begin_session()
         await producer.add(("t", 0))
         await producer.add_group("g")
@@ -246,3 +253,21 @@ async def test_a_fenced_producer_commits_no_offsets() -> None:
         assert await new.begin_session() == 0
         assert await old.commit_offset("g", "t", 7) == ErrorCode.PRODUCER_FENCED
         assert await stored_offset(client, stable=True) == (-1, 0)
+
+
+async def test_a_delayed_end_of_version_2_ends_no_later_transaction() -> None:
+    """K28, K29, K31: Jepsen's finding on Kafka. Its repeat gets the same answer as long as nothing else began."""
+    async with served() as (_broker, client):
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid", 2)
+        await producer.begin_session()
+        await producer.send("t", b"a")
+        late = EndTxnRequest("tid", producer.producer_id, producer.epoch, committed=True)
+        assert await producer.end(is_commit=True) == 0
+        repeated = await client.ask(late, EndTxnResponse, 5)
+        assert (repeated.error_code, repeated.producer_epoch) == (0, producer.epoch)
+        await producer.send("t", b"b")
+        assert (await client.ask(late, EndTxnResponse, 5)).error_code == ErrorCode.PRODUCER_FENCED
+        assert await committed(client) == [b"a"]
+        assert await producer.end(is_commit=False) == 0
+        assert await committed(client) == [b"a"]

@@ -11,7 +11,7 @@ Numbered producers and markers cost a reading of the tail at each takeover. A to
 is marked, durably, before the first one writes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import trio
@@ -29,7 +29,7 @@ from txn.kafka_settler import KafkaSettler
 from txn.marked_log import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Ended, MarkedLog
 from txn.marked_reading import AbortedRanges, Describe, read_marked_log
 from txn.partition_transactions import BuildMarker, PartitionTransactions
-from txn.producer_states import PRODUCERS_MAX, Batch, Duplicate
+from txn.producer_states import PRODUCERS_MAX, Batch, Duplicate, ProducerState
 from txn.stable_offset import Place
 from txn.states import TxnState
 
@@ -138,6 +138,12 @@ class MarkerBuffer:
         """See `TransactionBuffer`. It is asked about sends of Pulsar's clients, which are in no transaction here."""
         assert all(txn is None for txn, _position in places), "`require_taking` lets none through"
         return [TxnState.COMMITTED for _ in places]
+
+    def active_producers(self) -> Iterator[tuple[int, ProducerState, int | None]]:
+        """Yield each known producer id, its state, and the first offset of its open transaction."""
+        for producer_id, state in self._log.producers:
+            first = self._log.stable.first_of(producer_id)
+            yield producer_id, state, None if first is None else first.offset
 
     # -- appending
 

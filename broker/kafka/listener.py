@@ -23,6 +23,7 @@ from broker.kafka.grouping import GroupHandler
 from broker.kafka.groups.coordination import Coordination
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.values import GroupSettings
+from broker.kafka.inspecting import InspectionHandler
 from broker.kafka.listing import ListingHandler
 from broker.kafka.members import KafkaMembers
 from broker.kafka.metadata import MetadataHandler
@@ -51,6 +52,7 @@ class KafkaServices:
     partitioned: PartitionedTopics
     locator: Locator
     members: Members
+    broker_id: str
     node_id: int
     traffic: Traffic
     budgets: Budgets
@@ -85,6 +87,7 @@ class KafkaServices:
             partitioned=broker.partitioned_topics,
             locator=broker.locator,
             members=broker.members,
+            broker_id=base.settings.broker_id,
             node_id=base.kafka.id,
             traffic=base.traffic,
             budgets=base.budgets,
@@ -158,6 +161,7 @@ def open_session(
         )
     )
     session.use(CoordinatorHandler(services.groups, services.serving, node))
+    session.use(InspectionHandler(topics, services.metadata, services.serving, services.now_ms, me=services.broker_id))
     session.use(GroupHandler(services.groups, f"/{client_host}"))
     session.use(OffsetHandler(services.groups, transactions.coordinator, topics, services.now_ms))
     return session

@@ -23,7 +23,17 @@ from tidewire.wire.kafka.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from tidewire.wire.kafka.messages.transactions import EndTxnRequest, EndTxnResponse
+from tidewire.wire.kafka.messages.transactions import (
+    AddPartitionsToTxnTopic,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from txn.deferred_puts import KEY_PREFIX as PUTS
 from txn.kafka_participants import KEY_PREFIX
 
@@ -271,3 +281,32 @@ async def test_a_delayed_end_of_version_2_ends_no_later_transaction() -> None:
         assert await committed(client) == [b"a"]
         assert await producer.end(is_commit=False) == 0
         assert await committed(client) == [b"a"]
+
+
+async def test_administrators_see_producers_and_transactions() -> None:
+    """KIP-664: what is open, since when, and where."""
+    async with served() as (_broker, client):
+        await client.create("t", 2)
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        await producer.add(("t", 0), ("t", 1))
+        await producer.send("t", b"a", partition=1)
+        listed = await client.ask(ListTransactionsRequest(), ListTransactionsResponse, 1)
+        assert [(one.transactional_id, one.transaction_state) for one in listed.transaction_states] == [
+            ("tid", "Ongoing")
+        ]
+        none = await client.ask(ListTransactionsRequest(("Empty", "Odd")), ListTransactionsResponse, 1)
+        assert (none.transaction_states, none.unknown_state_filters) == ((), ("Odd",))
+        asked = DescribeTransactionsRequest(("tid", "other"))
+        found, missing = (await client.ask(asked, DescribeTransactionsResponse, 0)).transaction_states
+        assert (found.transaction_state, found.producer_id) == ("Ongoing", producer.producer_id)
+        assert [(topic.name, topic.partitions) for topic in found.topics] == [("t", (0, 1))]
+        assert missing.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        places = DescribeProducersRequest((AddPartitionsToTxnTopic("t", (0, 1, 2)),))
+        parts = (await client.ask(places, DescribeProducersResponse, 0)).topics[0].partitions
+        assert [len(part.active_producers) for part in parts] == [0, 1, 0]
+        assert parts[1].active_producers[0].current_txn_start_offset == 0
+        assert parts[2].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await producer.end(is_commit=True)
+        (ended,) = (await client.ask(places, DescribeProducersResponse, 0)).topics[0].partitions[1].active_producers
+        assert ended.current_txn_start_offset == -1

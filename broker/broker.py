@@ -209,7 +209,7 @@ class Broker:
         self.header_sweep = self.transactions.header_sweep(self.leftovers.redrive)
         self.kafka_sweeps = self.kafka_transactions.sweeps(self.leftovers.redrive_partition)
         self.partition_removal = PartitionRemoval(
-            self.partitioned_topics, self.topics, self.layouts, self.members, metadata
+            self.partitioned_topics, self.topics, self.layouts, self.members, self.retention, metadata
         )
         own_load = OwnLoad(
             metadata,

@@ -13,6 +13,7 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicClosed
 from broker.layouts.store import Layouts
 from broker.partitioned_topics import PARTITIONED_TOPICS, PartitionedTopic, PartitionedTopics, read_record
+from broker.retention_policies import RetentionPolicies, topic_key
 from broker.topics import Topics
 from storage.metadata.store import MetadataStore, starting_with
 from storage.signal import Signal
@@ -29,8 +30,10 @@ class PartitionRemoval:
         topics: Topics,
         layouts: Layouts,
         members: Members,
+        retention: RetentionPolicies,
         metadata: MetadataStore,
     ) -> None:
+        self._retention = retention
         self._partitioned = partitioned
         self._topics = topics
         self._layouts = layouts
@@ -80,5 +83,6 @@ class PartitionRemoval:
                 log.debug("a partition is left to its owner", topic=str(name), reason=str(other))
                 is_left = True
         if not is_left:
+            await self._retention.store(topic_key(topic.name), None)
             await self._partitioned.forget(topic)
             log.info("a partitioned topic was deleted", topic=str(topic.name))

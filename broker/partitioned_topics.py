@@ -10,7 +10,7 @@ record. It may be repeated at any step.
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 from urllib.parse import quote, unquote
@@ -21,7 +21,7 @@ import structlog
 from broker.errors import TopicExists, TopicNotFound
 from broker.names import Domain, TopicName
 from storage.clock import WallClock
-from storage.metadata.store import ABSENT, Conflict, MetadataStore, Record, starting_with
+from storage.metadata.store import ABSENT, Conflict, MetadataStore, Op, Put, Record, starting_with
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 
 PARTITIONED_TOPICS: Final = "/partitioned-topics/"
@@ -106,9 +106,13 @@ class PartitionedTopics:
         return None if topic is None or topic.is_deleting else topic
 
     async def create(
-        self, name: TopicName, partitions: int, configs: Mapping[str, str] | None = None
+        self,
+        name: TopicName,
+        partitions: int,
+        configs: Mapping[str, str] | None = None,
+        beside: Sequence[Op] = (),
     ) -> PartitionedTopic:
-        """Make a partitioned topic; durable on return.
+        """Make a partitioned topic, in one change set with the operations `beside`; durable on return.
 
         Raises:
             TopicExists: it exists, or is being deleted.
@@ -117,13 +121,18 @@ class PartitionedTopics:
         topic_id = secrets.token_bytes(TOPIC_ID_BYTES)
         topic = PartitionedTopic(name, partitions, topic_id, self._now_ms(), configs or {})
         try:
-            await self._metadata.put(_key(name), topic.encode(), expected=ABSENT)
+            await self._metadata.commit([Put(_key(name), topic.encode(), ABSENT), *beside])
         except Conflict:
             raise TopicExists(f"{name} exists already. Choose another name, or delete it first.") from None
         return topic
 
-    async def change(self, name: TopicName, **changes: Any) -> PartitionedTopic:  # noqa: ANN401
-        """Replace fields of the record; durable on return.
+    async def change(
+        self,
+        name: TopicName,
+        beside: Sequence[Op] = (),
+        **changes: Any,  # noqa: ANN401
+    ) -> PartitionedTopic:
+        """Replace fields of the record, in one change set with the operations `beside`; durable on return.
 
         Raises:
             TopicNotFound: there is no such topic.
@@ -135,7 +144,7 @@ class PartitionedTopics:
                 raise TopicNotFound(f"{name} does not exist. Create it first.")
             changed = replace(topic, **changes)
             try:
-                await self._metadata.put(_key(name), changed.encode(), expected=stored.version)
+                await self._metadata.commit([Put(_key(name), changed.encode(), stored.version), *beside])
             except Conflict:
                 continue
             return changed

@@ -19,7 +19,7 @@ from broker.errors import RetentionInvalid
 from broker.followers import tell_all
 from broker.names import Domain, TopicName
 from broker.retention import INFINITE_RETENTION, Retention, retention_of
-from storage.metadata.store import Change, MetadataStore, Record, starting_with
+from storage.metadata.store import Change, MetadataStore, Put, Record, starting_with
 from storage.signal import Signal
 
 KEY_PREFIX: Final = "/retention/"
@@ -84,6 +84,11 @@ class RetentionPolicies:
     def detach(self, signal: Signal) -> None:
         """Undo `attach`."""
         del self._followers[signal]
+
+    @staticmethod
+    def to_put(key: str, policy: Retention) -> Put:
+        """Return the operation that replaces the policy under `key`, for a change set."""
+        return Put(key, orjson.dumps(policy.to_json()))
 
     async def stored(self, key: str) -> Retention | None:
         """Return the policy stored under `key`; None if there is none."""

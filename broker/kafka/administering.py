@@ -12,6 +12,7 @@ import trio
 from broker.errors import TopicNotFound
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.requests import Api, Asked
+from broker.kafka.topic_settings import checked
 from broker.kafka.topics import KafkaTopics
 from broker.partitioned_topics import PARTITIONS_MAX, PartitionedTopics
 from tidewire.wire.kafka.api_keys import ApiKey
@@ -30,13 +31,6 @@ from tidewire.wire.kafka.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-
-CONFIGS: Final[Mapping[str, frozenset[str]]] = {
-    "cleanup.policy": frozenset({"delete"}),
-    "compression.type": frozenset({"producer"}),
-    "message.timestamp.type": frozenset({"CreateTime"}),
-}
-"""The settings of a topic that may be given, and their values."""
 
 REPLICATION: Final = 1
 """A partition has one log. Its durability is that of the ledger store."""
@@ -75,8 +69,7 @@ class AdministrationHandler:
     async def _create_one(self, topic: CreatableTopic, *, is_trial: bool) -> CreatableTopicResult:
         configs = {}
         for config in topic.configs:
-            _require_served(config.name, config.value)
-            configs[config.name] = config.value or ""
+            configs[config.name] = checked(config.name, config.value)
         if topic.assignments:
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The broker places partitions itself. Assign none.")
         if topic.replication_factor not in {-1, REPLICATION}:
@@ -151,13 +144,3 @@ class AdministrationHandler:
 def _require_count(partitions: int) -> None:
     if not 0 < partitions <= PARTITIONS_MAX:
         raise Refused(ErrorCode.INVALID_PARTITIONS, f"A topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}.")
-
-
-def _require_served(name: str, value: str | None) -> None:
-    allowed = CONFIGS.get(name)
-    if allowed is None:
-        raise Refused(ErrorCode.INVALID_CONFIG, f"The setting {name} is not served yet. Leave it out.")
-    if value is not None and value not in allowed:
-        raise Refused(
-            ErrorCode.INVALID_CONFIG, f"{name}={value} is not served yet. Use {' or '.join(sorted(allowed))}."
-        )

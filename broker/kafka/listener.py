@@ -1,6 +1,6 @@
 """The Kafka listener: accepts connections, and gives each a session with all handlers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Self
@@ -16,6 +16,7 @@ from broker.cluster.locator import Locator
 from broker.cluster.members import Members
 from broker.kafka.administering import AdministrationHandler
 from broker.kafka.committing import OffsetHandler
+from broker.kafka.configuring import ConfigHandler
 from broker.kafka.conversion import ToKafka
 from broker.kafka.coordinators import CoordinatorHandler
 from broker.kafka.fetching import FetchHandler
@@ -65,6 +66,8 @@ class KafkaServices:
     now_ms: WallClock
     metadata: MetadataStore
     batch_bytes_max: int
+    configs: Mapping[str, str]
+    """What clients may know of the broker's settings, by Kafka's names."""
     convert: ToKafka = field(default_factory=ToKafka)
     connection_numbers: Iterator[int] = field(default_factory=lambda: count(1))
     """A number for each connection, in the order in which they are accepted."""
@@ -81,6 +84,7 @@ class KafkaServices:
                 broker.topics,
                 broker.partitioned_topics,
                 broker.layouts,
+                broker.retention,
                 namespace=base.settings.kafka_namespace,
                 partitions_default=base.settings.kafka_partitions,
             ),
@@ -103,6 +107,12 @@ class KafkaServices:
             now_ms=base.now_ms,
             metadata=base.metadata,
             batch_bytes_max=int(base.settings.message_bytes_max),
+            configs={
+                "auto.create.topics.enable": "true",
+                "message.max.bytes": str(int(base.settings.message_bytes_max)),
+                "num.partitions": str(base.settings.kafka_partitions),
+                "default.replication.factor": "1",
+            },
         )
 
 
@@ -149,6 +159,7 @@ def open_session(
     session.use(ProduceHandler(topics, services.traffic, batch_bytes_max=services.batch_bytes_max))
     session.use(FetchHandler(topics, services.traffic, budgets.sending, services.convert))
     session.use(ListingHandler(topics, services.convert))
+    session.use(ConfigHandler(topics, services.node_id, services.configs))
     session.use(AdministrationHandler(topics, services.partitioned))
     transactions = services.transactions
     session.use(

@@ -14,9 +14,11 @@ from typing import Final, NamedTuple
 
 from broker.errors import TopicExists, TopicNotFound
 from broker.kafka.errors import Refused
+from broker.kafka.topic_settings import retention_in
 from broker.layouts.store import Layouts
 from broker.names import Domain, TopicName
 from broker.partitioned_topics import TOPIC_ID_BYTES, PartitionedTopic, PartitionedTopics
+from broker.retention_policies import RetentionPolicies, topic_key
 from broker.topic import Topic
 from broker.topics import Topics
 from tidewire.wire.kafka.error_codes import ErrorCode
@@ -48,6 +50,7 @@ class KafkaTopics:
         topics: Topics,
         partitioned: PartitionedTopics,
         layouts: Layouts,
+        retention: RetentionPolicies,
         *,
         namespace: str,
         partitions_default: int,
@@ -55,6 +58,7 @@ class KafkaTopics:
         self._topics = topics
         self._partitioned = partitioned
         self._layouts = layouts
+        self._retention = retention
         self._tenant, self._namespace = namespace.split("/")
         self._partitions_default = partitions_default
         self._known: dict[tuple[str, int], tuple[TopicName, ...]] = {}
@@ -117,7 +121,19 @@ class KafkaTopics:
         for index in range(partitions):
             if await self._layouts.is_made(regular.partition(index)):
                 raise TopicExists(f"{regular.partition(index)} exists already. Choose another name.")
-        return _seen(await self._partitioned.create(regular, partitions, configs))
+        policy = self._retention.to_put(topic_key(regular), retention_in(configs))
+        return _seen(await self._partitioned.create(regular, partitions, configs, [policy]))
+
+    async def configure(self, name: str, configs: Mapping[str, str]) -> None:
+        """Replace the settings of a topic; durable on return.
+
+        Raises:
+            Refused: it is no legal name.
+            TopicNotFound: there is no such topic.
+        """
+        regular = self.regular(name)
+        policy = self._retention.to_put(topic_key(regular), retention_in(configs))
+        await self._partitioned.change(regular, [policy], configs=dict(configs))
 
     async def require_free(self, name: str) -> TopicName:
         """Return the regular topic of a Kafka name that is not in use. Raises as `create` does."""

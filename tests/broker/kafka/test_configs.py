@@ -1,0 +1,132 @@
+"""The settings of topics: what may be given, what it does, and what clients are shown."""
+
+import pytest
+import trio
+
+from broker.kafka.errors import Refused
+from broker.kafka.topic_settings import RETENTION_BYTES, RETENTION_MS, SETTINGS, checked, retention_in
+from broker.names import TopicName
+from broker.retention import Retention
+from storage.metadata.memory import MemoryStore
+from tests.support.disk import SimulatedFiles
+from tests.support.kafka_connection import KafkaClient, kafka_client
+from tests.support.rooms import rooms
+from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.messages.administration import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    ChangedConfig,
+    ChangedConfigs,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    ReplacedConfig,
+    ReplacedConfigs,
+)
+from tidewire.wire.kafka.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+PARTITION = TopicName.parse("persistent://public/default/t-partition-0")
+WEEK = 7 * 24 * 60
+
+
+@pytest.mark.parametrize(
+    ("configs", "expected"),
+    [
+        ({}, Retention(WEEK, -1)),
+        ({RETENTION_MS: "-1"}, Retention(-1, -1)),
+        ({RETENTION_MS: "60001", RETENTION_BYTES: "1048577"}, Retention(2, 2)),
+        ({RETENTION_MS: "1", RETENTION_BYTES: "1"}, Retention(1, 1)),
+        ({RETENTION_MS: "0"}, Retention(0, 0)),
+        ({RETENTION_BYTES: "0"}, Retention(0, 0)),
+        ({RETENTION_MS: str(2**62), RETENTION_BYTES: str(2**62)}, Retention(2**31 - 1, 2**31 - 1)),
+    ],
+)
+def test_retention_is_kept_in_whole_minutes_and_mebibytes(configs: dict[str, str], expected: Retention) -> None:
+    """K37: rounded up, so that nothing is removed too early."""
+    assert retention_in(configs) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cleanup.policy", "compact"), ("segment.bytes", "1"), (RETENTION_MS, "-2"), (RETENTION_MS, "x"), ("", "")],
+)
+def test_what_cannot_be_kept_is_refused(name: str, value: str) -> None:
+    with pytest.raises(Refused):
+        checked(name, value)
+
+
+async def shown(client: KafkaClient, kind: int = 2, name: str = "t") -> dict[str, tuple[str | None, int]]:
+    """The settings of a resource: values, and where they come from."""
+    request = DescribeConfigsRequest((DescribeConfigsResource(kind, name, None),))
+    (result,) = (await client.ask(request, DescribeConfigsResponse, 4)).results
+    assert result.error_code == 0, result.error_message
+    return {config.name: (config.value, config.config_source) for config in result.configs}
+
+
+async def test_a_topic_keeps_its_records_for_a_week_or_as_its_settings_say() -> None:
+    """K37: from its creation on, and after each change."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
+        await client.create("other")
+        config = (CreatableTopicConfig(RETENTION_MS, "3600000"),)
+        await client.ask(CreateTopicsRequest((CreatableTopic("t", 1, 1, (), config),)), CreateTopicsResponse, 7)
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.retention.of(TopicName.parse("persistent://public/default/other-partition-3")).minutes == WEEK
+        assert broker.retention.of(PARTITION) == Retention(60, -1)
+        assert (await shown(client))[RETENTION_MS] == ("3600000", 1)
+        assert (await shown(client)).keys() == SETTINGS.keys()
+        changes = (ChangedConfig(RETENTION_BYTES, 0, "1048576"), ChangedConfig(RETENTION_MS, 1, None))
+        for is_trial, expected in ((True, Retention(60, -1)), (False, Retention(WEEK, 1))):
+            request = IncrementalAlterConfigsRequest((ChangedConfigs(2, "t", changes),), is_trial)
+            (result,) = (await client.ask(request, AlterConfigsResponse, 1)).responses
+            assert result.error_code == 0
+            await trio.testing.wait_all_tasks_blocked()
+            assert broker.retention.of(PARTITION) == expected
+        assert (await shown(client))[RETENTION_BYTES] == ("1048576", 1)
+        replaced = AlterConfigsRequest((ReplacedConfigs(2, "t", (ReplacedConfig(RETENTION_MS, "-1"),)),))
+        await client.ask(replaced, AlterConfigsResponse, 2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.retention.of(PARTITION) == Retention(-1, -1)
+        assert (await shown(client))[RETENTION_BYTES] == ("-1", 5)
+
+
+async def test_a_setting_that_cannot_be_changed_is_refused_and_changes_nothing() -> None:
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
+        await client.create("t")
+        before = await shown(client)
+        for kind, name, change, code in (
+            (2, "t", ChangedConfig("cleanup.policy", 0, "compact"), ErrorCode.INVALID_CONFIG),
+            (2, "t", ChangedConfig("cleanup.policy", 2, "compact"), ErrorCode.INVALID_REQUEST),
+            (2, "x", ChangedConfig(RETENTION_MS, 0, "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (4, "1", ChangedConfig("num.partitions", 0, "9"), ErrorCode.INVALID_REQUEST),
+        ):
+            good = ChangedConfig(RETENTION_MS, 0, "1")
+            request = IncrementalAlterConfigsRequest((ChangedConfigs(kind, name, (good, change)),))
+            (result,) = (await client.ask(request, AlterConfigsResponse, 1)).responses
+            assert (result.error_code, bool(result.error_message)) == (code, True)
+        assert await shown(client) == before
+        assert (await shown(client, 4, "1"))["num.partitions"] == ("1", 4)
+
+
+async def test_the_policy_of_a_deleted_topic_goes_with_it() -> None:
+    """A topic made again begins with its own settings."""
+    async with (
+        rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker,
+        kafka_client(broker) as client,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(broker.partition_removal.run)
+        await client.create("t")
+        request = DeleteTopicsRequest((DeleteTopicState("t"),), timeout_ms=10_000)
+        assert (await client.ask(request, DeleteTopicsResponse, 6)).responses[0].error_code == 0
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.retention.of(PARTITION) == Retention(-1, -1)
+        nursery.cancel_scope.cancel()

@@ -93,14 +93,15 @@ class FetchHandler:
         for read in reads.values():
             read.attach(signal)
         try:
-            with trio.move_on_after(min(max(0, request.max_wait_ms), WAIT_MS_MAX) / 1000):
-                while True:
-                    # A read that has begun is completed, whatever the deadline says: its bytes are in memory.
-                    with trio.CancelScope(shield=True):
-                        is_enough = await self._read_on(request.min_bytes, size_max, limits, reads, found)
-                    if is_enough or len(reads) < len(found):
-                        return
+            deadline = trio.current_time() + min(max(0, request.max_wait_ms), WAIT_MS_MAX) / 1000
+            # The deadline ends a wait and no read. On a slow disk, a consumer would otherwise never get anything.
+            while not await self._read_on(request.min_bytes, size_max, limits, reads, found):
+                if len(reads) < len(found):
+                    return
+                with trio.CancelScope(deadline=deadline) as waiting:
                     await signal.wait()
+                if waiting.cancelled_caught:
+                    return
         finally:
             for read in reads.values():
                 read.detach(signal)

@@ -212,6 +212,14 @@ class Topic(TopicSource):
         self._count(message_count, len(payload))
         return appended
 
+    async def delete_below(self, index: int) -> None:
+        """Delete the messages below this index, at most the index behind the last durable one. Durable on return.
+
+        No reader gets them any more. Ledgers of which everything was deleted are removed soon.
+        """
+        await self.ledger.delete_below(index)
+        self._trimmer.look_again()
+
     def would_join(self, producer: str, send: SendId, txn: TxnId) -> bool:
         """Return whether `publish_once` of this send would let the transaction join, judged before its turn."""
         if not self._buffer.would_join(txn):

@@ -16,6 +16,7 @@ from storage.errors import SPACE_RETRY_SECONDS
 from storage.ledger_list import LedgerInfo
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import StoreFull
+from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.buffer import TransactionBuffer
@@ -44,6 +45,7 @@ class LedgerTrimmer:
         self._now_ms = services.now_ms
         self._is_own_clock = services.is_own_clock
         self._deduplication = deduplication
+        self._due = Signal()
         self._seen_ms: dict[int, int] = {}
         """When this owner first saw each closed ledger that another broker wrote."""
 
@@ -53,7 +55,7 @@ class LedgerTrimmer:
         Raises:
             Fenced, OwnershipLost: this broker has lost the topic.
         """
-        signal = Signal()
+        signal = self._due
         self._policies.attach(signal)
         self._ledger.attach_rolls(signal)
         self._subscriptions.attach(signal)
@@ -69,8 +71,13 @@ class LedgerTrimmer:
             self._ledger.detach_rolls(signal)
             self._policies.detach(signal)
 
+    def look_again(self) -> None:
+        """Look now whether there is something to remove."""
+        self._due.set()
+
     async def _step(self, signal: Signal) -> None:
         """Trim once, and wait until there may be more to trim."""
+        await self._remove_deleted()
         policy = self._policies.of(self._name)
         if policy == INFINITE_RETENTION:
             await signal.wait()
@@ -99,6 +106,16 @@ class LedgerTrimmer:
             await signal.wait()
         finally:
             holding.detach(signal)
+
+    async def _remove_deleted(self) -> None:
+        """Remove the ledgers of which everything was deleted by request, whoever has not acknowledged it (K38)."""
+        upto = EARLIEST
+        for info in self._ledger.closed:
+            if info.first_index + info.messages > self._ledger.start_index:
+                break
+            upto = Position(info.id, info.entries - 1)
+        if upto > EARLIEST:
+            await self._ledger.trim(await self._buffer.write_down(min(upto, self._readable.value)))
 
     def _holding(self) -> Watermark:
         """Return the position of the slowest subscription.

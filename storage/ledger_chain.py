@@ -233,6 +233,12 @@ class LedgerChain:
             if not self.record.is_marked and not self.record.is_deleting:
                 await self._write(replace(self.record, is_marked=True))
 
+    async def record_start(self, index: int) -> None:
+        """See `ManagedLedger.delete_below`."""
+        async with self._changing:
+            if index > self.record.start_index and not self.record.is_deleting:
+                await self._write(replace(self.record, start_index=index))
+
     async def record_sealed(self) -> None:
         """Record the final seal. Call `end` first."""
         async with self._changing:

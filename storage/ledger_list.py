@@ -81,6 +81,7 @@ _FIELDS: Final = frozenset(
         "creation_id",
         "leader_epoch",
         "marked",
+        "start_index",
         "sealed",
         "newest_id",
         "trimmed",
@@ -111,6 +112,8 @@ class ManagedLedgerRecord:
     """That of its present owner. Each owner takes the next one when it begins (K44)."""
     is_marked: bool = False
     """Whether its log may have markers, or entries of numbered producers (`txn/marked_log.py`)."""
+    start_index: int = 0
+    """Messages below were deleted by request. Their entries may still be there (K38)."""
     sealed: bool = False
     trimmed: Trimmed = NOTHING_TRIMMED
     removing: tuple[int, ...] = ()
@@ -146,6 +149,7 @@ class ManagedLedgerRecord:
                 "creation_id": self.creation_id,
                 "leader_epoch": self.leader_epoch,
                 "marked": self.is_marked,
+                "start_index": self.start_index,
                 "sealed": self.sealed,
                 "newest_id": self.newest_id,
                 "trimmed": {"position": tuple(self.trimmed.position), "next_index": self.trimmed.next_index},
@@ -202,6 +206,7 @@ class ManagedLedgerRecord:
             newest_id=fields["newest_id"],
             leader_epoch=fields.get("leader_epoch", NO_EPOCH),
             is_marked=fields.get("marked", False),
+            start_index=fields.get("start_index", 0),
             sealed=fields["sealed"],
             trimmed=Trimmed(Position(*fields["trimmed"]["position"]), fields["trimmed"]["next_index"]),
             removing=tuple(fields["removing"]),
@@ -219,6 +224,8 @@ class ManagedLedgerRecord:
             (
                 self.newest_id,
                 self.leader_epoch,
+                self.is_marked,
+                self.start_index,
                 self.trimmed.position.ledger,
                 self.trimmed.position.entry,
                 self.trimmed.next_index,

@@ -240,10 +240,14 @@ class ManagedLedger:
 
     @property
     def first_index(self) -> int:
-        """The index of the first retained message, or of the first one that will exist."""
-        if self._ledgers.closed:
-            return self._ledgers.closed[0].first_index
-        return self._open_first_index
+        """The index of the first message that is retained and not deleted, or of the first one that will exist."""
+        first = self._ledgers.closed[0].first_index if self._ledgers.closed else self._open_first_index
+        return max(first, self.start_index)
+
+    @property
+    def start_index(self) -> int:
+        """Messages below this index were deleted by request (`delete_below`). Their entries may still be there."""
+        return self._chain.record.start_index
 
     @property
     def _open_first_index(self) -> int:
@@ -380,6 +384,18 @@ class ManagedLedger:
         """Let another ledger take over soon, if the current one is not empty."""
         self._chain.is_roll_requested = True
         self._roll_due.set()
+
+    async def delete_below(self, index: int) -> None:
+        """Delete the messages below this index, which is at most `confirmed_index`. Durable on return. Idempotent.
+
+        `trim` removes the entries. Until then the caller hides those that are wholly below.
+
+        Raises:
+            Fenced: the claim is lost.
+            StoreFull: the metadata store is full.
+        """
+        assert index <= self.confirmed_index, "the caller checks it"
+        await self._chain.record_start(index)
 
     async def seal(self) -> Position:
         """Accept no more entries, wait for the accepted ones, and record the seal. Returns the last position.

@@ -122,7 +122,7 @@ class MarkerBuffer:
 
     def is_visible(self, entry: Entry) -> bool:
         """See `TransactionBuffer`."""
-        if entry.is_control:
+        if entry.is_control or entry.first_index + entry.message_count <= self._ledger.start_index:
             return False
         if entry.txn is None:
             return True

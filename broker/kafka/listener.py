@@ -19,6 +19,7 @@ from broker.kafka.committing import OffsetHandler
 from broker.kafka.configuring import ConfigHandler
 from broker.kafka.conversion import ToKafka
 from broker.kafka.coordinators import CoordinatorHandler
+from broker.kafka.deleting import DeletionHandler
 from broker.kafka.fetching import FetchHandler
 from broker.kafka.grouping import GroupHandler
 from broker.kafka.groups.coordination import Coordination
@@ -159,6 +160,7 @@ def open_session(
     session.use(ProduceHandler(topics, services.traffic, batch_bytes_max=services.batch_bytes_max))
     session.use(FetchHandler(topics, services.traffic, budgets.sending, services.convert))
     session.use(ListingHandler(topics, services.convert))
+    session.use(DeletionHandler(topics))
     session.use(ConfigHandler(topics, services.node_id, services.configs))
     session.use(AdministrationHandler(topics, services.partitioned))
     transactions = services.transactions

@@ -168,6 +168,14 @@ class PartitionTransactions:
             except StoreUnavailable as unknown:
                 raise OutcomeUnknown(self._ledger.name, "a registration in a transaction") from unknown
 
+    async def is_registered(self, producer_id: int) -> bool:
+        """Return whether the partition takes part in a transaction of this producer id that is not settled yet."""
+        for hit in await self._metadata.query(BY_PARTICIPANT, *registrations_at(self._participant)):
+            with self._unreadable.reading(hit.record.key):
+                if Registration.from_record(hit.record).producer.id == producer_id:
+                    return True
+        return False
+
     async def settle(self, stored: Record, registration: Registration, record: KafkaTransaction | None) -> Check | None:
         """Apply a decision. Returns when it is durable in the log: the claim under which to remove the registration.
 

@@ -25,8 +25,10 @@ from broker.kafka.grouping import GroupHandler
 from broker.kafka.groups.coordination import Coordination
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.values import GroupSettings
+from broker.kafka.hanging import HangingHandler
 from broker.kafka.inspecting import InspectionHandler
 from broker.kafka.listing import ListingHandler
+from broker.kafka.log_dirs import LogDirHandler
 from broker.kafka.members import KafkaMembers
 from broker.kafka.metadata import MetadataHandler
 from broker.kafka.producing import ProduceHandler
@@ -66,6 +68,8 @@ class KafkaServices:
     transactions: KafkaTransactions
     now_ms: WallClock
     metadata: MetadataStore
+    folder: str
+    """Where the ledgers are, for administrators."""
     batch_bytes_max: int
     configs: Mapping[str, str]
     """What clients may know of the broker's settings, by Kafka's names."""
@@ -107,6 +111,7 @@ class KafkaServices:
             transactions=broker.kafka_transactions,
             now_ms=base.now_ms,
             metadata=base.metadata,
+            folder=str(base.settings.data_dir / "ledgers"),
             batch_bytes_max=int(base.settings.message_bytes_max),
             configs={
                 "auto.create.topics.enable": "true",
@@ -161,6 +166,8 @@ def open_session(
     session.use(FetchHandler(topics, services.traffic, budgets.sending, services.convert))
     session.use(ListingHandler(topics, services.convert))
     session.use(DeletionHandler(topics))
+    session.use(HangingHandler(topics, services.now_ms))
+    session.use(LogDirHandler(topics, services.loaded, services.folder))
     session.use(ConfigHandler(topics, services.node_id, services.configs))
     session.use(AdministrationHandler(topics, services.partitioned))
     transactions = services.transactions

@@ -15,6 +15,7 @@ from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committe
 from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import Rooms, moving_clock, rooms
 from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.messages.administration import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tidewire.wire.kafka.messages.fetch import AbortedTransaction
 from tidewire.wire.kafka.messages.list_offsets import LATEST
 from tidewire.wire.kafka.messages.offsets import (
@@ -33,7 +34,12 @@ from tidewire.wire.kafka.messages.transactions import (
     EndTxnResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
+from tidewire.wire.kafka.records import Record, build
 from txn.deferred_puts import KEY_PREFIX as PUTS
 from txn.kafka_participants import KEY_PREFIX
 
@@ -310,3 +316,29 @@ async def test_administrators_see_producers_and_transactions() -> None:
         await producer.end(is_commit=True)
         (ended,) = (await client.ask(places, DescribeProducersResponse, 0)).topics[0].partitions[1].active_producers
         assert ended.current_txn_start_offset == -1
+
+
+async def test_an_administrator_ends_a_transaction_that_hangs(autojump_clock: MockClock) -> None:
+    """KIP-664: data whose registration was lost hold readers back until a marker is written by hand."""
+    async with served() as (broker, client):
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        await producer.add(("t", 0))
+        await producer.send("t", b"a")
+
+        async def end() -> int:
+            topics = (WritableTxnMarkerTopic("t", (0,)),)
+            marker = WritableTxnMarker(producer.producer_id, producer.epoch, False, topics, 0)
+            answer = await client.ask(WriteTxnMarkersRequest((marker,)), WriteTxnMarkersResponse, 1)
+            return answer.markers[0].topics[0].partitions[0].error_code
+
+        assert await end() == ErrorCode.INVALID_TXN_STATE
+        for record in await broker.metadata.scan(*starting_with(KEY_PREFIX)):
+            await broker.metadata.delete(record.key)
+        await client.produce("t", build([Record(None, b"behind", 1)]))
+        assert await committed(client) == []
+        assert await end() == 0
+        assert await committed(client) == [b"behind"]
+        (sizes,) = (await client.ask(DescribeLogDirsRequest(None), DescribeLogDirsResponse, 4)).results
+        assert [(topic.name, topic.partitions[0].partition_size > 0) for topic in sizes.topics] == [("t", True)]

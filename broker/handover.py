@@ -23,7 +23,7 @@ An assignment is only a hint (`broker.cluster.assignments`). If the next broker 
 it elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import orjson
@@ -82,6 +82,8 @@ class HandOver:
         self._metadata = metadata
         self._session = session
         self._now_ms = now_ms
+        self._resigns: list[Callable[[], Awaitable[None]]] = []
+        """What a drain ends beside the topics and their coordinators."""
         self._draining = trio.Lock()
         self._taking = trio.CapacityLimiter(AT_ONCE_MAX)
 
@@ -124,6 +126,10 @@ class HandOver:
         await self._to_hand_over(name)
         await self._topics.unload(name)
 
+    def also_resigns(self, resign: Callable[[], Awaitable[None]]) -> None:
+        """Let a drain call this, too, once this broker takes nothing new. A front end resigns what it coordinates."""
+        self._resigns.append(resign)
+
     async def drain(self) -> None:
         """Hand over everything that this broker owns, and take nothing new until `undrain` or the session's end.
 
@@ -149,6 +155,8 @@ class HandOver:
                     nursery.start_soon(self._drain_one, name, limiter)
             for topic in self._elections.claimed:
                 await self._elections.resign(topic)
+            for resign in self._resigns:
+                await resign()
             log.info("this broker has handed over what it owned", kept=len(self._topics.owned))
 
     async def undrain(self) -> None:

@@ -79,10 +79,17 @@ class KafkaServices:
 
     @classmethod
     def of(cls, broker: Broker) -> Self:
-        """Take the parts from a broker that serves Kafka's clients."""
+        """Take the parts from a broker that serves Kafka's clients. A drain resigns their groups from here on."""
         base = broker.foundation
         assert base.kafka is not None, "it was registered with a number"
         serving = KafkaMembers(broker.members)
+        groups = GroupCoordinator(
+            Coordination(broker.claims, base.metadata, serving, has_ended=base.has_ended),
+            base.metadata,
+            GroupSettings(),
+            wall_ms=base.now_ms,
+        )
+        broker.handover.also_resigns(groups.hand_over)
         return cls(
             loaded=broker.topics,
             topics=KafkaTopics(
@@ -102,12 +109,7 @@ class KafkaServices:
             budgets=base.budgets,
             cluster=base.settings.cluster,
             serving=serving,
-            groups=GroupCoordinator(
-                Coordination(broker.claims, base.metadata, serving, has_ended=base.has_ended),
-                base.metadata,
-                GroupSettings(),
-                wall_ms=base.now_ms,
-            ),
+            groups=groups,
             transactions=broker.kafka_transactions,
             now_ms=base.now_ms,
             metadata=base.metadata,

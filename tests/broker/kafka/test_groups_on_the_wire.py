@@ -55,6 +55,12 @@ async def joined(client: KafkaClient, group: str = "g") -> JoinGroupResponse:
     return await client.ask(request, JoinGroupResponse, 9)
 
 
+async def joined_at_once(client: KafkaClient) -> JoinGroupResponse:
+    """Join as a client that knows nothing of member ids."""
+    request = JoinGroupRequest("g", 10_000, 10_000, "", None, "consumer", PROTOCOLS)
+    return await client.ask(request, JoinGroupResponse, 3)
+
+
 async def committed(
     client: KafkaClient, offset: int, *, generation: int = -1, member: str = "", partition: int = 0
 ) -> int:
@@ -124,3 +130,26 @@ async def test_administrators_see_and_delete_groups_and_offsets() -> None:
         gone = await client.ask(DeleteGroupsRequest(("g", "x")), DeleteGroupsResponse, 2)
         assert [one.error_code for one in gone.results] == [0, ErrorCode.GROUP_ID_NOT_FOUND]
         assert await stored(client) == (-1, "")
+
+
+async def test_a_drained_broker_gives_up_its_groups() -> None:
+    """C21: its members are sent to another broker, which has the group's offsets. A repeated drain is one."""
+    store, files = MemoryStore(), SimulatedFiles(seed=1)
+    async with (
+        rooms(store, files.process(), broker_id="one") as one,
+        rooms(store, files.process(), broker_id="two") as two,
+    ):
+        for broker in (one, two):
+            await broker.register()
+        async with kafka_client(one) as old, kafka_client(two) as new:
+            await old.create("t")
+            assert await committed(old, 5) == 0
+            member = await joined(old)
+            assert (await joined_at_once(new)).error_code == ErrorCode.NOT_COORDINATOR
+            await one.handover.drain()
+            await one.handover.drain()
+            beat = HeartbeatRequest("g", member.generation_id, member.member_id)
+            assert (await old.ask(beat, HeartbeatResponse, 4)).error_code == ErrorCode.NOT_COORDINATOR
+            assert (await joined_at_once(old)).error_code == ErrorCode.NOT_COORDINATOR
+            assert (await joined(new)).error_code == 0
+            assert await stored(new) == (5, "text")

@@ -35,6 +35,7 @@ from tidewire.wire.kafka.messages.metadata import (
 
 NO_LEADER: Final = -1
 BROKERS: Final = 1
+_SINCE_NO_NAMES: Final = 12
 """The type of endpoints that DescribeCluster lists."""
 
 
@@ -87,7 +88,12 @@ class MetadataHandler:
                 found += [topic async for topic in every]
         else:
             for wanted in request.topics:
-                found.append(await self._find(wanted.name, creates=request.allow_auto_topic_creation))
+                if wanted.name is None:
+                    # Topics go by their names here. Until version 11, a topic of the answer must have one.
+                    nameless = None if asked.version >= _SINCE_NO_NAMES else ""
+                    found.append(MetadataTopic(ErrorCode.UNKNOWN_TOPIC_ID, nameless, wanted.topic_id))
+                else:
+                    found.append(await self._find(wanted.name, creates=request.allow_auto_topic_creation))
         partitions = [name for topic in found if isinstance(topic, KafkaTopic) for name in topic.partitions]
         leaders = dict(zip(partitions, await self._locator.leaders(partitions), strict=True))
         nodes = self._nodes()
@@ -111,10 +117,7 @@ class MetadataHandler:
             ),
         )
 
-    async def _find(self, name: str | None, *, creates: bool) -> KafkaTopic | MetadataTopic:
-        if name is None:
-            # Topics go by their names here, and no id was told to anybody who would ask by it alone.
-            return MetadataTopic(ErrorCode.UNKNOWN_TOPIC_ID, None)
+    async def _find(self, name: str, *, creates: bool) -> KafkaTopic | MetadataTopic:
         try:
             return await (self._topics.find_or_create(name) if creates else self._topics.find(name))
         except TopicNotFound:

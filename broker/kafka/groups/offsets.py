@@ -112,12 +112,14 @@ class OffsetStore:
         """
         if partitions is None:
             return {stored.partition: _fetched(stored) for stored in await self.scan(group)}
-        found: dict[TopicPartition, FetchedOffset] = {}
-        wanted = list(dict.fromkeys(partitions))
+        found = dict.fromkeys(partitions, FetchedOffset(None))
+        # No partition has a number below 0.
+        wanted = [each for each in found if each.partition >= 0]
         for first in range(0, len(wanted), RECORDS_AT_ONCE):
             keys = {offset_key(group, each): each for each in wanted[first : first + RECORDS_AT_ONCE]}
             for key, record in (await self._metadata.fresh(keys)).records.items():
-                found[keys[key]] = FetchedOffset(None) if record is None else _fetched(_stored(record))
+                if record is not None:
+                    found[keys[key]] = _fetched(_stored(record))
         return found
 
     async def scan(self, group: str) -> list[StoredOffset]:

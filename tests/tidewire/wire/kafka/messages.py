@@ -1,6 +1,7 @@
 """Draws messages of Kafka's protocol by what their classes declare, and lists all of them."""
 
 import string as characters
+from collections.abc import Callable
 from dataclasses import fields as dataclass_fields
 from typing import Any, Final, NamedTuple
 
@@ -111,45 +112,60 @@ _MILLISECONDS: Final = (
 _MOMENTS: Final = ("log_append_time_ms", "timestamp", "transaction_start_time_ms")
 
 
-def drawn(message: type[Any], version: int) -> st.SearchStrategy[Any]:
+class Values(NamedTuple):
+    """What fields are drawn from."""
+
+    text: st.SearchStrategy[str] = st.text(characters.ascii_letters + "äß中\n", max_size=200)
+    data: st.SearchStrategy[bytes] = st.binary(max_size=300)
+    """Bytes, and records."""
+    numbers: Callable[[int], st.SearchStrategy[int]] = lambda bits: st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
+    """Whole numbers of so many bits."""
+
+
+USUAL: Final = Values()
+
+
+def drawn(message: type[Any], version: int, values: Values = USUAL) -> st.SearchStrategy[Any]:
     """Messages of a class that differ from its defaults only in fields that the version has."""
     specs = {each.name: each.metadata[METADATA_KEY] for each in dataclass_fields(message)}
     return st.builds(
-        message, **{name: _values(name, spec, version) for name, spec in specs.items() if spec.is_in(version)}
+        message, **{name: _values(name, spec, version, values) for name, spec in specs.items() if spec.is_in(version)}
     )
 
 
-def _values(name: str, spec: FieldSpec, version: int) -> st.SearchStrategy[Any]:
-    values = _plain_values(name, spec, version)
-    return st.none() | values if spec.is_nullable(version) else values
+def _values(name: str, spec: FieldSpec, version: int, values: Values) -> st.SearchStrategy[Any]:
+    found = _plain_values(name, spec, version, values)
+    return st.none() | found if spec.is_nullable(version) else found
 
 
-def _plain_values(name: str, spec: FieldSpec, version: int) -> st.SearchStrategy[Any]:
+def _plain_values(name: str, spec: FieldSpec, version: int, values: Values) -> st.SearchStrategy[Any]:
     if name.endswith("error_code"):
         return st.sampled_from(_ERROR_CODES)
-    if name in _MILLISECONDS:
+    if values is USUAL and name in _MILLISECONDS:
         return st.integers(0, 2**31 - 1)
-    if name in _MOMENTS:
+    if values is USUAL and name in _MOMENTS:
         return st.integers(0, 4_000_000_000_000)
     if spec.kind in _BITS:
-        half = 1 << (_BITS[spec.kind] - 1)
-        return st.integers(-half, half - 1)
+        return values.numbers(_BITS[spec.kind])
     match spec.kind:
         case Kind.BOOL:
             return st.booleans()
         case Kind.UUID:
             return st.binary(min_size=16, max_size=16)
         case Kind.STRING:
-            return st.text(characters.ascii_letters + "äß中\n", max_size=200)
+            return values.text
         case Kind.BYTES:
-            return st.binary(max_size=300)
+            return values.data
         case Kind.RECORDS:
-            return st.binary(max_size=300).map(lambda data: (data,))
+            return values.data.map(lambda data: (data,))
         case Kind.STRUCT:
             assert isinstance(spec.element, type)
-            return drawn(spec.element, version)
+            return drawn(spec.element, version, values)
         case _:
             element = spec.element
             assert element is not None
-            each = _plain_values("", element, version) if isinstance(element, FieldSpec) else drawn(element, version)
+            if isinstance(element, FieldSpec):
+                each = _plain_values("", element, version, values)
+            else:
+                each = drawn(element, version, values)
             return st.lists(each, max_size=3).map(tuple)

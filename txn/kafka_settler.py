@@ -16,7 +16,7 @@ import trio
 
 from storage.clock import WallClock
 from storage.errors import ExpectedError
-from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Record, StoreFull, StoreUnavailable
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Record
 from storage.signal import Signal
 from txn.deferred_puts import deferred_by
 from txn.deferred_puts import settled as settled_puts
@@ -36,7 +36,10 @@ REMOVED_AT_ONCE_MAX: Final = 50
 """Registrations that one change set removes, each under a claim. It stays below etcd's 128 operations."""
 
 ATTEMPTS_MAX: Final = 10
-"""How often one decision is applied again because something has changed meanwhile. Then the sweep looks again."""
+"""How often one decision is applied again at once because something has changed meanwhile."""
+
+AGAIN_SECONDS: Final = 1.0
+"""The pause after that, or after the store did not answer. No sweep would do this broker's part of the work."""
 
 PAGE: Final = 1_000
 
@@ -91,16 +94,23 @@ class KafkaSettler:
         busy: set[str] = set()
 
         async def settle(transactional_id: str) -> None:
+            try:
+                while True:
+                    if await attempt(transactional_id):
+                        return
+                    await trio.sleep(AGAIN_SECONDS)
+            finally:
+                busy.discard(transactional_id)
+                if transactional_id in self._due:
+                    self._wake.set()
+
+        async def attempt(transactional_id: str) -> bool:
             async with places:
                 try:
-                    await self._settle(transactional_id)
-                except (StoreUnavailable, StoreFull) as refused:
-                    # The sweep of transactions that are ending looks again.
+                    return await self._settle(transactional_id)
+                except ExpectedError as refused:
                     log.warning("a transaction is not settled yet", id=transactional_id, reason=str(refused))
-                finally:
-                    busy.discard(transactional_id)
-                    if transactional_id in self._due:
-                        self._wake.set()
+                    return False
 
         async with trio.open_nursery() as nursery:
             while True:
@@ -120,7 +130,8 @@ class KafkaSettler:
                 await self._commit([Delete(record.key, record.version)])
         self.decided(transactional_id)
 
-    async def _settle(self, transactional_id: str) -> None:
+    async def _settle(self, transactional_id: str) -> bool:
+        """Do this broker's part of the work. False: something changes all the time, so it is to be tried again."""
         key = transaction_key(transactional_id)
         for _attempt in range(ATTEMPTS_MAX):
             found = (await self._metadata.fresh([key])).records[key]
@@ -129,21 +140,22 @@ class KafkaSettler:
                 with self._unreadable.reading(key):
                     record = KafkaTransaction.from_value(found.value)
             if found is None or record is None or not record.state.is_ending:
-                return
+                return True
             registered = await self._registered(transactional_id)
             settled = await self._apply(record, registered)
             if self._duty.is_mine(key):
                 settled += await self._apply_to_groups(transactional_id, record, registered)
             is_last = len(settled) == len(registered)
             if not settled and not is_last:
-                return  # The rest is the work of others.
+                return True  # The rest is the work of others.
             if is_last and len(settled) <= REMOVED_AT_ONCE_MAX:
                 done = completed(record, self._now_ms()).to_put(transactional_id, found.version)
                 if await self._commit([*_removals(settled), done]):
-                    return
+                    return True
             else:
                 for start in range(0, len(settled), REMOVED_AT_ONCE_MAX):
                     await self._commit(_removals(settled[start : start + REMOVED_AT_ONCE_MAX]))
+        return False
 
     async def _apply(
         self, record: KafkaTransaction, registered: Sequence[tuple[Record, Registration | None]]

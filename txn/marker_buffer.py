@@ -292,12 +292,17 @@ class MarkerBuffer:
         if self._ledger.is_marked:
             self._log = await read_marked_log(self._ledger, self._describe)
             self._aborted = AbortedRanges(self._ledger, self._log, self._describe)
-        registered = await self.transactions.recover()
+        await self.transactions.recover()
         self._is_recovered = True
         self.readable.raise_to(self._readable_at(self._ledger.confirmed.value))
         self._settler.own(self._ledger.name, self.transactions)
-        for transactional_id in registered:
-            self._settler.decided(transactional_id)
+        try:
+            # Asked again: what was decided before this call has found no owner here.
+            for transactional_id in await self.transactions.registered():
+                self._settler.decided(transactional_id)
+        except BaseException:
+            self.leave()
+            raise
 
     async def run(self) -> None:
         """See `TransactionBuffer`. The settler ends transactions, for all topics of the broker."""

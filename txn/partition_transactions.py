@@ -101,15 +101,22 @@ class PartitionTransactions:
         """The versions of registrations that were settled, the latest last."""
         self._unreadable = Unreadable()
 
-    async def recover(self) -> list[str]:
-        """Read in which transactions the partition is registered. Return their transactional ids."""
+    async def recover(self) -> None:
+        """Read in which transactions the partition is registered. Nothing may be settled before."""
+        for registration, version in await self._registered():
+            if registration.creation_id == self._ledger.creation_id:
+                self._join(registration, version)
+
+    async def registered(self) -> list[str]:
+        """Return the transactional ids of the transactions in which the partition is registered now."""
+        return [registration.transactional_id for registration, _version in await self._registered()]
+
+    async def _registered(self) -> list[tuple[Registration, int]]:
+        """The registrations that can be read, each with its version."""
         found = []
         for hit in await self._metadata.query(BY_PARTICIPANT, *registrations_at(self._participant)):
             with self._unreadable.reading(hit.record.key):
-                registration = Registration.from_record(hit.record)
-                found.append(registration.transactional_id)
-                if registration.creation_id == self._ledger.creation_id:
-                    self._join(registration, hit.record.version)
+                found.append((Registration.from_record(hit.record), hit.record.version))
         return found
 
     async def admit(self, sender: Sender) -> None:

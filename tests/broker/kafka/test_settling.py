@@ -1,0 +1,109 @@
+"""An owner settles each decision, whatever it meets. No sweep runs here: it is the duty of another broker."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from trio.testing import MockClock
+
+from broker.names import TopicName
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Committed, Conflict, Delete, Op, Record, StoreUnavailable, starting_with
+from tests.support.disk import SimulatedFiles
+from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_in, kafka_client
+from tests.support.kafka_producer import TransactionalProducer
+from tests.support.rooms import Rooms, moving_clock, rooms
+from txn.kafka_participants import KEY_PREFIX
+from txn.kafka_settler import ATTEMPTS_MAX
+
+
+class RefusingStore(MemoryStore):
+    """It refuses what the settler does with registrations, so many times."""
+
+    unanswered = 0
+    conflicts = 0
+
+    async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+        if self.unanswered and start.startswith(KEY_PREFIX):
+            self.unanswered -= 1
+            raise StoreUnavailable("no answer")
+        return await super().scan(start, end, limit=limit)
+
+    async def commit(self, ops: list[Op]) -> Committed:  # type: ignore[override]
+        removed = [op.key for op in ops if isinstance(op, Delete) and op.key.startswith(KEY_PREFIX)]
+        if self.conflicts and removed:
+            self.conflicts -= 1
+            raise Conflict(removed[0], 1, 2)
+        return await super().commit(ops)
+
+
+@asynccontextmanager
+async def open_transaction(store: MemoryStore) -> AsyncIterator[tuple[Rooms, KafkaClient, TransactionalProducer]]:
+    """A transaction with one record in partition 0 of `t`."""
+    async with rooms(store, SimulatedFiles(seed=1), clock=moving_clock()) as broker, kafka_client(broker) as client:
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        await producer.add(("t", 0))
+        await producer.send("t", b"x")
+        yield broker, client, producer
+
+
+async def test_an_owner_settles_when_the_store_answers_again(autojump_clock: MockClock) -> None:
+    """K1, K32: readers are not held back for good because the store did not answer once."""
+    store = RefusingStore()
+    async with open_transaction(store) as (_broker, client, producer):
+        store.unanswered = 3
+        await producer.end(is_commit=True)
+        await trio.sleep(60)
+        assert committed_in(await client.fetch("t", 0, isolation=READ_COMMITTED)) == [b"x"]
+        assert not await store.scan(*starting_with(KEY_PREFIX))
+        assert await producer.end(is_commit=True) == 0
+
+
+async def test_an_owner_settles_however_often_it_meets_changes(autojump_clock: MockClock) -> None:
+    """K32: a registration that keeps changing, as under a claim that is lost, does not end the work on the others."""
+    store = RefusingStore()
+    async with open_transaction(store) as (_broker, _client, producer):
+        store.conflicts = ATTEMPTS_MAX + 2
+        await producer.end(is_commit=True)
+        await trio.sleep(60)
+        assert not await store.scan(*starting_with(KEY_PREFIX))
+        assert await producer.end(is_commit=True) == 0
+
+
+async def test_an_owner_settles_what_was_decided_while_it_took_over(autojump_clock: MockClock) -> None:
+    """K32: the partition was added, and the transaction decided, while its new owner read what is registered."""
+
+    class Slow(MemoryStore):
+        """Whoever has asked for the registrations of a partition waits before it goes on."""
+
+        asked = trio.Event()
+        goes_on = trio.Event()
+        is_slow = True
+
+        async def query(self, index: str, start: str, end: str, *, limit: int | None = None):  # type: ignore[no-untyped-def] # noqa: ANN202
+            found = await super().query(index, start, end, limit=limit)
+            if self.is_slow and index == "kafka-txn-op-by-participant":
+                self.is_slow = False
+                self.asked.set()
+                await self.goes_on.wait()
+            return found
+
+    store = Slow()
+    async with (
+        rooms(store, SimulatedFiles(seed=1), clock=moving_clock()) as broker,
+        kafka_client(broker) as client,
+        trio.open_nursery() as nursery,
+    ):
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        nursery.start_soon(broker.topics.get, TopicName.parse("persistent://public/default/t-partition-0"))
+        await store.asked.wait()
+        await producer.add(("t", 0))
+        assert await producer.end(is_commit=True) != 0, "nobody owns the partition yet"
+        store.goes_on.set()
+        await trio.sleep(60)
+        assert not await store.scan(*starting_with(KEY_PREFIX))
+        assert await producer.end(is_commit=True) == 0

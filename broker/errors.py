@@ -57,6 +57,10 @@ class TopicExists(BrokerError):
     """A topic of this name already exists. Nothing was changed."""
 
 
+class TooFewPartitions(BrokerError):
+    """A topic should get no more partitions than it has. Nothing was changed."""
+
+
 class TopicInUse(BrokerError):
     """The topic was not deleted: it has producers, consumers or subscriptions, and force was not given."""
 

@@ -10,7 +10,7 @@ record. It may be repeated at any step.
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 from urllib.parse import quote, unquote
@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 import orjson
 import structlog
 
-from broker.errors import TopicExists, TopicNotFound
+from broker.errors import TooFewPartitions, TopicExists, TopicNotFound
 from broker.names import Domain, TopicName
 from storage.clock import WallClock
 from storage.metadata.store import ABSENT, Conflict, MetadataStore, Op, Put, Record, starting_with
@@ -126,23 +126,40 @@ class PartitionedTopics:
             raise TopicExists(f"{name} exists already. Choose another name, or delete it first.") from None
         return topic
 
-    async def change(
-        self,
-        name: TopicName,
-        beside: Sequence[Op] = (),
-        **changes: Any,  # noqa: ANN401
-    ) -> PartitionedTopic:
-        """Replace fields of the record, in one change set with the operations `beside`; durable on return.
+    async def configure(self, name: TopicName, configs: Mapping[str, str], beside: Sequence[Op]) -> PartitionedTopic:
+        """Replace what a topic is configured with, in one change set with the operations `beside`; durable on return.
 
         Raises:
             TopicNotFound: there is no such topic.
         """
+        return await self._change(name, lambda topic: replace(topic, configs=configs), beside)
+
+    async def extend(self, name: TopicName, partitions: int) -> PartitionedTopic:
+        """Give a topic more partitions; durable on return.
+
+        Raises:
+            TopicNotFound: there is no such topic, or it is being deleted.
+            TooFewPartitions: it has as many partitions already, perhaps for a moment.
+        """
+
+        def extended(topic: PartitionedTopic) -> PartitionedTopic:
+            if topic.is_deleting:
+                raise TopicNotFound(f"{name} is being deleted. Create it again first.")
+            if partitions <= topic.partitions:
+                raise TooFewPartitions(f"{name} has {topic.partitions} partitions. Ask for more than that.")
+            return replace(topic, partitions=partitions)
+
+        return await self._change(name, extended)
+
+    async def _change(
+        self, name: TopicName, change: Callable[[PartitionedTopic], PartitionedTopic], beside: Sequence[Op] = ()
+    ) -> PartitionedTopic:
         while True:
             stored = await self._metadata.get(_key(name))
             topic = None if stored is None else read_record(stored)
             if stored is None or topic is None:
                 raise TopicNotFound(f"{name} does not exist. Create it first.")
-            changed = replace(topic, **changes)
+            changed = change(topic)
             try:
                 await self._metadata.commit([Put(_key(name), changed.encode(), stored.version), *beside])
             except Conflict:
@@ -155,7 +172,7 @@ class PartitionedTopics:
         Raises:
             TopicNotFound: there is no such topic.
         """
-        return await self.change(name, is_deleting=True)
+        return await self._change(name, lambda topic: replace(topic, is_deleting=True))
 
     async def wait_gone(self, topic: PartitionedTopic) -> None:
         """Return once the record of a topic that is being deleted is gone."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from broker.errors import TopicNotFound
+from broker.errors import TooFewPartitions, TopicNotFound
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topic_settings import checked
@@ -133,12 +133,9 @@ class AdministrationHandler:
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The broker places partitions itself. Assign none.")
         _require_count(topic.count)
         if topic.count <= len(found.partitions):
-            raise Refused(
-                ErrorCode.INVALID_PARTITIONS,
-                f"{topic.name} has {len(found.partitions)} partitions. Ask for more than that.",
-            )
+            raise TooFewPartitions(f"{topic.name} has {len(found.partitions)} partitions. Ask for more than that.")
         if not is_trial:
-            await self._partitioned.change(found.record.name, partitions=topic.count)
+            await self._partitioned.extend(found.record.name, topic.count)
 
 
 def _require_count(partitions: int) -> None:

@@ -133,7 +133,7 @@ class KafkaTopics:
         """
         regular = self.regular(name)
         policy = self._retention.to_put(topic_key(regular), retention_in(configs))
-        await self._partitioned.change(regular, [policy], configs=dict(configs))
+        await self._partitioned.configure(regular, dict(configs), [policy])
 
     async def require_free(self, name: str) -> TopicName:
         """Return the regular topic of a Kafka name that is not in use. Raises as `create` does."""

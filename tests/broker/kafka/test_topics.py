@@ -1,6 +1,6 @@
 """How Kafka's clients find, create, extend and delete topics."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.names import TopicName
 from storage.managed_ledger_record import MANAGED_LEDGERS
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import starting_with
+from storage.metadata.store import Committed, Op, starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import KafkaClient, fetch_request, kafka_client, values_of
 from tests.support.rooms import Rooms, publish, rooms
@@ -171,6 +171,32 @@ async def test_a_topic_gets_more_partitions_and_never_fewer() -> None:
         assert len((await described(client, "t"))[0].partitions) == 3
         assert (await client.produce("t", ONE, partition=2)).base_offset == 0
         assert values_of(await client.fetch("t", 0, partition=1)) == [(0, b"a")]
+
+
+async def test_of_two_administrators_at_once_none_takes_partitions_away(autojump_clock: MockClock) -> None:
+    """What was written to the partitions of one would be lost with the change of the other."""
+
+    class Slow(MemoryStore):
+        is_slow = False
+
+        async def commit(self, ops: Sequence[Op]) -> Committed:
+            if self.is_slow:
+                self.is_slow = False
+                await trio.sleep(1)
+            return await super().commit(ops)
+
+    store = Slow()
+    async with served(store) as (broker, client), kafka_client(broker) as other:
+        await client.create("t", 2)
+        store.is_slow = True
+        await client.send(CreatePartitionsRequest((CreatePartitionsTopic("t", 3, None),)), 3)
+        await wait_all_tasks_blocked()
+        request = CreatePartitionsRequest((CreatePartitionsTopic("t", 5, None),))
+        (result,) = (await other.ask(request, CreatePartitionsResponse, 3)).results
+        assert result.error_code == 0
+        (late,) = (await client.receive(CreatePartitionsResponse, ApiKey.CREATE_PARTITIONS, 3))[1].results
+        assert late.error_code == ErrorCode.INVALID_PARTITIONS
+        assert len((await described(client, "t"))[0].partitions) == 5
 
 
 async def test_nothing_is_left_of_a_deleted_topic() -> None:

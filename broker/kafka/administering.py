@@ -4,6 +4,7 @@ A setting that this broker cannot keep is refused by name. A new topic can be us
 A deletion answers when nothing is left of the topic, or when its client's time is over; it then goes on.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,7 +12,7 @@ import trio
 
 from broker.errors import TooFewPartitions, TopicNotFound
 from broker.kafka.errors import EXPECTED, Refused, code_of
-from broker.kafka.requests import Api, Asked
+from broker.kafka.requests import Api, Asked, take_turns
 from broker.kafka.topic_settings import checked
 from broker.kafka.topics import KafkaTopics
 from broker.partitioned_topics import PARTITIONS_MAX, PartitionedTopics
@@ -53,11 +54,12 @@ class AdministrationHandler:
         }
 
     async def _create(self, request: CreateTopicsRequest, _asked: Asked) -> CreateTopicsResponse:
-        names = [topic.name for topic in request.topics]
+        times = Counter(topic.name for topic in request.topics)
         results = []
-        for topic in request.topics:
+        for number, topic in enumerate(request.topics):
+            await take_turns(number)
             try:
-                if names.count(topic.name) > 1:
+                if times[topic.name] > 1:
                     raise Refused(ErrorCode.INVALID_REQUEST, f"The request creates {topic.name} twice.")
                 results.append(await self._create_one(topic, is_trial=request.validate_only))
             except EXPECTED as error:
@@ -117,7 +119,8 @@ class AdministrationHandler:
 
     async def _extend(self, request: CreatePartitionsRequest, _asked: Asked) -> CreatePartitionsResponse:
         results = []
-        for topic in request.topics:
+        for number, topic in enumerate(request.topics):
+            await take_turns(number)
             try:
                 await self._extend_one(topic, is_trial=request.validate_only)
                 results.append(CreatePartitionsTopicResult(topic.name))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import trio
+
 from broker.kafka.errors import EXPECTED, code_of
 from broker.kafka.grouping import code
 from broker.kafka.groups.coordinator import CommitRequest, GroupCoordinator, InTransaction
@@ -102,6 +104,7 @@ class OffsetHandler:
         offsets: dict[TopicPartition, Offset] = {}
         codes: dict[TopicPartition, ErrorCode] = {}
         for topic in topics:
+            await trio.lowlevel.checkpoint()
             try:
                 count, problem = len((await self._topics.find(topic.name)).partitions), ErrorCode.NONE
             except EXPECTED as error:
@@ -118,7 +121,8 @@ class OffsetHandler:
     async def _fetch(self, request: OffsetFetchRequest, asked: Asked) -> OffsetFetchResponse:
         if asked.version >= _SINCE_SEVERAL_GROUPS:
             groups = []
-            for group in request.groups:
+            # Each once: a small request must not ask for the offsets of a large group a thousand times.
+            for group in {group.group_id: group for group in request.groups}.values():
                 topics, error = await self._fetched(group.group_id, group.topics, request.require_stable)
                 groups.append(OffsetFetchResponseGroup(group.group_id, topics, error))
             return OffsetFetchResponse(groups=tuple(groups))

@@ -14,7 +14,7 @@ from broker.entry_codecs import Converter
 from broker.errors import TopicClosed
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.reading import READ_COMMITTED, PartitionRead
-from broker.kafka.requests import Api, Asked
+from broker.kafka.requests import Api, Asked, take_turns
 from broker.kafka.topics import KafkaTopics
 from broker.topic import Topic
 from broker.traffic import Traffic
@@ -36,6 +36,9 @@ FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 10 * 60 * 1000
 """The longest wait of one fetch."""
 
+Wanted = Mapping[tuple[str, int], FetchPartition]
+"""What a request wants, by topic and partition."""
+
 
 class FetchHandler:
     """Serves Fetch on one connection."""
@@ -55,19 +58,21 @@ class FetchHandler:
         if request.session_id and request.session_epoch > 0:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         is_committed = request.isolation_level == READ_COMMITTED
+        # Each partition once, as in Kafka. Otherwise a small request could ask for a very large response.
+        wanted = {
+            (topic.topic, partition.partition): partition for topic in request.topics for partition in topic.partitions
+        }
         found: dict[tuple[str, int], PartitionRead | Exception] = {}
-        for topic in request.topics:
-            for partition in topic.partitions:
-                key = topic.topic, partition.partition
-                found[key] = await self._begin(topic.topic, partition, is_committed=is_committed)
-        await self._read(request, found)
-        responses = []
-        for topic in request.topics:
-            parts = [
-                await self._part(partition, found[topic.topic, partition.partition], is_committed=is_committed)
-                for partition in topic.partitions
-            ]
-            responses.append(FetchableTopicResponse(topic.topic, tuple(parts)))
+        for number, (key, partition) in enumerate(wanted.items()):
+            await take_turns(number)
+            found[key] = await self._begin(key[0], partition, is_committed=is_committed)
+        await self._read(request, wanted, found)
+        parts: dict[str, list[PartitionData]] = {}
+        for number, (key, partition) in enumerate(wanted.items()):
+            await take_turns(number)
+            part = await self._part(partition, found[key], is_committed=is_committed)
+            parts.setdefault(key[0], []).append(part)
+        responses = [FetchableTopicResponse(name, tuple(of_topic)) for name, of_topic in parts.items()]
         return FetchResponse(responses=tuple(responses))
 
     async def _begin(self, name: str, partition: FetchPartition, *, is_committed: bool) -> PartitionRead | Exception:
@@ -80,14 +85,11 @@ class FetchHandler:
             return error
         return read
 
-    async def _read(self, request: FetchRequest, found: dict[tuple[str, int], PartitionRead | Exception]) -> None:
+    async def _read(
+        self, request: FetchRequest, wanted: Wanted, found: dict[tuple[str, int], PartitionRead | Exception]
+    ) -> None:
         """Read until there is enough, or the deadline has passed. What fails is replaced by its error."""
         size_max = min(request.max_bytes, SHARE_BYTES if self._sending.is_short else FETCH_BYTES_MAX)
-        limits = {
-            (topic.topic, partition.partition): partition.partition_max_bytes
-            for topic in request.topics
-            for partition in topic.partitions
-        }
         signal = Signal()
         reads = {key: read for key, read in found.items() if isinstance(read, PartitionRead)}
         for read in reads.values():
@@ -95,7 +97,7 @@ class FetchHandler:
         try:
             deadline = trio.current_time() + min(max(0, request.max_wait_ms), WAIT_MS_MAX) / 1000
             # The deadline ends a wait and no read. On a slow disk, a consumer would otherwise never get anything.
-            while not await self._read_on(request.min_bytes, size_max, limits, reads, found):
+            while not await self._read_on(request.min_bytes, size_max, wanted, reads, found):
                 if len(reads) < len(found):
                     return
                 with trio.CancelScope(deadline=deadline) as waiting:
@@ -110,19 +112,20 @@ class FetchHandler:
         self,
         size_min: int,
         size_max: int,
-        limits: Mapping[tuple[str, int], int],
+        wanted: Wanted,
         reads: Mapping[tuple[str, int], PartitionRead],
         found: dict[tuple[str, int], PartitionRead | Exception],
     ) -> bool:
         total = sum(read.size for read in reads.values())
-        for key, read in reads.items():
+        for number, (key, read) in enumerate(reads.items()):
+            await take_turns(number)
             if read.topic.has_ended:
                 found[key] = TopicClosed(f"This broker no longer serves {read.topic.name}. Ask for the metadata again.")
                 return True
             if read.is_at_end or (total and total >= size_max):
                 continue
             before = read.size
-            room = min(limits[key] - before, size_max - total)
+            room = min(wanted[key].partition_max_bytes - before, size_max - total)
             try:
                 await read.read_on(room, takes_one=not total)
             except EXPECTED as error:

@@ -146,7 +146,8 @@ class GroupHandler:
 
     async def _describe(self, request: DescribeGroupsRequest, asked: Asked) -> DescribeGroupsResponse:
         return DescribeGroupsResponse(
-            groups=tuple([await self._described(group, asked.version) for group in request.groups])
+            # Each once: a small request must not ask for the members of a large group a thousand times.
+            groups=tuple([await self._described(group, asked.version) for group in dict.fromkeys(request.groups)])
         )
 
     async def _described(self, name: str, version: int) -> DescribedGroup:

@@ -14,7 +14,7 @@ from broker.entry_codecs import Converter
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.fetching import require_epoch
 from broker.kafka.reading import READ_COMMITTED
-from broker.kafka.requests import Api, Asked
+from broker.kafka.requests import Api, Asked, take_turns
 from broker.kafka.topics import KafkaTopics
 from broker.topic import Topic
 from storage.entry import Entry
@@ -65,8 +65,12 @@ class ListingHandler:
 
     async def _epoch_ends(self, request: OffsetForLeaderEpochRequest, _asked: Asked) -> OffsetForLeaderEpochResponse:
         topics = []
-        for topic in request.topics:
-            parts = [await self._epoch_end(topic.topic, partition) for partition in topic.partitions]
+        for place, topic in enumerate(request.topics):
+            await take_turns(place)
+            parts = []
+            for number, partition in enumerate(topic.partitions):
+                await take_turns(number)
+                parts.append(await self._epoch_end(topic.topic, partition))
             topics.append(OffsetForLeaderTopicResult(topic.topic, tuple(parts)))
         return OffsetForLeaderEpochResponse(topics=tuple(topics))
 
@@ -84,9 +88,11 @@ class ListingHandler:
     async def _list_offsets(self, request: ListOffsetsRequest, _asked: Asked) -> ListOffsetsResponse:
         is_committed = request.isolation_level == READ_COMMITTED
         topics = []
-        for topic in request.topics:
+        for place, topic in enumerate(request.topics):
+            await take_turns(place)
             parts = []
-            for partition in topic.partitions:
+            for number, partition in enumerate(topic.partitions):
+                await take_turns(number)
                 try:
                     parts.append(await self._list(topic.name, partition, is_committed=is_committed))
                 except EXPECTED as error:

@@ -6,9 +6,23 @@ meanwhile, and both share a sync. Responses keep the order of the requests (K25)
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+
+import trio
 
 from tidewire.wire.kafka.api_keys import ApiKey
+
+AT_ONCE: Final = 64
+"""Parts of one request that are handled before other tasks have a turn."""
+
+
+async def take_turns(number: int) -> None:
+    """Let other tasks run after each `AT_ONCE` parts of a request; this is the part of this number, from 0 on.
+
+    A request has as many parts as its client likes, and what is in memory is answered without a wait.
+    """
+    if number % AT_ONCE == AT_ONCE - 1:
+        await trio.lowlevel.checkpoint()
 
 
 class Later(NamedTuple):

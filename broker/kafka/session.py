@@ -125,6 +125,8 @@ class KafkaSession:
             if request.api_key == ApiKey.API_VERSIONS:
                 # The client may know only later versions. It finds this answer in version 0, and asks again (KIP-511).
                 await self._all_answered()
+                await self._outbox.wait_writable()
+                await trio.lowlevel.checkpoint()
                 refusal = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, self._versions())
                 self._put(request._replace(version=0), self._apis[ApiKey.API_VERSIONS], refusal)
                 return True

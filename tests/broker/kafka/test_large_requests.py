@@ -1,0 +1,165 @@
+"""No request of one client stops the others, however many parts it has, and however often it names one of them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, lockstep_stream_pair
+
+from broker.kafka.listener import KafkaServices, open_session
+from storage.metadata.memory import MemoryStore
+from tests.support.disk import SimulatedFiles
+from tests.support.kafka_connection import KafkaClient, kafka_client, key_of
+from tests.support.rooms import Rooms, rooms
+from tidewire.wire.kafka.api_keys import ApiKey
+from tidewire.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidewire.wire.kafka.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tidewire.wire.kafka.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tidewire.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tidewire.wire.kafka.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
+from tidewire.wire.kafka.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tidewire.wire.kafka.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from tidewire.wire.kafka.records import Record, build
+
+PARTS = 4_000
+NAMES = [f"/{number % 10}" for number in range(PARTS)]
+"""They are refused at once, so that nothing but its fairness makes a handler wait."""
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[Rooms, KafkaClient]]:
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
+        yield broker, client
+
+
+LARGE = {
+    "create": (CreateTopicsRequest(tuple(CreatableTopic(n, 1, 1) for n in NAMES)), CreateTopicsResponse, 7),
+    "extend": (
+        CreatePartitionsRequest(tuple(CreatePartitionsTopic(n, 2, None) for n in NAMES)),
+        CreatePartitionsResponse,
+        3,
+    ),
+    "metadata": (
+        MetadataRequest(tuple(MetadataRequestTopic(name=f"/{number}") for number in range(PARTS)), False),
+        MetadataResponse,
+        12,
+    ),
+    "fetch": (
+        FetchRequest(topics=(FetchTopic("t", tuple(FetchPartition(-n - 1) for n in range(PARTS))),)),
+        FetchResponse,
+        12,
+    ),
+    "list": (
+        ListOffsetsRequest(topics=tuple(ListOffsetsTopic(n, (ListOffsetsPartition(0),)) for n in NAMES)),
+        ListOffsetsResponse,
+        7,
+    ),
+    "list partitions": (
+        ListOffsetsRequest(topics=(ListOffsetsTopic("/", tuple(ListOffsetsPartition(n) for n in range(PARTS))),)),
+        ListOffsetsResponse,
+        7,
+    ),
+    "epochs": (
+        OffsetForLeaderEpochRequest(
+            topics=tuple(OffsetForLeaderTopic(n, (OffsetForLeaderPartition(0, -1, 0),)) for n in NAMES)
+        ),
+        OffsetForLeaderEpochResponse,
+        4,
+    ),
+    "join a transaction": (
+        AddPartitionsToTxnRequest("tid", 1, 0, tuple(AddPartitionsToTxnTopic(n, (0,)) for n in NAMES)),
+        AddPartitionsToTxnResponse,
+        3,
+    ),
+    "commit": (
+        OffsetCommitRequest(
+            "g", topics=tuple(OffsetCommitRequestTopic(n, (OffsetCommitRequestPartition(0, 1),)) for n in NAMES)
+        ),
+        OffsetCommitResponse,
+        8,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+async def test_others_have_turns_during_a_large_request(what: str) -> None:
+    """E11: a long step of the event loop would end the broker's session."""
+    request, response, version = LARGE[what]
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with served() as (_broker, client), trio.open_nursery() as nursery:
+        await client.send(request, version)
+        nursery.start_soon(take_turns)
+        await client.receive(response, key_of(request), version)
+        nursery.cancel_scope.cancel()
+    assert turns > PARTS / 100
+
+
+async def test_what_a_request_names_twice_is_answered_once() -> None:
+    """E9: a response is not a thousand times as large as the request that asked for it."""
+    async with served() as (_broker, client):
+        await client.create("t", 100)
+        await client.produce("t", build([Record(None, b"x" * 50_000, 1)]))
+        fetch = FetchRequest(topics=(FetchTopic("t", (FetchPartition(0, partition_max_bytes=1 << 20),) * 1_000),) * 2)
+        (topic,) = (await client.ask(fetch, FetchResponse, 12)).responses
+        assert [part.partition_index for part in topic.partitions] == [0]
+        metadata = MetadataRequest((MetadataRequestTopic(name="t"),) * 1_000)
+        (described,) = (await client.ask(metadata, MetadataResponse, 12)).topics
+        assert len(described.partitions) == 100
+        offsets = OffsetFetchRequest(groups=(OffsetFetchRequestGroup("g", topics=None),) * 1_000)
+        assert len((await client.ask(offsets, OffsetFetchResponse, 8)).groups) == 1
+        groups = await client.ask(DescribeGroupsRequest(("g",) * 1_000), DescribeGroupsResponse, 5)
+        assert len(groups.groups) == 1
+
+
+async def test_a_client_that_reads_nothing_fills_no_memory_with_refused_versions(autojump_clock: MockClock) -> None:
+    """E9: as for every other request, the next one waits until the responses before it were read."""
+    head = ApiKey.API_VERSIONS.to_bytes(2) + (99).to_bytes(2) + (1).to_bytes(4) + b"\xff\xff\0"
+    request = len(head).to_bytes(4) + head
+    ours, theirs = lockstep_stream_pair()
+    async with served() as (broker, _client), trio.open_nursery() as nursery:
+        assert broker.foundation.kafka is not None
+        nursery.start_soon(open_session(theirs, "test", KafkaServices.of(broker), broker.foundation.kafka).run)
+        broker.foundation.budgets.sending.held_bytes = 1 << 30  # So the place of each connection is small.
+        sent = 0
+        with trio.move_on_after(10):
+            while sent < 10_000:
+                await ours.send_all(request * 1_000)
+                sent += 1_000
+        assert sent < 10_000, "it was read until the responses fill their place"
+        nursery.cancel_scope.cancel()

@@ -88,7 +88,7 @@ class AdministrationHandler:
             return CreatableTopicResult(topic.name, num_partitions=partitions, replication_factor=REPLICATION)
         made = await self._topics.create(topic.name, partitions, configs)
         return CreatableTopicResult(
-            topic.name, made.topic_id, num_partitions=len(made.partitions), replication_factor=REPLICATION
+            topic.name, made.topic_id, num_partitions=made.partition_count, replication_factor=REPLICATION
         )
 
     async def _delete(self, request: DeleteTopicsRequest, _asked: Asked) -> DeleteTopicsResponse:
@@ -135,8 +135,8 @@ class AdministrationHandler:
         if topic.assignments:
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The broker places partitions itself. Assign none.")
         _require_count(topic.count)
-        if topic.count <= len(found.partitions):
-            raise TooFewPartitions(f"{topic.name} has {len(found.partitions)} partitions. Ask for more than that.")
+        if topic.count <= found.partition_count:
+            raise TooFewPartitions(f"{topic.name} has {found.partition_count} partitions. Ask for more than that.")
         if not is_trial:
             await self._partitioned.extend(found.record.name, topic.count)
 

@@ -106,7 +106,7 @@ class OffsetHandler:
         for topic in topics:
             await trio.lowlevel.checkpoint()
             try:
-                count, problem = len((await self._topics.find(topic.name)).partitions), ErrorCode.NONE
+                count, problem = (await self._topics.find(topic.name)).partition_count, ErrorCode.NONE
             except EXPECTED as error:
                 count, problem = 0, code_of(error)
             for part in topic.partitions:

@@ -36,10 +36,30 @@ class KafkaTopic(NamedTuple):
 
     name: str
     topic_id: bytes
-    partitions: tuple[TopicName, ...]
-    """The regular topic behind each partition."""
+    regular: TopicName
+    """The regular topic of this name. Its partitions stand behind this topic, or it does itself."""
     record: PartitionedTopic | None
     """Its record; None if it is one regular topic."""
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions it has."""
+        return 1 if self.record is None else self.record.partitions
+
+    @property
+    def partitions(self) -> tuple[TopicName, ...]:
+        """The regular topic behind each partition. There may be many; `partition` makes one name."""
+        return tuple(self.partition(index) for index in range(self.partition_count))
+
+    def partition(self, index: int) -> TopicName:
+        """The regular topic behind a partition.
+
+        Raises:
+            TopicNotFound: the topic has no such partition.
+        """
+        if not 0 <= index < self.partition_count:
+            raise TopicNotFound(f"The topic {self.name} has no partition {index}; it has {self.partition_count}.")
+        return self.regular if self.record is None else self.regular.partition(index)
 
 
 class KafkaTopics:
@@ -96,7 +116,7 @@ class KafkaTopics:
         if record is not None:
             return _seen(record)
         if await self._layouts.is_made(regular):
-            return KafkaTopic(name, NO_TOPIC_ID, (regular,), None)
+            return KafkaTopic(name, NO_TOPIC_ID, regular, None)
         raise TopicNotFound(f"The topic {name} does not exist. Create it first.")
 
     async def find_or_create(self, name: str) -> KafkaTopic:
@@ -176,11 +196,8 @@ class KafkaTopics:
                 running.clients.touch()
                 return running
         topic = await self.find(name)
-        if not 0 <= index < len(topic.partitions):
-            raise TopicNotFound(f"The topic {name} has no partition {index}; it has {len(topic.partitions)}.")
-        return await self._topics.get(topic.partitions[index])
+        return await self._topics.get(topic.partition(index))
 
 
 def _seen(record: PartitionedTopic) -> KafkaTopic:
-    partitions = tuple(record.name.partition(index) for index in range(record.partitions))
-    return KafkaTopic(record.name.local, record.topic_id, partitions, record)
+    return KafkaTopic(record.name.local, record.topic_id, record.name, record)

@@ -6,7 +6,6 @@ It translates for `txn/kafka_coordinator.py`. The version of a request says whic
 from collections.abc import Mapping
 from typing import Final
 
-from broker.errors import TopicNotFound
 from broker.kafka.errors import EXPECTED, code_of
 from broker.kafka.requests import Api, Asked, take_turns
 from broker.kafka.topics import KafkaTopics
@@ -112,10 +111,7 @@ class TransactionHandler:
 
     async def _participant(self, name: str, index: int) -> tuple[Participant, str]:
         """A partition, and the creation id of its topic, which is made if there is none yet."""
-        topic = await self._topics.find(name)
-        if not 0 <= index < len(topic.partitions):
-            raise TopicNotFound(f"The topic {name} has no partition {index}; it has {len(topic.partitions)}.")
-        regular = topic.partitions[index]
+        regular = (await self._topics.find(name)).partition(index)
         return Participant(Kind.PARTITION, str(regular)), await creation_id_of(str(regular), self._metadata)
 
     async def _add_offsets(self, request: AddOffsetsToTxnRequest, _asked: Asked) -> AddOffsetsToTxnResponse:

@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock, lockstep_stream_pair
 
 from broker.kafka.listener import KafkaServices, open_session
+from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import KafkaClient, kafka_client, key_of
@@ -128,6 +129,24 @@ async def test_others_have_turns_during_a_large_request(what: str) -> None:
         await client.receive(response, key_of(request), version)
         nursery.cancel_scope.cancel()
     assert turns > PARTS / 100
+
+
+async def test_one_partition_of_many_is_found_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E11: otherwise a request for all partitions of a large topic takes a time that grows with their square."""
+    made = 0
+    partition = TopicName.partition
+
+    def counted(self: TopicName, index: int) -> TopicName:
+        nonlocal made
+        made += 1
+        return partition(self, index)
+
+    async with served() as (_broker, client):
+        await client.create("t", 1_000)
+        monkeypatch.setattr(TopicName, "partition", counted)
+        request = AddPartitionsToTxnRequest("tid", 1, 0, (AddPartitionsToTxnTopic("t", tuple(range(20))),))
+        await client.ask(request, AddPartitionsToTxnResponse, 3)
+    assert made == 20
 
 
 async def test_what_a_request_names_twice_is_answered_once() -> None:

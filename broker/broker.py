@@ -41,7 +41,7 @@ from broker.leftovers import Leftovers
 from broker.loop_monitor import LoopMonitor
 from broker.names import Domain, TopicName
 from broker.own_load import OwnLoad
-from broker.partition_removal import PartitionRemoval
+from broker.partition_removal import ForgetTopic, PartitionRemoval, forget_nothing
 from broker.partitioned_topics import PartitionedTopics
 from broker.peers import Peers
 from broker.retention import Retention
@@ -105,6 +105,8 @@ class Foundation:
     """How logs with markers are read and written."""
     for_subscribers: Converter = as_stored
     """Gives entries in the format of those who subscribe."""
+    forget_topic: ForgetTopic = forget_nothing
+    """Removes what the front ends store about a partitioned topic that is gone."""
     traffic: Traffic = field(default_factory=Traffic)
     loop: LoopMonitor = field(default_factory=LoopMonitor)
     """The event loop's measurements for `/metrics`."""
@@ -209,7 +211,13 @@ class Broker:
         self.header_sweep = self.transactions.header_sweep(self.leftovers.redrive)
         self.kafka_sweeps = self.kafka_transactions.sweeps(self.leftovers.redrive_partition)
         self.partition_removal = PartitionRemoval(
-            self.partitioned_topics, self.topics, self.layouts, self.members, self.retention, metadata
+            self.partitioned_topics,
+            self.topics,
+            self.layouts,
+            self.members,
+            self.retention,
+            metadata,
+            base.forget_topic,
         )
         own_load = OwnLoad(
             metadata,

@@ -21,6 +21,7 @@ from broker.budgets import Budgets
 from broker.config import BrokerSettings
 from broker.descriptors import connections_possible
 from broker.front_ends import ENTRY_CODECS, Ready, Shared, open_front_ends
+from broker.kafka.groups.offsets import forget_offsets
 from broker.kafka.markers import MARKERS
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import internal_address, open_metadata
@@ -100,6 +101,7 @@ async def serve(
             codecs=ENTRY_CODECS,
             markers=MARKERS,
             for_subscribers=ToPulsar(),
+            forget_topic=forget_offsets(settings.kafka_namespace),
             loop=loop or LoopMonitor(),
             has_ended=absences.has_ended,
         )

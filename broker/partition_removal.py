@@ -5,6 +5,8 @@ another one, and a deletion goes on after any of them has died: the others look 
 finds that no partition is left removes the record.
 """
 
+from collections.abc import Awaitable, Callable
+
 import structlog
 import trio
 
@@ -12,13 +14,22 @@ from broker.cluster.members import Members
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicClosed
 from broker.layouts.store import Layouts
+from broker.names import TopicName
 from broker.partitioned_topics import PARTITIONED_TOPICS, PartitionedTopic, PartitionedTopics, read_record
 from broker.retention_policies import RetentionPolicies, topic_key
 from broker.topics import Topics
+from storage.errors import ExpectedError
 from storage.metadata.store import MetadataStore, starting_with
 from storage.signal import Signal
 
+ForgetTopic = Callable[[MetadataStore, TopicName], Awaitable[None]]
+"""Removes what a front end stores about a topic that is gone. It may be repeated; the removal is durable on return."""
+
 log = structlog.get_logger(__name__)
+
+
+async def forget_nothing(_metadata: MetadataStore, _topic: TopicName) -> None:
+    """Front ends store nothing about topics."""
 
 
 class PartitionRemoval:
@@ -32,7 +43,9 @@ class PartitionRemoval:
         members: Members,
         retention: RetentionPolicies,
         metadata: MetadataStore,
+        forget: ForgetTopic = forget_nothing,
     ) -> None:
+        self._forget = forget
         self._retention = retention
         self._partitioned = partitioned
         self._topics = topics
@@ -65,8 +78,15 @@ class PartitionRemoval:
                 nursery.start_soon(follow)
                 while True:
                     await due.wait()
+                    failed: ExpectedError | None = None
                     for topic in tuple(self._deleting.values()):
-                        await self._remove(topic)
+                        try:
+                            await self._remove(topic)
+                        except ExpectedError as error:
+                            # The others do not wait for this one. It is tried again after a pause.
+                            failed = failed or error
+                    if failed is not None:
+                        raise failed
         finally:
             self._members.detach(due.set)
 
@@ -84,5 +104,6 @@ class PartitionRemoval:
                 is_left = True
         if not is_left:
             await self._retention.store(topic_key(topic.name), None)
+            await self._forget(self._metadata, topic.name)
             await self._partitioned.forget(topic)
             log.info("a partitioned topic was deleted", topic=str(topic.name))

@@ -14,7 +14,7 @@ A commit in a transaction defers the records (`txn/deferred_puts.py`). The end o
 Until then, a client that wants stable offsets gets UNSTABLE_OFFSET_COMMIT for them (K34).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -23,6 +23,7 @@ import structlog
 
 from broker.kafka.groups.group_record import GROUPS, GROUPS_AT_ONCE, group_of_key
 from broker.kafka.groups.values import GroupError
+from broker.names import TopicName
 from storage.metadata.store import (
     Check,
     Delete,
@@ -188,6 +189,16 @@ class OffsetStore:
             if len(page) < GROUPS_AT_ONCE:
                 return
             start = page[-1].key + "\0"
+
+
+def forget_offsets(namespace: str) -> Callable[[MetadataStore, TopicName], Awaitable[None]]:
+    """Return what removes all groups' offsets of a topic that is gone, if Kafka's clients see its namespace."""
+
+    async def forget(metadata: MetadataStore, topic: TopicName) -> None:
+        if f"{topic.tenant}/{topic.namespace}" == namespace:
+            await OffsetStore(metadata).delete_topic(topic.local)
+
+    return forget
 
 
 def all_of(group: str) -> DeleteRange:

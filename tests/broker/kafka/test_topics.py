@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.kafka.groups.offsets import KEY_PREFIX, TopicPartition, offset_key
 from broker.names import TopicName
 from storage.managed_ledger_record import MANAGED_LEDGERS
 from storage.metadata.memory import MemoryStore
@@ -19,6 +20,12 @@ from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidewire.wire.kafka.messages.fetch import FetchResponse
 from tidewire.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataTopic
+from tidewire.wire.kafka.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from tidewire.wire.kafka.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -200,13 +207,20 @@ async def test_of_two_administrators_at_once_none_takes_partitions_away(autojump
 
 
 async def test_nothing_is_left_of_a_deleted_topic() -> None:
-    """Its next life has another id and no records."""
+    """Its next life has another id, no records, and no offsets of groups."""
     async with served() as (broker, client):
-        await client.create("t", 3)
+        for name in ("t", "t2"):
+            await client.create(name, 3)
+            part = OffsetCommitRequestPartition(1, 7, committed_metadata="")
+            commit = OffsetCommitRequest("g", topics=(OffsetCommitRequestTopic(name, (part,)),))
+            (committed,) = (await client.ask(commit, OffsetCommitResponse, 8)).topics
+            assert committed.partitions[0].error_code == 0
         await client.produce("t", ONE, partition=1)
         (before,) = await described(client, "t")
         assert (await deleted(client, "t")).error_code == 0
         assert not await broker.metadata.scan(*starting_with(MANAGED_LEDGERS))
+        offsets = await broker.metadata.scan(*starting_with(KEY_PREFIX))
+        assert [record.key for record in offsets] == [offset_key("g", TopicPartition("t2", 1))]
         assert (await client.produce("t", ONE)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await deleted(client, "t")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await client.create("t", 3)

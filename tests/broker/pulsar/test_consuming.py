@@ -53,7 +53,7 @@ async def test_messages_come_as_they_were_stored_and_no_more_than_permitted(brok
 
 
 @pytest.mark.parametrize("kind", [SHARED, EXCLUSIVE])
-async def test_another_protocols_bytes_are_never_sent_as_a_message(
+async def test_bytes_that_cannot_be_converted_are_never_sent_as_a_message(
     broker: Rooms, client: WireClient, kind: pb.CommandSubscribe.SubType
 ) -> None:
     """E3: the consumer gets an error, then its own messages, and the entry stays in the backlog."""
@@ -65,7 +65,7 @@ async def test_another_protocols_bytes_are_never_sent_as_a_message(
     await client.send(commands.flow(1, 10))
     told = await client.receive()
     assert told.type == Type.ERROR
-    assert "format KAFKA" in told.error.message
+    assert "a batch of a Kafka client that cannot be converted" in told.error.message
     assert (await frame_of(client)).command.message.message_id.entry_id == position.entry
     await client.receives_nothing_more()
     assert topic.subscriptions["s"].backlog_entries == 2

@@ -33,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=NAMES[0],
         help="the broker that tests/scenarios/client run against; every other test knows ours alone",
     )
+    parser.addoption(
+        "--kafka-broker",
+        choices=("tidewire", "kafka"),
+        default="tidewire",
+        help="the broker that tests/interop/kafka run against; a real Kafka shows what the scenarios should say",
+    )
     parser.addoption("--rewrite-stories", action="store_true", help="write the stories of a cluster as they are now")
     parser.addoption("--story-seed", type=int, help="the seed of the drawn story of a cluster to play")
 

@@ -2,6 +2,7 @@
 
     with running_broker(tmp_path / "data") as broker:
         broker.service_url            # pulsar://127.0.0.1:40311
+        broker.kafka                  # 127.0.0.1:40313, with `kafka=True`
         broker.kill()                 # kill -9
         broker.restart()              # same data, same addresses
         broker.stop()                 # SIGTERM, and the exit status must be 0; leaving the block does the same
@@ -40,7 +41,7 @@ KILL_SECONDS_MAX: Final = 60.0
 
 BROKER_COMMAND: Final = (sys.executable, "-m", "tidewire.cli", "broker")
 
-_READY = re.compile(r"ready pulsar=(\S+:[0-9]+) http=(\S+:[0-9]+) data=(.+)")
+_READY = re.compile(r"ready pulsar=(\S+:[0-9]+) http=(\S+:[0-9]+)(?: kafka=(\S+:[0-9]+))? data=(.+)")
 
 
 class BrokerFailure(AssertionError):
@@ -51,7 +52,13 @@ class RunningBroker:
     """See the module's docstring; made by `running_broker`."""
 
     def __init__(
-        self, data_dir: Path, arguments: Sequence[str], command: Sequence[str], stderr_path: Path | None = None
+        self,
+        data_dir: Path,
+        arguments: Sequence[str],
+        command: Sequence[str],
+        stderr_path: Path | None = None,
+        *,
+        kafka: bool = False,
     ) -> None:
         self.data_dir = data_dir
         # Beside the data, not in it: what is in there is the broker's.
@@ -62,6 +69,7 @@ class RunningBroker:
         # The first start lets the system choose the ports, later ones ask for the same again.
         self.pulsar = Address("127.0.0.1", 0)
         self.http = Address("127.0.0.1", 0)
+        self.kafka = Address("127.0.0.1", 0) if kafka else None
 
     @property
     def service_url(self) -> str:
@@ -100,7 +108,7 @@ class RunningBroker:
         assert self._process is None, "the broker is running already"
         with self._stderr_path.open("ab") as stderr:
             self._process = subprocess.Popen(
-                self._line(self.pulsar, self.http),
+                self._line(self.pulsar, self.http, self.kafka),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -126,6 +134,7 @@ class RunningBroker:
             raise self._failure(f"said {line!r} instead of its ready line")
         self.pulsar = Address.parse(ready[1])
         self.http = Address.parse(ready[2])
+        self.kafka = None if ready[3] is None else Address.parse(ready[3])
 
     def refused_twin(self) -> str:
         """Start the same broker once more beside this one. It must refuse, and not say that it is ready.
@@ -134,7 +143,7 @@ class RunningBroker:
             the last line that it wrote to standard error.
         """
         ended = subprocess.run(
-            self._line(Address("127.0.0.1", 0), Address("127.0.0.1", 0)),
+            self._line(Address("127.0.0.1", 0), Address("127.0.0.1", 0), self.kafka and Address("127.0.0.1", 0)),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -144,8 +153,10 @@ class RunningBroker:
         assert ended.stdout == "", ended
         return ended.stderr.splitlines()[-1]
 
-    def _line(self, pulsar: Address, http: Address) -> list[str]:
-        addresses = ("--pulsar", str(pulsar), "--http", str(http))
+    def _line(self, pulsar: Address, http: Address, kafka: Address | None) -> list[str]:
+        addresses = ["--pulsar", str(pulsar), "--http", str(http)]
+        if kafka is not None:
+            addresses += ("--kafka", str(kafka))
         return [*self._command, "--data-dir", str(self.data_dir), *addresses, *self._arguments]
 
     def kill(self) -> None:
@@ -204,13 +215,15 @@ class RunningBroker:
 
 
 @contextmanager
-def running_broker(data_dir: Path, *arguments: str, command: Sequence[str] = BROKER_COMMAND) -> Iterator[RunningBroker]:
-    """Run a broker on `data_dir`; it is ready. `arguments` are further flags.
+def running_broker(
+    data_dir: Path, *arguments: str, command: Sequence[str] = BROKER_COMMAND, kafka: bool = False
+) -> Iterator[RunningBroker]:
+    """Run a broker on `data_dir`; it is ready. `arguments` are further flags. With `kafka` it serves Kafka's clients.
 
     Raises:
         BrokerFailure: it did not start, or did not end cleanly at the end of the block.
     """
-    broker = RunningBroker(data_dir, arguments, command)
+    broker = RunningBroker(data_dir, arguments, command, kafka=kafka)
     broker.start()
     try:
         yield broker

@@ -1,0 +1,125 @@
+"""Brokers and clients for the scenarios with Kafka's clients.
+
+`--kafka-broker kafka` plays them against a real Apache Kafka 4.3.0 (scripts/reference_kafka.py). Tests that kill a
+broker, or that speak Pulsar too, need a Tidewire process and are left out there.
+"""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from scripts.reference_kafka import running_kafka
+from tests.support.kafka_clients.contract import Admin, Client, Consumer, ConsumerOptions, Producer, ProducerOptions
+from tests.support.kafka_clients.every import NAMES, opened
+from tests.support.processes import RunningBroker, running_broker
+
+HERE: Final = Path(__file__).parent
+OURS: Final = frozenset({"tidewire", "mortal"})
+"""The fixtures that are Tidewire processes."""
+EXPECTED_WARNINGS: Final = ("ignore:(read|open)_text is deprecated:DeprecationWarning",)
+"""What kafka-python warns of when it is imported."""
+LEFT_OUT: Final = pytest.StashKey[list[str]]()
+
+_numbers = itertools.count(1)
+
+
+class Station:
+    """A client at a broker's address."""
+
+    def __init__(self, client: Client, address: str) -> None:
+        self.client = client
+        self.address = address
+
+    def producer(self, options: ProducerOptions = ProducerOptions()) -> Producer:  # noqa: B008 - it is frozen
+        """Make a producer."""
+        return self.client.producer(self.address, options)
+
+    def consumer(self, options: ConsumerOptions = ConsumerOptions()) -> Consumer:  # noqa: B008 - it is frozen
+        """Make a consumer."""
+        return self.client.consumer(self.address, options)
+
+    def admin(self) -> Admin:
+        """Make an administrator."""
+        return self.client.admin(self.address)
+
+
+@pytest.fixture(scope="session")
+def tidewire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """Run one Tidewire broker for all scenarios."""
+    with running_broker(tmp_path_factory.mktemp("tidewire") / "data", kafka=True) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of the broker in `--kafka-broker`."""
+    if request.config.getoption("kafka_broker") == "kafka":
+        with running_kafka(tmp_path_factory.mktemp("kafka") / "data") as kafka:
+            yield kafka.bootstrap_servers
+    else:
+        yield str(request.getfixturevalue("tidewire").kafka)
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[RunningBroker]:
+    """Run a Tidewire broker that a test may kill."""
+    with running_broker(tmp_path / "data", kafka=True) as broker:
+        yield broker
+
+
+@pytest.fixture(params=NAMES)
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """Open each client in turn. `parametrize("client", ..., indirect=True)` names those that can do what is asked."""
+    with opened(request.param) as client:
+        yield client
+
+
+@pytest.fixture
+def station(client: Client, address: str) -> Station:
+    """Return the client at the shared broker."""
+    return Station(client, address)
+
+
+@pytest.fixture
+def doomed(mortal: RunningBroker, client: Client) -> Station:
+    """Return the client at the broker that the test may kill. It closes before the broker stops."""
+    return Station(client, str(mortal.kafka))
+
+
+@pytest.fixture
+def name() -> str:
+    """Return a name that no other test uses, for a topic, a group or a transactional id."""
+    return f"story-{next(_numbers)}"
+
+
+@pytest.fixture
+def topic(station: Station, name: str) -> str:
+    """Create a topic with one partition at the shared broker."""
+    station.admin().create(name)
+    return name
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Bear the clients' own warnings, and leave out at a real Kafka what needs a Tidewire process."""
+    suite = [item for item in items if isinstance(item, pytest.Function) and HERE in item.path.parents]
+    for item in suite:
+        item.add_marker(pytest.mark.filterwarnings(*EXPECTED_WARNINGS))
+    if config.getoption("kafka_broker") != "kafka":
+        return
+    left_out = [item for item in suite if OURS & set(item.fixturenames)]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+    config.stash[LEFT_OUT] = [item.name for item in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print which tests were left out."""
+    left_out = config.stash.get(LEFT_OUT, [])
+    if left_out:
+        terminalreporter.section("not played against Kafka: they kill a process of ours, or speak Pulsar")
+        for name in left_out:
+            terminalreporter.line(name)

@@ -1,0 +1,212 @@
+"""What the scenarios ask of a client of Kafka, whichever it is.
+
+    with opened("confluent") as client:
+        producer = client.producer(address, codec="zstd")
+        sent = producer.send("orders", b"value", key=b"key")
+        producer.flush()
+        sent.result()              # Sent(partition=0, offset=0)
+
+All calls block, and all time out: a client has its own threads or its own loop. A client's own exceptions become
+`Refused`, which has Kafka's code. The client closes what it made when its block ends. Producers and consumers may be
+closed before.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+
+Header: TypeAlias = tuple[str, bytes | None]
+Codec: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+Acks: TypeAlias = Literal["all", "1", "0"]
+Strategy: TypeAlias = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
+
+CALL_SECONDS_MAX: Final = 30.0
+"""How long one call of a client may take."""
+
+
+class Refused(Exception):
+    """The broker or the client refused. `code` is Kafka's, or negative and the client's own."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+
+class Place(NamedTuple):
+    """A partition."""
+
+    topic: str
+    partition: int = 0
+
+
+class Sent(NamedTuple):
+    """Where a record was written."""
+
+    partition: int
+    offset: int
+
+
+class Got(NamedTuple):
+    """A record that a consumer received."""
+
+    place: Place
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+class Committed(NamedTuple):
+    """A group's offset in a partition."""
+
+    offset: int
+    metadata: str
+
+
+class Described(NamedTuple):
+    """A group, as its coordinator describes it."""
+
+    state: str
+    instance_ids: tuple[str | None, ...]
+    """One for each member."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer sends. What is not given is the client's default."""
+
+    codec: Codec = "none"
+    acks: Acks = "all"
+    idempotent: bool = False
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    message_bytes_max: int = 1_000_000
+    linger_ms: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a consumer reads. It begins at the earliest record, and commits when it is told to."""
+
+    group_id: str | None = None
+    read_committed: bool = False
+    strategy: Strategy = "range"
+    instance_id: str | None = None
+    session_timeout_ms: int = 10_000
+    heartbeat_interval_ms: int = 500
+
+
+class Producer(Protocol):
+    """Sends records."""
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[Header] = (),
+        timestamp_ms: int | None = None,
+    ) -> "Future[Sent]":
+        """Send a record. `flush` lets the future end."""
+
+    def flush(self) -> None:
+        """Wait until each record that was sent is stored or refused."""
+
+    def init_transactions(self) -> None:
+        """Become the only producer with this transactional id."""
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    def commit(self) -> None:
+        """Commit it."""
+
+    def abort(self) -> None:
+        """Abort it."""
+
+    def close(self) -> None:
+        """Close it. Clients abort a transaction that is open."""
+
+
+class Consumer(Protocol):
+    """Reads records."""
+
+    def subscribe(self, *topics: str) -> None:
+        """Join the group, as a reader of these topics."""
+
+    def assign(self, offsets: Mapping[Place, int]) -> None:
+        """Read these partitions from these offsets, without a group's help."""
+
+    def poll(self, seconds: float) -> list[Got]:
+        """Receive what is there, or wait for something."""
+
+    def assignment(self) -> frozenset[Place]:
+        """Return the partitions that it reads."""
+
+    def seek(self, place: Place, offset: int) -> None:
+        """Go on reading there."""
+
+    def position(self, place: Place) -> int | None:
+        """Return the offset that it reads next, or None if it does not know yet."""
+
+    def commit(self, offsets: Mapping[Place, Committed] | None = None) -> None:
+        """Store these offsets for the group, or the present positions."""
+
+    def begin(self, place: Place) -> int:
+        """Return the first offset."""
+
+    def end(self, place: Place) -> int:
+        """Return the offset behind the last record that this consumer may read."""
+
+    def offset_at(self, place: Place, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record that is not older, or None if there is none."""
+
+    def close(self) -> None:
+        """Leave the group, unless a static member, and close."""
+
+
+class Admin(Protocol):
+    """Administers topics and groups."""
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        """Create a topic."""
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions, up to this number."""
+
+    def topics(self) -> Mapping[str, int]:
+        """Return all topics, with their numbers of partitions."""
+
+    def groups(self) -> frozenset[str]:
+        """Return all groups."""
+
+    def describe(self, group_id: str) -> Described:
+        """Describe a group."""
+
+    def committed(self, group_id: str) -> Mapping[Place, Committed]:
+        """Return the offsets of a group."""
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete a group."""
+
+
+class Client(Protocol):
+    """A client's library."""
+
+    name: str
+
+    def producer(self, address: str, options: ProducerOptions) -> Producer:
+        """Make a producer."""
+
+    def consumer(self, address: str, options: ConsumerOptions) -> Consumer:
+        """Make a consumer."""
+
+    def admin(self, address: str) -> Admin:
+        """Make an administrator."""

@@ -1,0 +1,246 @@
+"""kafka-python, which is Python alone. Its consumers talk to the broker in `poll`, and in a thread for heartbeats."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
+
+from tests.support.kafka_clients.contract import (
+    CALL_SECONDS_MAX,
+    Admin,
+    Committed,
+    Consumer,
+    ConsumerOptions,
+    Described,
+    Got,
+    Header,
+    Place,
+    Producer,
+    ProducerOptions,
+    Refused,
+    Sent,
+)
+
+STRATEGIES: Final = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "sticky": StickyPartitionAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
+
+
+@contextmanager
+def _renamed() -> Iterator[None]:
+    try:
+        yield
+    except KafkaError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: BaseException) -> Refused:
+    return Refused(getattr(error, "errno", None) or -1, repr(error))
+
+
+class PureProducer:
+    """See `Producer`."""
+
+    def __init__(self, address: str, options: ProducerOptions) -> None:
+        self._producer: Any = KafkaProducer(
+            bootstrap_servers=address,
+            compression_type=None if options.codec == "none" else options.codec,
+            acks="all" if options.acks == "all" else int(options.acks),
+            enable_idempotence=options.idempotent or options.transactional_id is not None,
+            transactional_id=options.transactional_id,
+            transaction_timeout_ms=options.transaction_timeout_ms,
+            max_request_size=options.message_bytes_max,
+            batch_size=options.message_bytes_max,
+            linger_ms=options.linger_ms,
+        )
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[Header] = (),
+        timestamp_ms: int | None = None,
+    ) -> "Future[Sent]":
+        future: Future[Sent] = Future()
+        with _renamed():
+            asked = self._producer.send(topic, value, key, list(headers), partition, timestamp_ms)
+        asked.add_callback(lambda stored: future.set_result(Sent(stored.partition, stored.offset)))
+        asked.add_errback(lambda error: future.set_exception(_refused(error)))
+        return future
+
+    def flush(self) -> None:
+        self._call(self._producer.flush, CALL_SECONDS_MAX)
+
+    def init_transactions(self) -> None:
+        self._call(self._producer.init_transactions)
+
+    def begin(self) -> None:
+        self._call(self._producer.begin_transaction)
+
+    def commit(self) -> None:
+        self._call(self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        self._call(self._producer.abort_transaction)
+
+    def close(self) -> None:
+        self._producer.close(CALL_SECONDS_MAX)
+
+    def _call(self, asked: Callable[..., Any], *arguments: Any) -> None:
+        with _renamed():
+            asked(*arguments)
+
+
+class PureConsumer:
+    """See `Consumer`."""
+
+    def __init__(self, address: str, options: ConsumerOptions) -> None:
+        self._consumer: Any = KafkaConsumer(
+            bootstrap_servers=address,
+            group_id=options.group_id,
+            group_instance_id=options.instance_id,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed" if options.read_committed else "read_uncommitted",
+            partition_assignment_strategy=(STRATEGIES[options.strategy],),
+            session_timeout_ms=options.session_timeout_ms,
+            heartbeat_interval_ms=options.heartbeat_interval_ms,
+            metadata_max_age_ms=1_000,
+        )
+
+    def subscribe(self, *topics: str) -> None:
+        self._consumer.subscribe(list(topics))
+
+    def assign(self, offsets: Mapping[Place, int]) -> None:
+        self._consumer.assign([TopicPartition(*place) for place in offsets])
+        for place, offset in offsets.items():
+            self.seek(place, offset)
+
+    def poll(self, seconds: float) -> list[Got]:
+        with _renamed():
+            found = self._consumer.poll(int(seconds * 1000))
+        return [_got(record) for records in found.values() for record in records]
+
+    def assignment(self) -> frozenset[Place]:
+        return frozenset(Place(*place) for place in self._consumer.assignment())
+
+    def seek(self, place: Place, offset: int) -> None:
+        self._consumer.seek(TopicPartition(*place), offset)
+
+    def position(self, place: Place) -> int | None:
+        with _renamed():
+            position: int | None = self._consumer.position(TopicPartition(*place), int(CALL_SECONDS_MAX * 1000))
+        return position
+
+    def commit(self, offsets: Mapping[Place, Committed] | None = None) -> None:
+        with _renamed():
+            self._consumer.commit(
+                None
+                if offsets is None
+                else {TopicPartition(*place): OffsetAndMetadata(*one, -1) for place, one in offsets.items()}
+            )
+
+    def begin(self, place: Place) -> int:
+        return int(self._for_one(self._consumer.beginning_offsets, place))
+
+    def end(self, place: Place) -> int:
+        return int(self._for_one(self._consumer.end_offsets, place))
+
+    def _for_one(self, asked: Callable[..., Any], place: Place) -> Any:
+        with _renamed():
+            (found,) = asked([TopicPartition(*place)]).values()
+        return found
+
+    def offset_at(self, place: Place, timestamp_ms: int) -> int | None:
+        with _renamed():
+            (found,) = self._consumer.offsets_for_times({TopicPartition(*place): timestamp_ms}).values()
+        return None if found is None else found.offset
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _got(record: Any) -> Got:
+    place = Place(record.topic, record.partition)
+    return Got(place, record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
+
+
+class PureAdmin:
+    """See `Admin`."""
+
+    def __init__(self, address: str) -> None:
+        self._admin: Any = KafkaAdminClient(bootstrap_servers=address)
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        self._call(self._admin.create_topics, {topic: {"num_partitions": partitions, "replication_factor": 1}})
+
+    def delete(self, topic: str) -> None:
+        self._call(self._admin.delete_topics, [topic])
+
+    def grow(self, topic: str, partitions: int) -> None:
+        self._call(self._admin.create_partitions, {topic: partitions})
+
+    def topics(self) -> Mapping[str, int]:
+        return {topic["name"]: len(topic["partitions"]) for topic in self._call(self._admin.describe_topics)}
+
+    def groups(self) -> frozenset[str]:
+        return frozenset(group["group_id"] for group in self._call(self._admin.list_groups))
+
+    def describe(self, group_id: str) -> Described:
+        found = self._call(self._admin.describe_groups, [group_id])[group_id]
+        return Described(found["group_state"], tuple(member["group_instance_id"] for member in found["members"]))
+
+    def committed(self, group_id: str) -> Mapping[Place, Committed]:
+        found = self._call(self._admin.list_group_offsets, {group_id: None})[group_id]
+        return {Place(*place): Committed(one.offset, one.metadata) for place, one in found.items() if one.offset >= 0}
+
+    def delete_group(self, group_id: str) -> None:
+        deleted = self._call(self._admin.delete_groups, [group_id])
+        for _, error in deleted.items() if isinstance(deleted, Mapping) else deleted:
+            if (code := getattr(error, "errno", 0)) != 0:
+                raise Refused(code, repr(error))
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def _call(self, asked: Callable[..., Any], *arguments: Any) -> Any:
+        with _renamed():
+            return asked(*arguments)
+
+
+class PureClient:
+    """See `Client`."""
+
+    name = "kafka-python"
+
+    def __init__(self, closing: ExitStack) -> None:
+        self._closing = closing
+
+    def producer(self, address: str, options: ProducerOptions) -> Producer:
+        made = PureProducer(address, options)
+        self._closing.callback(made.close)
+        return made
+
+    def consumer(self, address: str, options: ConsumerOptions) -> Consumer:
+        made = PureConsumer(address, options)
+        self._closing.callback(made.close)
+        return made
+
+    def admin(self, address: str) -> Admin:
+        made = PureAdmin(address)
+        self._closing.callback(made.close)
+        return made

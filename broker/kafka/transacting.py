@@ -35,6 +35,14 @@ NO_PRODUCER_ID: Final = -1
 SINCE_EPOCH: Final = 5
 """The first version of EndTxn that gives the producer its next epoch: transaction version 2 (KIP-890)."""
 
+_SINCE_FENCED: Final = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
+"""The first version of each request that knows PRODUCER_FENCED (KIP-588)."""
+
 
 class TransactionHandler:
     """Serves the requests about transactions on one connection."""
@@ -64,19 +72,19 @@ class TransactionHandler:
             ApiKey.END_TXN: Api(EndTxnRequest, EndTxnResponse, 0, 5, self._end),
         }
 
-    async def _init(self, request: InitProducerIdRequest, _asked: Asked) -> InitProducerIdResponse:
+    async def _init(self, request: InitProducerIdRequest, asked: Asked) -> InitProducerIdResponse:
         try:
             if request.transactional_id is None:
                 return InitProducerIdResponse(producer_id=await self._ids.take())
             known = Producer(request.producer_id, request.producer_epoch)
             expected = None if request.producer_id == NO_PRODUCER_ID else known
-            asked = InitProducerId(request.transaction_timeout_ms, expected)
-            producer = await self._coordinator.initialise(request.transactional_id, asked)
+            wanted = InitProducerId(request.transaction_timeout_ms, expected)
+            producer = await self._coordinator.initialise(request.transactional_id, wanted)
         except EXPECTED as error:
-            return InitProducerIdResponse(error_code=code_of(error))
+            return InitProducerIdResponse(error_code=_known_code_of(error, ApiKey.INIT_PRODUCER_ID, asked))
         return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)
 
-    async def _add(self, request: AddPartitionsToTxnRequest, _asked: Asked) -> AddPartitionsToTxnResponse:
+    async def _add(self, request: AddPartitionsToTxnRequest, asked: Asked) -> AddPartitionsToTxnResponse:
         joining: list[tuple[Participant, str]] = []
         codes: dict[tuple[str, int], ErrorCode] = {}
         for place, topic in enumerate(request.topics):
@@ -96,7 +104,7 @@ class TransactionHandler:
             try:
                 await self._coordinator.add(request.transactional_id, producer, joining, self._connection)
             except EXPECTED as error:
-                codes = dict.fromkeys(codes, code_of(error))
+                codes = dict.fromkeys(codes, _known_code_of(error, ApiKey.ADD_PARTITIONS_TO_TXN, asked))
         return AddPartitionsToTxnResponse(
             results_by_topic=tuple(
                 AddPartitionsToTxnTopicResult(
@@ -114,13 +122,13 @@ class TransactionHandler:
         regular = (await self._topics.find(name)).partition(index)
         return Participant(Kind.PARTITION, str(regular)), await creation_id_of(str(regular), self._metadata)
 
-    async def _add_offsets(self, request: AddOffsetsToTxnRequest, _asked: Asked) -> AddOffsetsToTxnResponse:
+    async def _add_offsets(self, request: AddOffsetsToTxnRequest, asked: Asked) -> AddOffsetsToTxnResponse:
         producer = Producer(request.producer_id, request.producer_epoch)
         joining = [(Participant(Kind.GROUP, request.group_id), OF_GROUPS)]
         try:
             await self._coordinator.add(request.transactional_id, producer, joining, self._connection)
         except EXPECTED as error:
-            return AddOffsetsToTxnResponse(error_code=code_of(error))
+            return AddOffsetsToTxnResponse(error_code=_known_code_of(error, ApiKey.ADD_OFFSETS_TO_TXN, asked))
         return AddOffsetsToTxnResponse()
 
     async def _end(self, request: EndTxnRequest, asked: Asked) -> EndTxnResponse:
@@ -129,5 +137,12 @@ class TransactionHandler:
         try:
             following = await self._coordinator.end(request.transactional_id, end, self._connection)
         except EXPECTED as error:
-            return EndTxnResponse(error_code=code_of(error))
+            return EndTxnResponse(error_code=_known_code_of(error, ApiKey.END_TXN, asked))
         return EndTxnResponse(producer_id=following.id, producer_epoch=following.epoch)
+
+
+def _known_code_of(error: Exception, key: ApiKey, asked: Asked) -> ErrorCode:
+    """As `code_of`. A client that does not know PRODUCER_FENCED gets the code that told it the same before."""
+    code = code_of(error)
+    is_known = code != ErrorCode.PRODUCER_FENCED or asked.version >= _SINCE_FENCED[key]
+    return code if is_known else ErrorCode.INVALID_PRODUCER_EPOCH

@@ -25,6 +25,8 @@ from tidewire.wire.kafka.messages.offsets import (
     OffsetFetchResponse,
 )
 from tidewire.wire.kafka.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -32,6 +34,8 @@ from tidewire.wire.kafka.messages.transactions import (
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
     WritableTxnMarker,
@@ -124,6 +128,34 @@ async def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction(*, v
         await new.send("t", b"new")
         assert await new.end(is_commit=True) == 0
         assert await committed(client) == [b"new"]
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+async def test_an_older_client_hears_of_fencing_in_words_that_it_knows(*, is_old: bool) -> None:
+    """K29: PRODUCER_FENCED came with KIP-588. Clients that do not know it take it for an unknown error."""
+    expected = ErrorCode.INVALID_PRODUCER_EPOCH if is_old else ErrorCode.PRODUCER_FENCED
+    async with served() as (_broker, client):
+        await client.create("t")
+        old, new = TransactionalProducer(client, "tid"), TransactionalProducer(client, "tid")
+        await old.begin_session()
+        await new.begin_session()
+        topics = (AddPartitionsToTxnTopic("t", (0,)),)
+        add = AddPartitionsToTxnRequest("tid", old.producer_id, old.epoch, topics)
+        added = await client.ask(add, AddPartitionsToTxnResponse, 1 if is_old else 2)
+        assert added.results_by_topic[0].results_by_partition[0].partition_error_code == expected
+        end = EndTxnRequest("tid", old.producer_id, old.epoch, committed=True)
+        assert (await client.ask(end, EndTxnResponse, 1 if is_old else 2)).error_code == expected
+
+
+async def test_a_fenced_producer_that_comes_back_hears_it_in_any_version() -> None:
+    """K30: version 3 of InitProducerId names an epoch and does not know PRODUCER_FENCED yet."""
+    async with served() as (_broker, client):
+        old, new = TransactionalProducer(client, "tid"), TransactionalProducer(client, "tid")
+        for producer in (old, new, new):
+            await producer.begin_session()
+        for version, expected in ((3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)):
+            asked = InitProducerIdRequest("tid", 60_000, old.producer_id, old.epoch)
+            assert (await client.ask(asked, InitProducerIdResponse, version)).error_code == expected
 
 
 async def test_a_transaction_ends_at_its_deadline(autojump_clock: MockClock) -> None:

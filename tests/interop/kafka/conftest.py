@@ -4,7 +4,9 @@
 broker, or that speak Pulsar too, need a Tidewire process and are left out there.
 """
 
+import gc
 import itertools
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -75,6 +77,10 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
     """Open each client in turn. `parametrize("client", ..., indirect=True)` names those that can do what is asked."""
     with opened(request.param) as client:
         yield client
+    # Clients leave sockets behind of attempts to connect to a broker that is away.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

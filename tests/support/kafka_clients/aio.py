@@ -41,7 +41,7 @@ def _renamed() -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
-        raise Refused(error.errno or -1, repr(error)) from error
+        raise Refused(getattr(error, "errno", None) or -1, repr(error)) from error
 
 
 class AioProducer:

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition, errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -209,10 +209,10 @@ class PureAdmin:
         return {Place(*place): Committed(one.offset, one.metadata) for place, one in found.items() if one.offset >= 0}
 
     def delete_group(self, group_id: str) -> None:
-        deleted = self._call(self._admin.delete_groups, [group_id])
-        for _, error in deleted.items() if isinstance(deleted, Mapping) else deleted:
-            if (code := getattr(error, "errno", 0)) != 0:
-                raise Refused(code, repr(error))
+        # It names the error's class instead of raising it.
+        result = self._call(self._admin.delete_groups, [group_id])[group_id]
+        if result != "OK":
+            raise Refused(getattr(errors, result).errno, result)
 
     def close(self) -> None:
         self._admin.close()

@@ -1,0 +1,35 @@
+"""Runs the examples of docs/how-to/use-kafka-clients.md, top to bottom, against a new broker."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.interop.test_pages import blocks
+from tests.scenarios.client.test_readme import CHECKOUT
+from tests.support.processes import RunningBroker
+
+pytestmark = pytest.mark.interop
+
+ADDRESS: Final = "127.0.0.1:9092"
+"""The broker's address in the text."""
+RUN_SECONDS_MAX: Final = 60.0
+
+
+def test_the_examples_of_the_page_print_what_it_says(mortal: RunningBroker, tmp_path: Path) -> None:
+    text = (CHECKOUT / "docs/how-to/use-kafka-clients.md").read_text(encoding="utf-8")
+    found = blocks(text)
+    assert len(found) == 3
+    for block in found:
+        assert ADDRESS in block.code
+        ended = subprocess.run(
+            [sys.executable, "-c", block.code.replace(ADDRESS, str(mortal.kafka))],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS_MAX,
+            check=False,
+        )
+        assert (ended.returncode, ended.stdout) == (0, block.printed), ended.stderr

@@ -19,7 +19,7 @@ from tests.support.kafka_clients.every import NAMES, opened
 from tests.support.processes import RunningBroker, running_broker
 
 HERE: Final = Path(__file__).parent
-OURS: Final = frozenset({"tidewire", "mortal"})
+OURS: Final = frozenset({"tidewire", "killed_often", "fresh"})
 """The fixtures that are Tidewire processes."""
 EXPECTED_WARNINGS: Final = ("ignore:(read|open)_text is deprecated:DeprecationWarning",)
 """What kafka-python warns of when it is imported."""
@@ -65,11 +65,19 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield str(request.getfixturevalue("tidewire").kafka)
 
 
-@pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[RunningBroker]:
-    """Run a Tidewire broker that a test may kill."""
-    with running_broker(tmp_path / "data", kafka=True) as broker:
+@pytest.fixture(scope="session")
+def killed_often(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """Run one Tidewire broker for all tests that kill it. It keeps its data."""
+    with running_broker(tmp_path_factory.mktemp("mortal") / "data", kafka=True) as broker:
         yield broker
+
+
+@pytest.fixture
+def mortal(killed_often: RunningBroker) -> RunningBroker:
+    """Return a running Tidewire broker that the test may kill."""
+    if not killed_often.is_running:
+        killed_often.start()
+    return killed_often
 
 
 @pytest.fixture(params=NAMES)

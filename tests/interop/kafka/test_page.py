@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.interop.test_pages import blocks
 from tests.scenarios.client.test_readme import CHECKOUT
-from tests.support.processes import RunningBroker
+from tests.support.processes import RunningBroker, running_broker
 
 pytestmark = pytest.mark.interop
 
@@ -18,14 +19,21 @@ ADDRESS: Final = "127.0.0.1:9092"
 RUN_SECONDS_MAX: Final = 60.0
 
 
-def test_the_examples_of_the_page_print_what_it_says(mortal: RunningBroker, tmp_path: Path) -> None:
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[RunningBroker]:
+    """Run a broker that has no topics."""
+    with running_broker(tmp_path / "data", kafka=True) as broker:
+        yield broker
+
+
+def test_the_examples_of_the_page_print_what_it_says(fresh: RunningBroker, tmp_path: Path) -> None:
     text = (CHECKOUT / "docs/how-to/use-kafka-clients.md").read_text(encoding="utf-8")
     found = blocks(text)
     assert len(found) == 3
     for block in found:
         assert ADDRESS in block.code
         ended = subprocess.run(
-            [sys.executable, "-c", block.code.replace(ADDRESS, str(mortal.kafka))],
+            [sys.executable, "-c", block.code.replace(ADDRESS, str(fresh.kafka))],
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -10,7 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -35,13 +35,18 @@ STRATEGIES: Final = {
     "sticky": StickyPartitionAssignor,
 }
 
+PRODUCER_FENCED: Final = 90
+"""Kafka's code."""
+
 
 @contextmanager
 def _renamed() -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
-        raise Refused(getattr(error, "errno", None) or -1, repr(error)) from error
+        # The error about fencing is the client's own, and has no code.
+        code = PRODUCER_FENCED if isinstance(error, ProducerFenced) else getattr(error, "errno", None)
+        raise Refused(code or -1, repr(error)) from error
 
 
 class AioProducer:

@@ -1,6 +1,7 @@
 """How the scenarios read: until they have what they wait for. Each wait has a limit."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Final
 
@@ -8,17 +9,20 @@ from tests.support.kafka_clients.contract import Consumer, Got, Place
 
 READ_SECONDS_MAX: Final = 40.0
 """From the first poll to what is waited for. A group's killed member is missed after its session, of 6 s."""
-POLL_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.5
+"""Long enough for a whole step of a rebalance. kafka-python 3.0.12 can hang for good, without heartbeats, when a poll
+ends in the middle of its join."""
 
 
 def until(ready: Callable[[list[Got]], bool], *consumers: Consumer) -> list[Got]:
-    """Let the consumers poll in turn until what they received is enough, and return it."""
+    """Let the consumers poll side by side until what they received is enough, and return it."""
     got: list[Got] = []
     deadline = monotonic() + READ_SECONDS_MAX
-    while not ready(got):
-        assert monotonic() < deadline, f"not there within {READ_SECONDS_MAX} s; received: {got[-20:]}"
-        for consumer in consumers:
-            got += consumer.poll(POLL_SECONDS)
+    with ThreadPoolExecutor(len(consumers)) as threads:
+        while not ready(got):
+            assert monotonic() < deadline, f"not there within {READ_SECONDS_MAX} s; received: {got[-20:]}"
+            for polled in threads.map(lambda consumer: consumer.poll(POLL_SECONDS), consumers):
+                got += polled
     return got
 
 

@@ -123,6 +123,11 @@ class PureConsumer:
         )
 
     def subscribe(self, *topics: str) -> None:
+        # Version 3.0.12 joins before it knows the topic's partitions, if they come late. It then assigns none of them,
+        # and may stay so for good, without heartbeats.
+        with _renamed():
+            for topic in topics:
+                assert self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe(list(topics))
 
     def assign(self, offsets: Mapping[Place, int]) -> None:

@@ -10,8 +10,7 @@ from tests.support.kafka_clients.contract import Consumer, Got, Place
 READ_SECONDS_MAX: Final = 40.0
 """From the first poll to what is waited for. A group's killed member is missed after its session, of 6 s."""
 POLL_SECONDS: Final = 0.5
-"""Long enough for a whole step of a rebalance. kafka-python 3.0.12 can hang for good, without heartbeats, when a poll
-ends in the middle of its join."""
+"""Long enough for a whole step of a rebalance."""
 
 
 def until(ready: Callable[[list[Got]], bool], *consumers: Consumer) -> list[Got]:

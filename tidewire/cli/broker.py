@@ -2,7 +2,7 @@
 
 With `--processes N` it runs N brokers (`supervisor`), and says the same as one. With `--again`, which `tidewire cluster
 start` gives, a broker that was replaced by the others starts again. It ends first, because its journal has another
-writer now.
+writer now. With `--parent PID`, which `tidewire.testing` gives, the broker is killed when that process ends.
 
 The broker prints `ready pulsar=HOST:PORT http=HOST:PORT data=DIR` on standard output when it accepts connections, with
 `kafka=HOST:PORT` before `data` if it serves Kafka's clients.
@@ -26,6 +26,7 @@ import typer
 
 from tidewire.cli.daemon import make_importable
 from tidewire.cli.log_stream import LogStream
+from tidewire.cli.parent import ParentEnded, end_with_parent
 
 if TYPE_CHECKING:
     import trio
@@ -123,6 +124,7 @@ def command(
     ] = None,
     inherited: Annotated[str | None, Option(hidden=True)] = None,
     again: Annotated[bool, Option("--again", hidden=True)] = False,
+    parent: Annotated[int | None, Option(hidden=True)] = None,
     verbose: Annotated[bool, Option("--verbose", "-v", help="Also log what topics and connections do.")] = False,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
@@ -132,12 +134,17 @@ def command(
     flags: dict[str, Any] = {
         name: value
         for name, value in locals().items()
-        if name not in ("config", "verbose", "inherited", "again") and value is not None
+        if name not in ("config", "verbose", "inherited", "again", "parent") and value is not None
     }
     for switch in ("allow_unauthenticated", "deduplication"):
         if not flags[switch]:
             # A switch that was not given must not override the environment and the file.
             del flags[switch]
+    if parent is not None:
+        try:
+            end_with_parent(parent)
+        except ParentEnded as ended:
+            _end(EXIT_FAILED, str(ended))
     make_importable()
     from broker.config import ConfigurationError, load_settings
 

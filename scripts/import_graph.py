@@ -29,6 +29,7 @@ FOLDERS: Final = (
     "tidewire.client",
     "tidewire.protocol",
     "tidewire.spark",
+    "tidewire.testing",
     "tidewire.wire",
     "broker.kafka",
     "broker.pulsar",

@@ -20,6 +20,9 @@ from tests.support.subjects import NAMES
 if TYPE_CHECKING:
     from tidewire.cli.local_etcd import EtcdProcess
 
+# For the tests of our own plugin. It must be loaded here, and it costs nothing where its fixtures are not used.
+pytest_plugins = ("pytester",)
+
 settings.register_profile("check", max_examples=CHECKED, derandomize=True, deadline=None, database=None)
 settings.register_profile("thorough", max_examples=3_000, deadline=None, print_blob=True)
 settings.load_profile("check")

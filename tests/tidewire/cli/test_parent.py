@@ -2,17 +2,22 @@
 
 import subprocess
 from pathlib import Path
+from typing import Final
 
 from tests.support.processes import BROKER_COMMAND
+
+FREE_PORTS: Final = ("--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0")
+SECONDS_MAX: Final = 60
 
 
 def test_a_broker_without_its_parent_does_not_start(tmp_path: Path) -> None:
     """The parent may end before the process can ask the kernel to be told."""
     ended = subprocess.run(
-        [*BROKER_COMMAND, "--parent", "1", "--data-dir", str(tmp_path / "data")],
+        [*BROKER_COMMAND, "--parent", "1", "--data-dir", str(tmp_path / "data"), *FREE_PORTS],
         capture_output=True,
         text=True,
         check=False,
+        timeout=SECONDS_MAX,
     )
     assert ended.returncode == 1
     assert ended.stderr == "tidewire broker: The process 1, for which this broker was to run, is not its parent.\n"

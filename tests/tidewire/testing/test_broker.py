@@ -75,10 +75,12 @@ def test_a_broker_that_ended_by_itself_is_a_failure_with_its_log(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_paused_broker_aborts_nothing(tmp_path: Path) -> None:
+def test_a_paused_broker_aborts_nothing_and_ends(tmp_path: Path) -> None:
     """The call would wait until the test's own time limit."""
     broker = TidewireBroker(tmp_path)
     broker.pause()
+    pid = broker.pid
     with pytest.raises(BrokerFailed, match="paused"):
         broker.abort_transactions()
     broker.close()
+    assert not Path(f"/proc/{pid}").exists()

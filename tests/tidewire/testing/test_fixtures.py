@@ -9,14 +9,15 @@ from tests.tidewire.testing.sessions import run
 
 TESTS = '''
 import json
+import os
 import socket
 import struct
-import threading
 import urllib.request
 
 import anyio
 import pytest
 import tidewire
+from tidewire.testing import transactions
 
 
 def health(broker, seconds_max=60):
@@ -29,6 +30,8 @@ def test_addresses(tidewire_broker):
     with socket.create_connection((host, int(port)), 60) as kafka:
         kafka.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))  # ApiVersions 0
         assert struct.unpack(">ih", kafka.recv(4 + 4 + 2, socket.MSG_WAITALL)[4:]) == (7, 0)
+    # Ctrl-C in the terminal reaches pytest alone.
+    assert os.getpgid(tidewire_broker.pid) != os.getpgid(0)
 
 
 @pytest.mark.parametrize("number", ["partition-0", "partition-1"])
@@ -141,6 +144,23 @@ def test_aborts(backend, tidewire_broker, tidewire_topic, tidewire_namespace):
     anyio.run(story, backend=backend)
 
 
+def test_aborts_what_is_still_open(tidewire_broker, monkeypatch):
+    """Other transactions may end while they are aborted."""
+
+    async def story():
+        async with tidewire.connect(tidewire_broker.pulsar) as client:
+            committed, still_open = [await client.new_transaction() for _ in range(2)]
+            await committed.commit()
+            forgotten = (committed.transaction_id[0], committed.transaction_id[1] + 10**6)
+            listed = [committed.transaction_id, forgotten, still_open.transaction_id]
+            monkeypatch.setattr(transactions, "open_transactions", lambda http: listed)
+            assert tidewire_broker.abort_transactions() == 1
+            with pytest.raises(tidewire.TransactionConflict):
+                await still_open.commit()
+
+    anyio.run(story)
+
+
 def create(broker, namespace):
     request = urllib.request.Request(f"{broker.http}/admin/v2/scalable/{namespace}/orders", method="PUT")
     urllib.request.urlopen(request, timeout=60).close()
@@ -163,7 +183,7 @@ def test_users_get_addresses_names_faults_and_the_log(users: pytest.Pytester) ->
     """One session shows the fixtures. Only the two tests that fail on purpose do, each as it should."""
     users.makepyfile(TESTS)
     result = run(users, "--junit-xml", "results.xml", "-o", "junit_family=xunit1", "-W", "error")
-    result.assert_outcomes(passed=11, failed=2)
+    result.assert_outcomes(passed=12, failed=2)
     printed = result.stdout.str()
     assert printed.count(SECTION) == 1
     shown = printed[printed.index("test_fails ") : printed.index("test_fails_without_it ")]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidewire.testing.sessions import environment
 from tidewire.testing import BrokerFailed, process
 
 
@@ -37,6 +38,16 @@ def test_a_broker_may_say_more_than_a_pipe_holds(tmp_path: Path) -> None:
     started = process.start(["--mood", "talkative"], tmp_path / "log", os.environ)
     os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
     assert started.status == 0
+
+
+def test_modules_of_the_tested_application_do_not_shadow_those_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker comes as far as its settings, and refuses one."""
+    (tmp_path / "typer.py").write_text("raise AssertionError")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BrokerFailed, match="status 2"):
+        process.start(["--kafka-partitions", "none"], tmp_path / "log", {**os.environ, **environment()})
 
 
 def test_a_command_that_cannot_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -502,7 +502,7 @@ async def test_the_leader_epoch_rises_with_each_owner_and_ends_where_the_next_on
 async def test_the_record_of_an_earlier_release_has_the_first_epoch(
     files: SimulatedFiles, metadata: MemoryStore
 ) -> None:
-    """C22, K44."""
+    """C22, K44: its ledgers count as those of epoch 0, and nothing is lost."""
     async with ledger_store(files) as store:
         ledger = await open_managed(store, metadata)
         async with rolling(ledger):

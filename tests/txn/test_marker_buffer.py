@@ -159,7 +159,7 @@ async def check_example(owner: Owner, *, rolls: bool) -> None:
 
 
 async def test_an_open_transaction_and_a_marker_that_is_not_durable_hold_readers_back() -> None:
-    """K1, K2, K5, K19, D8."""
+    """K1, K2, K5, K19, D8: nothing behind either is shown to READ_COMMITTED."""
     host = Host()
     async with host.owner() as owner:
         await owner.send(7, 0, 2, in_txn=False)

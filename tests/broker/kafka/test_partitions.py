@@ -297,7 +297,7 @@ async def test_each_producer_gets_a_number_of_its_own() -> None:
 
 
 async def test_clients_learn_where_leader_epochs_ended() -> None:
-    """K44."""
+    """K44: an epoch ends where the next owner began; a later one is not known."""
     async with served() as (broker, client):
         await client.create("orders")
         await client.produce("orders", of(b"a", b"b"))

@@ -122,9 +122,9 @@ class TidewireBroker:
         self._is_paused = False
 
     def abort_transactions(self) -> int:
-        """Abort every transaction that is open now, and return how many. The aborts are durable on return.
+        """Abort every transaction on `topic://` topics that is open now, and return how many. The aborts are durable.
 
-        A client learns of it when it commits, as after the transaction's timeout.
+        A client learns of it when it commits, as after the transaction's timeout. Kafka's transactions stay open.
 
         Raises:
             BrokerFailed: the broker does not run, or is paused.

@@ -61,7 +61,8 @@ class BrokerProcess:
     def pause(self) -> None:
         """Stop all its threads (SIGSTOP). On return none of them runs, or the process has ended."""
         self._process.send_signal(signal.SIGSTOP)
-        # The kernel handles the signal later. WNOWAIT leaves an exit status to `_process`.
+        # The kernel handles the signal later. WNOWAIT leaves the status to a second call, and that of an end to
+        # `_process`.
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:

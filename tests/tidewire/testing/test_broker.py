@@ -79,8 +79,12 @@ def test_a_paused_broker_aborts_nothing_and_ends(tmp_path: Path) -> None:
     """The call would wait until the test's own time limit."""
     broker = TidewireBroker(tmp_path)
     broker.pause()
-    pid = broker.pid
     with pytest.raises(BrokerFailed, match="paused"):
         broker.abort_transactions()
+    broker.restart()
+    # It is asked again. The stand-in listens nowhere.
+    with pytest.raises(ConnectionRefusedError):
+        broker.abort_transactions()
+    pid = broker.pid
     broker.close()
     assert not Path(f"/proc/{pid}").exists()

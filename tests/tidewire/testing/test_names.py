@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from broker.kafka.topics import _NAME, NAME_LENGTH_MAX
 from broker.names import TopicName
-from tidewire.testing.names import unique_name
+from tidewire.testing.names import WORDS_LENGTH_MAX, unique_name
 
 TESTS = st.text() | st.from_regex(r"test_\w+\[[-.\w]*(partition[-_][0-9]+)?\]", fullmatch=True)
 NUMBERS = st.integers(1, 10**9)
@@ -31,3 +31,4 @@ def test_two_tests_never_have_the_same_name(one: tuple[str, int], other: tuple[s
 def test_a_name_tells_whose_it_is() -> None:
     assert unique_name("test_orders[fast-1]", 7) == "test-orders-fast-1-t7"
     assert unique_name("…", 1) == "test-t1"
+    assert unique_name("x" * 1_000, 1) == "x" * WORDS_LENGTH_MAX + "-t1"

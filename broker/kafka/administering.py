@@ -119,8 +119,7 @@ class AdministrationHandler:
 
     async def _extend(self, request: CreatePartitionsRequest, _asked: Asked) -> CreatePartitionsResponse:
         results = []
-        for number, topic in enumerate(request.topics):
-            await take_turns(number)
+        for topic in request.topics:
             try:
                 await self._extend_one(topic, is_trial=request.validate_only)
                 results.append(CreatePartitionsTopicResult(topic.name))

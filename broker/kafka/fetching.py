@@ -63,8 +63,7 @@ class FetchHandler:
             (topic.topic, partition.partition): partition for topic in request.topics for partition in topic.partitions
         }
         found: dict[tuple[str, int], PartitionRead | Exception] = {}
-        for number, (key, partition) in enumerate(wanted.items()):
-            await take_turns(number)
+        for key, partition in wanted.items():
             found[key] = await self._begin(key[0], partition, is_committed=is_committed)
         await self._read(request, wanted, found)
         parts: dict[str, list[PartitionData]] = {}

@@ -16,12 +16,13 @@ AT_ONCE: Final = 64
 """Parts of one request that are handled before other tasks have a turn."""
 
 
-async def take_turns(number: int) -> None:
-    """Let other tasks run after each `AT_ONCE` parts of a request; this is the part of this number, from 0 on.
+async def take_turns(number: int, at_once: int = AT_ONCE) -> None:
+    """Let other tasks run after each `at_once` parts of a request; this is the part of this number, from 0 on.
 
-    A request has as many parts as its client likes, and what is in memory is answered without a wait.
+    A request has as many parts as its client likes, and what is in memory is answered without a wait. Parts whose topic
+    is looked up have their turns there (`topics.py`).
     """
-    if number % AT_ONCE == AT_ONCE - 1:
+    if number % at_once == at_once - 1:
         await trio.lowlevel.checkpoint()
 
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from broker.errors import TopicExists, TopicNotFound
 from broker.kafka.errors import Refused
+from broker.kafka.requests import take_turns
 from broker.kafka.topic_settings import retention_in
 from broker.layouts.store import Layouts
 from broker.names import Domain, TopicName
@@ -83,6 +84,8 @@ class KafkaTopics:
         self._partitions_default = partitions_default
         self._known: dict[tuple[str, int], tuple[TopicName, ...]] = {}
         """Names that were checked before."""
+        self._look_ups = 0
+        """Of all clients. Others have a turn after some of them."""
 
     def regular(self, name: str) -> TopicName:
         """Return the regular topic of a Kafka name.
@@ -111,6 +114,7 @@ class KafkaTopics:
             Refused: it is no legal name.
             TopicNotFound: there is no such topic.
         """
+        await self._take_turns()
         regular = self.regular(name)
         record = await self._partitioned.find(regular)
         if record is not None:
@@ -169,6 +173,10 @@ class KafkaTopics:
                 if _NAME.fullmatch(record.name.local):
                     yield _seen(record)
 
+    async def _take_turns(self) -> None:
+        self._look_ups += 1
+        await take_turns(self._look_ups)
+
     def _candidates(self, name: str, index: int) -> tuple[TopicName, ...]:
         """The regular topics that may stand behind a partition."""
         known = self._known.get((name, index))
@@ -190,6 +198,7 @@ class KafkaTopics:
             TopicNotFound: there is no such topic or partition.
             OwnedElsewhere, TopicClosed, TopicDamaged: this broker does not serve it.
         """
+        await self._take_turns()
         for candidate in self._candidates(name, index):
             running = self._topics.running(candidate)
             if running is not None:

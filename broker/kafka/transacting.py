@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.kafka.errors import EXPECTED, code_of
-from broker.kafka.requests import Api, Asked, take_turns
+from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
 from storage.managed_ledger_opening import creation_id_of
 from storage.metadata.store import MetadataStore
@@ -87,10 +87,8 @@ class TransactionHandler:
     async def _add(self, request: AddPartitionsToTxnRequest, asked: Asked) -> AddPartitionsToTxnResponse:
         joining: list[tuple[Participant, str]] = []
         codes: dict[tuple[str, int], ErrorCode] = {}
-        for place, topic in enumerate(request.topics):
-            await take_turns(place)
-            for number, index in enumerate(topic.partitions):
-                await take_turns(number)
+        for topic in request.topics:
+            for index in topic.partitions:
                 try:
                     joining.append(await self._participant(topic.name, index))
                     codes[topic.name, index] = ErrorCode.NONE

@@ -14,6 +14,11 @@ from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import KafkaClient, kafka_client, key_of
 from tests.support.rooms import Rooms, rooms
 from tidewire.wire.kafka.api_keys import ApiKey
+from tidewire.wire.kafka.messages.administration import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from tidewire.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidewire.wire.kafka.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tidewire.wire.kafka.messages.list_offsets import (
@@ -39,6 +44,10 @@ from tidewire.wire.kafka.messages.topics import (
     CreatePartitionsTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
@@ -48,6 +57,12 @@ from tidewire.wire.kafka.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from tidewire.wire.kafka.records import Record, build
 
@@ -107,6 +122,28 @@ LARGE = {
         ),
         OffsetCommitResponse,
         8,
+    ),
+    "delete records": (
+        DeleteRecordsRequest(tuple(DeleteRecordsTopic(n, (DeleteRecordsPartition(0, 0),)) for n in NAMES)),
+        DeleteRecordsResponse,
+        2,
+    ),
+    "describe producers": (
+        DescribeProducersRequest((AddPartitionsToTxnTopic("/", tuple(range(PARTS))),)),
+        DescribeProducersResponse,
+        0,
+    ),
+    "sizes": (
+        DescribeLogDirsRequest(tuple(DescribableLogDirTopic(n, (0,)) for n in NAMES)),
+        DescribeLogDirsResponse,
+        4,
+    ),
+    "write markers": (
+        WriteTxnMarkersRequest(
+            (WritableTxnMarker(1, 0, True, (WritableTxnMarkerTopic("/", tuple(range(PARTS))),), 0),)
+        ),
+        WriteTxnMarkersResponse,
+        1,
     ),
 }
 

@@ -87,10 +87,6 @@ class PartitionedTopic:
             raise ValueError(f"{made.partitions!r} is no number of partitions")
         return made
 
-    def partition(self, index: int) -> TopicName | None:
-        """The name of a partition, if the topic has it."""
-        return self.name.partition(index) if 0 <= index < self.partitions else None
-
 
 class PartitionedTopics:
     """The partitioned topics in the metadata store."""

@@ -33,7 +33,6 @@ FOLDERS: Final = (
     "tidewire.wire",
     "broker.kafka",
     "broker.pulsar",
-    "broker.kafka",
     "broker.http",
     "broker.scalable",
     "broker.layouts",

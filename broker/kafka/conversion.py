@@ -3,11 +3,11 @@
 from typing import Final
 
 import structlog
-import trio
 
 from broker.converted import ConvertedEntries
 from storage.entry import Entry, EntryFormat
-from tidewire.wire.conversion.to_kafka import KafkaBatch, to_kafka
+from storage.metadata.pacing import paced
+from tidewire.wire.conversion.to_kafka import to_kafka
 
 CONVERTED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Converted entries that stay in memory, of all topics together."""
@@ -27,13 +27,9 @@ class ToKafka:
             return entry
         batch = self._known.get(entry.position)
         if batch is None:
-            steps = to_kafka(entry.payload, message_count=entry.message_count, timestamp_ms=entry.timestamp_ms)
-            try:
-                while True:
-                    next(steps)
-                    await trio.lowlevel.checkpoint()
-            except StopIteration as end:
-                made: KafkaBatch = end.value
+            made = await paced(
+                to_kafka(entry.payload, message_count=entry.message_count, timestamp_ms=entry.timestamp_ms)
+            )
             if made.reason is not None:
                 log.warning("an entry cannot be converted", position=str(entry.position), reason=made.reason)
             batch = made.batch

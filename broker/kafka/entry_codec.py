@@ -1,10 +1,12 @@
 """What topics ask about entries in Kafka's format."""
 
+from typing import Final
+
 from storage.entry import Entry
 from tidewire.wire.kafka.record_batches import CorruptBatch, UnsupportedFormat, read_header
 from tidewire.wire.kafka.records import read
 
-INFLATED_BYTES_MAX = 64 * 1024 * 1024
+INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of a batch's records when they are decompressed. A batch with more is delivered as it is, and has no key."""
 
 

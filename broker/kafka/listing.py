@@ -11,10 +11,11 @@ from typing import Final
 import trio
 
 from broker.entry_codecs import Converter
+from broker.kafka.entry_codec import INFLATED_BYTES_MAX
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.fetching import require_epoch
 from broker.kafka.reading import READ_COMMITTED
-from broker.kafka.requests import Api, Asked, take_turns
+from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
 from broker.topic import Topic
 from storage.entry import Entry
@@ -41,7 +42,6 @@ from tidewire.wire.kafka.messages.topics import (
 from tidewire.wire.kafka.record_batches import BatchHeader, CorruptBatch, UnsupportedFormat, read_header
 from tidewire.wire.kafka.records import read
 
-INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 ENTRIES_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 1024 * 1024
 
@@ -65,12 +65,8 @@ class ListingHandler:
 
     async def _epoch_ends(self, request: OffsetForLeaderEpochRequest, _asked: Asked) -> OffsetForLeaderEpochResponse:
         topics = []
-        for place, topic in enumerate(request.topics):
-            await take_turns(place)
-            parts = []
-            for number, partition in enumerate(topic.partitions):
-                await take_turns(number)
-                parts.append(await self._epoch_end(topic.topic, partition))
+        for topic in request.topics:
+            parts = [await self._epoch_end(topic.topic, partition) for partition in topic.partitions]
             topics.append(OffsetForLeaderTopicResult(topic.topic, tuple(parts)))
         return OffsetForLeaderEpochResponse(topics=tuple(topics))
 
@@ -88,11 +84,9 @@ class ListingHandler:
     async def _list_offsets(self, request: ListOffsetsRequest, _asked: Asked) -> ListOffsetsResponse:
         is_committed = request.isolation_level == READ_COMMITTED
         topics = []
-        for place, topic in enumerate(request.topics):
-            await take_turns(place)
+        for topic in request.topics:
             parts = []
-            for number, partition in enumerate(topic.partitions):
-                await take_turns(number)
+            for partition in topic.partitions:
                 try:
                     parts.append(await self._list(topic.name, partition, is_committed=is_committed))
                 except EXPECTED as error:

@@ -36,7 +36,7 @@ class LogDirHandler:
         if wanted is None:
             async with aclosing(self._topics.all()) as every:
                 wanted = tuple(
-                    [DescribableLogDirTopic(one.name, tuple(range(len(one.partitions)))) async for one in every]
+                    [DescribableLogDirTopic(one.name, tuple(range(one.partition_count))) async for one in every]
                 )
         topics = [await self._sizes(topic) for topic in wanted]
         found = tuple(topic for topic in topics if topic.partitions)
@@ -45,13 +45,14 @@ class LogDirHandler:
     async def _sizes(self, topic: DescribableLogDirTopic) -> DescribeLogDirsTopic:
         """The sizes of those partitions that are loaded here."""
         try:
-            names = (await self._topics.find(topic.topic)).partitions
+            found = await self._topics.find(topic.topic)
         except EXPECTED:
             # As in Kafka: what is not here is left out.
-            names = ()
+            return DescribeLogDirsTopic(topic.topic)
         parts = []
         for index in topic.partitions:
-            running = self._loaded.running(names[index]) if 0 <= index < len(names) else None
+            is_there = 0 <= index < found.partition_count
+            running = self._loaded.running(found.partition(index)) if is_there else None
             if running is not None:
                 parts.append(DescribeLogDirsPartition(index, running.ledger.statistics().size_bytes))
         return DescribeLogDirsTopic(topic.topic, tuple(parts))

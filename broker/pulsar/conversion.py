@@ -3,10 +3,10 @@
 from typing import Final
 
 import structlog
-import trio
 
 from broker.converted import ConvertedEntries
 from storage.entry import Entry, EntryFormat
+from storage.metadata.pacing import paced
 from tidewire.wire.conversion.errors import Unconvertible
 from tidewire.wire.conversion.to_pulsar import to_pulsar
 
@@ -35,11 +35,7 @@ class ToPulsar:
                 publish_time_ms=entry.timestamp_ms,
             )
             try:
-                while True:
-                    next(steps)
-                    await trio.lowlevel.checkpoint()
-            except StopIteration as end:
-                payload = bytes(end.value)
+                payload = bytes(await paced(steps))
             except Unconvertible as reason:
                 log.warning("a batch cannot be converted", position=str(entry.position), reason=str(reason))
                 return entry

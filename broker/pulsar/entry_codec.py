@@ -6,8 +6,6 @@
 contain the tag of a chunk field. This check costs a fifth of the parsing.
 """
 
-from base64 import b64decode
-from binascii import Error as Base64Error
 from typing import Final
 
 from broker.entry_codecs import Send, SendId
@@ -16,7 +14,7 @@ from storage.entry import Entry
 from tidewire.wire.pulsar.checksums import CHECKSUM_MAGIC
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import parse_payload
+from tidewire.wire.pulsar.messages import parse_payload, partition_key
 
 _FIELD: Final = pb.MessageMetadata.NUM_CHUNKS_FROM_MSG_FIELD_NUMBER << 3
 _MARK: Final = bytes((_FIELD & 0x7F | 0x80, _FIELD >> 7))
@@ -52,17 +50,7 @@ class PulsarEntryCodec:
             return None
         if metadata.HasField("ordering_key"):
             return metadata.ordering_key
-        if not metadata.HasField("partition_key") or metadata.null_partition_key:
-            return None
-        # The parser returns text that is not UTF-8 as bytes.
-        key: str | bytes = metadata.partition_key
-        raw = key.encode() if isinstance(key, str) else key
-        if not metadata.partition_key_b64_encoded:
-            return raw
-        try:
-            return b64decode(raw, validate=True)
-        except Base64Error:
-            return raw
+        return partition_key(metadata)
 
     def send_of(self, entry: Entry) -> Send | None:
         """See `EntryCodec`."""

@@ -19,8 +19,6 @@ The batch may be larger than the payload. A batch of tiny messages needs up to h
 `size_max`, it is not converted; only tiny messages with ordering keys lead there.
 """
 
-from base64 import b64decode
-from binascii import Error as Base64Error
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -31,7 +29,7 @@ from tidewire.wire.pulsar.compression import decompress_steps
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import metadata_span, parse_payload, read_batch, require_readable
+from tidewire.wire.pulsar.messages import metadata_span, parse_payload, partition_key, read_batch, require_readable
 from tidewire.wire.steps import Steps
 
 METADATA_BYTES_MAX: Final = 256 * 1024
@@ -120,7 +118,7 @@ def _records(messages: Iterable[tuple[int, _Described, bytes]], sent_ms: int, si
 
 def _record(described: _Described, value: bytes, sent_ms: int) -> Record:
     return Record(
-        _key(described),
+        partition_key(described),
         None if described.null_value else value,
         _time(described.event_time) or sent_ms,
         _headers(described),
@@ -136,20 +134,6 @@ def _headers(described: _Described) -> tuple[Header, ...]:
         raise Unconvertible(f"a message has {count} properties; at most {HEADERS_MAX} are converted")
     properties = [(pair.key, pair.value) for pair in described.properties]
     return headers_of(properties, described.ordering_key if has_ordering_key else None)
-
-
-def _key(described: _Described) -> bytes | None:
-    if not described.HasField("partition_key") or described.null_partition_key:
-        return None
-    # The parser returns text that is not UTF-8 as bytes.
-    key: str | bytes = described.partition_key
-    raw = key.encode() if isinstance(key, str) else key
-    if not described.partition_key_b64_encoded:
-        return raw
-    try:
-        return b64decode(raw, validate=True)
-    except Base64Error:
-        return raw
 
 
 def _time(moment_ms: int) -> int | None:

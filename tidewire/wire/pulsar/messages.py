@@ -16,6 +16,8 @@ chunks. A caller that has collected them passes the joined body to `split_body`.
 """
 
 import struct
+from base64 import b64decode
+from binascii import Error as Base64Error
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -279,6 +281,21 @@ def read_batch(
         yield index, single, data[value_start:offset]
     if offset != len(data):
         raise MalformedMessage(f"{len(data) - offset} bytes are left after the last message of a batch")
+
+
+def partition_key(source: pb.MessageMetadata | pb.SingleMessageMetadata) -> bytes | None:
+    """The bytes of a message's partition key; None without one. A key that is no base64, but says so, is as it came."""
+    if not source.HasField("partition_key") or source.null_partition_key:
+        return None
+    # The parser returns text that is not UTF-8 as bytes.
+    key: str | bytes = source.partition_key
+    raw = key.encode() if isinstance(key, str) else key
+    if not source.partition_key_b64_encoded:
+        return raw
+    try:
+        return b64decode(raw, validate=True)
+    except Base64Error:
+        return raw
 
 
 def _text(value: str | bytes) -> str:

@@ -142,6 +142,10 @@ class KafkaSettler:
             if found is None or record is None or not record.state.is_ending:
                 return True
             registered = await self._registered(transactional_id)
+            known = self._metadata.peek(key)
+            if known is None or known.version != found.version:
+                # Others completed it, and the next transaction may have registered. `peek` is as new as the scan.
+                continue
             settled = await self._apply(record, registered)
             if self._duty.is_mine(key):
                 settled += await self._apply_to_groups(transactional_id, record, registered)

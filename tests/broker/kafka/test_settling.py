@@ -1,6 +1,6 @@
 """An owner settles each decision, whatever it meets. No sweep runs here: it is the duty of another broker."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import trio
@@ -13,8 +13,10 @@ from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_in, kafka_client
 from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import Rooms, moving_clock, rooms
-from txn.kafka_participants import KEY_PREFIX
+from txn.kafka_coordination import completed
+from txn.kafka_participants import KEY_PREFIX, registrations_of
 from txn.kafka_settler import ATTEMPTS_MAX
+from txn.kafka_transaction import KafkaTransaction, transaction_key
 
 
 class RefusingStore(MemoryStore):
@@ -107,3 +109,48 @@ async def test_an_owner_settles_what_was_decided_while_it_took_over(autojump_clo
         await trio.sleep(60)
         assert not await store.scan(*starting_with(KEY_PREFIX))
         assert await producer.end(is_commit=True) == 0
+
+
+async def test_a_decision_is_not_applied_to_the_transaction_behind_it(autojump_clock: MockClock) -> None:
+    """K32: another broker completes it, and the next one begins here, while this broker asks who is registered."""
+
+    class Interrupted(MemoryStore):
+        """Something happens before it is answered who is registered."""
+
+        meanwhile: Callable[[], Awaitable[None]] | None = None
+
+        async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+            meanwhile = self.meanwhile
+            if meanwhile is not None and start == registrations_of("tid")[0]:
+                self.meanwhile = None
+                await meanwhile()
+            return await super().scan(start, end, limit=limit)
+
+    store = Interrupted()
+    async with (
+        rooms(store, SimulatedFiles(seed=1), clock=moving_clock()) as broker,
+        kafka_client(broker) as client,
+        kafka_client(broker) as other,
+    ):
+        await client.create("t", 2)
+        await broker.topics.get(TopicName.parse("persistent://public/default/t-partition-0"))
+        producer, later = TransactionalProducer(client, "tid"), TransactionalProducer(other, "tid")
+        await producer.begin_session()
+        await producer.add(("t", 1))
+        later.producer_id, later.epoch = producer.producer_id, producer.epoch
+
+        async def others_work() -> None:
+            (registered,) = await store.scan(*registrations_of("tid"))
+            stored = await store.get(transaction_key("tid"))
+            assert stored is not None
+            done = completed(KafkaTransaction.from_value(stored.value), 1).to_put("tid", stored.version)
+            await store.commit([Delete(registered.key, registered.version), done])
+            assert await later.add(("t", 0)) == {0}
+            assert (await later.send("t", b"open")).error_code == 0
+
+        store.meanwhile = others_work
+        assert await producer.end(is_commit=True) == 0
+        await trio.sleep(60)
+        assert committed_in(await other.fetch("t", 0, isolation=READ_COMMITTED)) == []
+        assert await later.end(is_commit=False) == 0
+        assert committed_in(await other.fetch("t", 0, isolation=READ_COMMITTED)) == []

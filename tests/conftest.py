@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.examples import CHECKED
+from tests.support.left_out import print_left_out
 from tests.support.subjects import NAMES
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how to run the failed tests alone, in one process. They draw the same examples again."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the tests that were left out. Say how to run the failed ones alone: they draw the same examples again."""
+    print_left_out(terminalreporter, config)
     if terminalreporter.stats.keys() & {"failed", "error"}:
         terminalreporter.write_line("Run the failed tests again: .venv/bin/python -m pytest --last-failed")
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import trio
-
 from broker.kafka.errors import EXPECTED, code_of
 from broker.kafka.grouping import code
 from broker.kafka.groups.coordinator import CommitRequest, GroupCoordinator, InTransaction
@@ -22,6 +20,7 @@ from tidewire.wire.kafka.messages.offsets import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -104,7 +103,6 @@ class OffsetHandler:
         offsets: dict[TopicPartition, Offset] = {}
         codes: dict[TopicPartition, ErrorCode] = {}
         for topic in topics:
-            await trio.lowlevel.checkpoint()
             try:
                 count, problem = (await self._topics.find(topic.name)).partition_count, ErrorCode.NONE
             except EXPECTED as error:
@@ -162,23 +160,13 @@ class OffsetHandler:
         errors = await self._groups.administration.delete_offsets(request.group_id, places)
         if isinstance(errors, GroupError):
             return OffsetDeleteResponse(code(errors))
-        return OffsetDeleteResponse(
-            topics=tuple(
-                OffsetCommitResponseTopic(
-                    topic.name,
-                    tuple(
-                        OffsetCommitResponsePartition(
-                            part.partition_index, code(errors[TopicPartition(topic.name, part.partition_index)])
-                        )
-                        for part in topic.partitions
-                    ),
-                )
-                for topic in request.topics
-            )
-        )
+        codes = {place: code(error) for place, error in errors.items()}
+        return OffsetDeleteResponse(topics=answered(request.topics, codes))
 
 
-def answered(topics: Committed, codes: Mapping[TopicPartition, ErrorCode]) -> tuple[OffsetCommitResponseTopic, ...]:
+def answered(
+    topics: Committed | Sequence[OffsetDeleteRequestTopic], codes: Mapping[TopicPartition, ErrorCode]
+) -> tuple[OffsetCommitResponseTopic, ...]:
     """The codes in the order of the request."""
     return tuple(
         OffsetCommitResponseTopic(

@@ -162,17 +162,7 @@ class GroupHandler:
             group.state,
             group.protocol_type,
             group.protocol,
-            tuple(
-                DescribedGroupMember(
-                    member.member_id,
-                    member.instance_id,
-                    member.client_id,
-                    member.client_host,
-                    member.metadata,
-                    member.assignment,
-                )
-                for member in group.members
-            ),
+            tuple(DescribedGroupMember(*member) for member in group.members),
         )
 
     async def _list(self, request: ListGroupsRequest, _asked: Asked) -> ListGroupsResponse:

@@ -128,10 +128,12 @@ class KafkaClient:
         return one
 
 
-def produce_request(topic: str, *some: bytes, partition: int = 0, acks: int = -1) -> ProduceRequest:
+def produce_request(
+    topic: str, *some: bytes, partition: int = 0, acks: int = -1, transactional_id: str | None = None
+) -> ProduceRequest:
     """Make a request for one partition."""
     data = (TopicProduceData(topic, (PartitionProduceData(partition, b"".join(some)),)),)
-    return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=data)
+    return ProduceRequest(transactional_id, acks=acks, timeout_ms=10_000, topic_data=data)
 
 
 def fetch_request(

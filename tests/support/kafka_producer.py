@@ -4,14 +4,8 @@ With transaction version 2 it adds nothing to a transaction before it writes, an
 """
 
 from tests.support.kafka_batches import batch
-from tests.support.kafka_connection import KafkaClient
-from tidewire.wire.kafka.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from tests.support.kafka_connection import KafkaClient, produce_request
+from tidewire.wire.kafka.messages.produce import PartitionProduceResponse, ProduceResponse
 from tidewire.wire.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -65,8 +59,7 @@ class TransactionalProducer:
         place = topic, partition
         sequence = self.sequences.get(place, 0)
         made = batch(self.producer_id, self.epoch, sequence, len(values), in_txn=True, values=values)
-        data = (TopicProduceData(topic, (PartitionProduceData(partition, made),)),)
-        request = ProduceRequest(self.transactional_id, -1, 10_000, data)
+        request = produce_request(topic, made, partition=partition, transactional_id=self.transactional_id)
         answer = await self.client.ask(request, ProduceResponse, 9 if self.version == 1 else 12)
         result = answer.responses[0].partition_responses[0]
         if result.error_code == 0:

@@ -225,9 +225,9 @@ class LoadedGroups:
             self._coordination.doubt(loaded.name)
             raise refused from failed
 
-    async def resign(self, loaded: Loaded, error: GroupError = GroupError.NOT_COORDINATOR) -> None:
-        """Stop coordinating the group: it is deleted, not used, or handed over. Whoever waits in it gets the error."""
-        self._close(loaded, error)
+    async def resign(self, loaded: Loaded) -> None:
+        """Stop coordinating the group: it is deleted, not used, or handed over. Who waits gets NOT_COORDINATOR."""
+        self._close(loaded, GroupError.NOT_COORDINATOR)
         try:
             await self._coordination.resign(loaded.name)
         except MetadataError as failed:

@@ -82,9 +82,6 @@ class Membership:
     def __iter__(self) -> Iterator[Member]:
         return iter(tuple(self._members.values()))
 
-    def __contains__(self, member_id: str) -> bool:
-        return member_id in self._members
-
     def __getitem__(self, member_id: str) -> Member:
         return self._members[member_id]
 

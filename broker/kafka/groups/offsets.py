@@ -158,9 +158,7 @@ class OffsetStore:
         Raises:
             Conflict: a condition does not hold, or an offset has changed.
         """
-        for first in range(0, len(found), RECORDS_AT_ONCE):
-            removals = [stored.version.to_delete() for stored in found[first : first + RECORDS_AT_ONCE]]
-            await self._metadata.commit([*removals, *conditions])
+        await self._remove([stored.version.to_delete() for stored in found], conditions)
 
     async def delete_partitions(
         self, group: str, partitions: Collection[TopicPartition], conditions: Sequence[Check]
@@ -170,10 +168,11 @@ class OffsetStore:
         Raises:
             Conflict: a condition does not hold.
         """
-        keys = [offset_key(group, partition) for partition in dict.fromkeys(partitions)]
-        for first in range(0, len(keys), RECORDS_AT_ONCE):
-            removals: list[Op] = [Delete(key) for key in keys[first : first + RECORDS_AT_ONCE]]
-            await self._metadata.commit([*removals, *conditions])
+        await self._remove([Delete(offset_key(group, each)) for each in dict.fromkeys(partitions)], conditions)
+
+    async def _remove(self, removals: Sequence[Op], conditions: Sequence[Check]) -> None:
+        for first in range(0, len(removals), RECORDS_AT_ONCE):
+            await self._metadata.commit([*removals[first : first + RECORDS_AT_ONCE], *conditions])
 
     async def delete_topic(self, topic: str) -> None:
         """Remove the offsets of a topic that is gone, of all groups. Durable on return. May be repeated.

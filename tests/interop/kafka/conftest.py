@@ -16,6 +16,7 @@ import pytest
 from scripts.reference_kafka import running_kafka
 from tests.support.kafka_clients.contract import Admin, Client, Consumer, ConsumerOptions, Producer, ProducerOptions
 from tests.support.kafka_clients.every import NAMES, opened
+from tests.support.left_out import leave_out
 from tests.support.processes import RunningBroker, running_broker
 
 HERE: Final = Path(__file__).parent
@@ -23,7 +24,6 @@ OURS: Final = frozenset({"tidewire", "killed_often", "fresh"})
 """The fixtures that are Tidewire processes."""
 EXPECTED_WARNINGS: Final = ("ignore:(read|open)_text is deprecated:DeprecationWarning",)
 """What kafka-python warns of when it is imported."""
-LEFT_OUT: Final = pytest.StashKey[list[str]]()
 
 _numbers = itertools.count(1)
 
@@ -125,15 +125,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("kafka_broker") != "kafka":
         return
     left_out = [item for item in suite if OURS & set(item.fixturenames)]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
-    config.stash[LEFT_OUT] = [item.name for item in left_out]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print which tests were left out."""
-    left_out = config.stash.get(LEFT_OUT, [])
-    if left_out:
-        terminalreporter.section("not played against Kafka: they kill a process of ours, or speak Pulsar")
-        for name in left_out:
-            terminalreporter.line(name)
+    leave_out(config, items, left_out, "not played against Kafka: they kill a process of ours, or speak Pulsar")

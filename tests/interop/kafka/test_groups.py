@@ -9,7 +9,7 @@ import pytest
 
 from tests.interop.kafka.conftest import Station
 from tests.support.kafka_clients.contract import Committed, Consumer, ConsumerOptions, Place, Refused, Strategy
-from tests.support.kafka_clients.every import AIOKAFKA, CONFLUENT, NAMES, PURE, opened
+from tests.support.kafka_clients.every import AIOKAFKA, CONFLUENT, PURE, another_than, opened
 from tests.support.kafka_clients.reading import read, until, values
 from tests.support.processes import RunningBroker
 
@@ -201,7 +201,7 @@ def test_a_group_is_deleted_when_nobody_is_in_it(station: Station, topic: str) -
 def test_members_of_different_clients_share_one_group(station: Station, name: str) -> None:
     """K36: their assignors of one name understand each other."""
     station.admin().create(name, 4)
-    with opened(NAMES[(NAMES.index(station.client.name) + 1) % len(NAMES)]) as other:
+    with opened(another_than(station.client.name)) as other:
         mine, theirs = member(station, name), member(Station(other, station.address), name)
         until(lambda _: shares(mine, theirs) == [2, 2], mine, theirs)
         fill(station, name, 4, 40)

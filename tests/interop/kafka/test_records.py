@@ -7,7 +7,7 @@ import pytest
 
 from tests.interop.kafka.conftest import Station
 from tests.support.kafka_clients.contract import Client, Codec, Header, Place, ProducerOptions, Refused
-from tests.support.kafka_clients.every import NAMES, PURE, opened
+from tests.support.kafka_clients.every import NAMES, PURE, another_than, opened
 from tests.support.kafka_clients.reading import read, read_all, values
 
 pytestmark = pytest.mark.interop
@@ -119,7 +119,7 @@ def test_two_clients_write_to_one_partition_and_offsets_have_no_gaps(
     client: Client, station: Station, topic: str
 ) -> None:
     """K25: batches of several connections get offsets of their own."""
-    with opened(NAMES[(NAMES.index(client.name) + 1) % len(NAMES)]) as other:
+    with opened(another_than(client.name)) as other:
         producers = [station.producer(), Station(other, station.address).producer()]
         sent = [producer.send(topic, b"%d" % n) for n in range(100) for producer in producers]
         for producer in producers:

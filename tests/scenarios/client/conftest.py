@@ -7,11 +7,11 @@ from typing import Final
 import pytest
 
 from tests.scenarios.client.pulsar_differences import DIFFERENCES
+from tests.support.left_out import leave_out
 from tests.support.processes import RunningBroker, running_broker
 from tests.support.subjects import Subject, running_subject
 
 HERE: Final = Path(__file__).parent
-LEFT_OUT: Final = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
@@ -40,15 +40,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         difference = DIFFERENCES.get(item.originalname)
         if difference is not None:
             item.add_marker(pytest.mark.xfail(strict=difference.always, reason=difference.cause))
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
-    config.stash[LEFT_OUT] = [item.name for item in left_out]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print which tests were left out."""
-    left_out = config.stash.get(LEFT_OUT, [])
-    if left_out:
-        terminalreporter.section("not played against Pulsar: they kill a process of ours, or need no broker")
-        for name in left_out:
-            terminalreporter.line(name)
+    leave_out(config, items, left_out, "not played against Pulsar: they kill a process of ours, or need no broker")

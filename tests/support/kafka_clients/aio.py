@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -15,18 +15,16 @@ from aiokafka.structs import OffsetAndMetadata
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from tests.support.kafka_clients.contract import (
-    Admin,
     Committed,
-    Consumer,
     ConsumerOptions,
     Described,
     Got,
     Header,
     Place,
-    Producer,
     ProducerOptions,
     Refused,
     Sent,
+    got,
 )
 
 STRATEGIES: Final = {
@@ -39,6 +37,11 @@ PRODUCER_FENCED: Final = 90
 """Kafka's code."""
 
 
+def running_loop() -> AbstractContextManager[BlockingPortal]:
+    """Run the loop of one client."""
+    return start_blocking_portal("asyncio")
+
+
 @contextmanager
 def _renamed() -> Iterator[None]:
     try:
@@ -49,11 +52,22 @@ def _renamed() -> Iterator[None]:
         raise Refused(code or -1, repr(error)) from error
 
 
-class AioProducer:
+class _OnLoop:
+    """What lives on the client's loop."""
+
+    def __init__(self, portal: BlockingPortal) -> None:
+        self._portal = portal
+
+    def _call(self, asked: Callable[..., Any], *arguments: Any) -> Any:
+        with _renamed():
+            return self._portal.call(asked, *arguments)
+
+
+class AioProducer(_OnLoop):
     """See `Producer`. It enters its transactional id when it starts, so `init_transactions` starts it."""
 
     def __init__(self, portal: BlockingPortal, address: str, options: ProducerOptions) -> None:
-        self._portal = portal
+        super().__init__(portal)
         self._producer: Any = portal.call(
             lambda: AIOKafkaProducer(
                 bootstrap_servers=address,
@@ -113,16 +127,12 @@ class AioProducer:
     def close(self) -> None:
         self._call(self._producer.stop)
 
-    def _call(self, asked: Callable[[], Awaitable[Any]]) -> None:
-        with _renamed():
-            self._portal.call(asked)
 
-
-class AioConsumer:
+class AioConsumer(_OnLoop):
     """See `Consumer`."""
 
     def __init__(self, portal: BlockingPortal, address: str, options: ConsumerOptions) -> None:
-        self._portal = portal
+        super().__init__(portal)
 
         async def make() -> Any:
             made = AIOKafkaConsumer(
@@ -155,7 +165,7 @@ class AioConsumer:
         async def poll() -> Any:
             return await self._consumer.getmany(timeout_ms=int(seconds * 1000))
 
-        return [_got(record) for records in self._call(poll).values() for record in records]
+        return [got(record) for records in self._call(poll).values() for record in records]
 
     def assignment(self) -> frozenset[Place]:
         return frozenset(Place(*place) for place in self._call(self._consumer.assignment))
@@ -192,21 +202,12 @@ class AioConsumer:
             self._is_closed = True
             self._call(self._consumer.stop)
 
-    def _call(self, asked: Callable[..., Any], *arguments: Any) -> Any:
-        with _renamed():
-            return self._portal.call(asked, *arguments)
 
-
-def _got(record: Any) -> Got:
-    place = Place(record.topic, record.partition)
-    return Got(place, record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
-
-
-class AioAdmin:
+class AioAdmin(_OnLoop):
     """See `Admin`."""
 
     def __init__(self, portal: BlockingPortal, address: str) -> None:
-        self._portal = portal
+        super().__init__(portal)
         self._admin: Any = portal.call(lambda: AIOKafkaAdminClient(bootstrap_servers=address))
         self._call(self._admin.start)
 
@@ -243,37 +244,8 @@ class AioAdmin:
     def close(self) -> None:
         self._call(self._admin.close)
 
-    def _call(self, asked: Callable[..., Any], *arguments: Any) -> Any:
-        with _renamed():
-            return self._portal.call(asked, *arguments)
-
     @staticmethod
     def _check(errors: Sequence[Any]) -> None:
         for topic, code, *text in errors:
             if code:
                 raise Refused(code, f"{topic}: {text}")
-
-
-class AioClient:
-    """See `Client`."""
-
-    name = "aiokafka"
-
-    def __init__(self, closing: ExitStack) -> None:
-        self._closing = closing
-        self._portal = closing.enter_context(start_blocking_portal("asyncio"))
-
-    def producer(self, address: str, options: ProducerOptions) -> Producer:
-        made = AioProducer(self._portal, address, options)
-        self._closing.callback(made.close)
-        return made
-
-    def consumer(self, address: str, options: ConsumerOptions) -> Consumer:
-        made = AioConsumer(self._portal, address, options)
-        self._closing.callback(made.close)
-        return made
-
-    def admin(self, address: str) -> Admin:
-        made = AioAdmin(self._portal, address)
-        self._closing.callback(made.close)
-        return made

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -13,15 +13,12 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.support.kafka_clients.contract import (
     CALL_SECONDS_MAX,
-    Admin,
     Committed,
-    Consumer,
     ConsumerOptions,
     Described,
     Got,
     Header,
     Place,
-    Producer,
     ProducerOptions,
     Refused,
     Sent,
@@ -259,30 +256,11 @@ class ConfluentAdmin:
     def delete_group(self, group_id: str) -> None:
         self._one(self._admin.delete_consumer_groups([group_id]))
 
+    def close(self) -> None:
+        """It closes itself when nobody holds it."""
+
     @staticmethod
     def _one(futures: "Mapping[str, Future[Any]]") -> Any:
         (future,) = futures.values()
         with _renamed():
             return future.result(CALL_SECONDS_MAX)
-
-
-class ConfluentClient:
-    """See `Client`."""
-
-    name = "confluent"
-
-    def __init__(self, closing: ExitStack) -> None:
-        self._closing = closing
-
-    def producer(self, address: str, options: ProducerOptions) -> Producer:
-        made = ConfluentProducer(address, options)
-        self._closing.callback(made.close)
-        return made
-
-    def consumer(self, address: str, options: ConsumerOptions) -> Consumer:
-        made = ConfluentConsumer(address, options)
-        self._closing.callback(made.close)
-        return made
-
-    def admin(self, address: str) -> Admin:
-        return ConfluentAdmin(address)

@@ -1,7 +1,7 @@
 """What the scenarios ask of a client of Kafka, whichever it is.
 
     with opened("confluent") as client:
-        producer = client.producer(address, codec="zstd")
+        producer = client.producer(address, ProducerOptions(codec="zstd"))
         sent = producer.send("orders", b"value", key=b"key")
         producer.flush()
         sent.result()              # Sent(partition=0, offset=0)
@@ -11,10 +11,11 @@ All calls block, and all time out: a client has its own threads or its own loop.
 closed before.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 Header: TypeAlias = tuple[str, bytes | None]
 Codec: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -196,17 +197,40 @@ class Admin(Protocol):
     def delete_group(self, group_id: str) -> None:
         """Delete a group."""
 
+    def close(self) -> None:
+        """Close it."""
 
-class Client(Protocol):
-    """A client's library."""
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client's library. What it makes is closed with `closing`."""
 
     name: str
+    closing: ExitStack
+    make_producer: Callable[[str, ProducerOptions], Producer]
+    make_consumer: Callable[[str, ConsumerOptions], Consumer]
+    make_admin: Callable[[str], Admin]
 
     def producer(self, address: str, options: ProducerOptions) -> Producer:
         """Make a producer."""
+        made = self.make_producer(address, options)
+        self.closing.callback(made.close)
+        return made
 
     def consumer(self, address: str, options: ConsumerOptions) -> Consumer:
         """Make a consumer."""
+        made = self.make_consumer(address, options)
+        self.closing.callback(made.close)
+        return made
 
     def admin(self, address: str) -> Admin:
         """Make an administrator."""
+        made = self.make_admin(address)
+        self.closing.callback(made.close)
+        return made
+
+
+def got(record: Any) -> Got:
+    """Return a record of aiokafka or of kafka-python."""
+    place = Place(record.topic, record.partition)
+    return Got(place, record.offset, record.timestamp, record.key, record.value, tuple(record.headers))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Final
 
 from tests.support.kafka_clients.contract import Client
@@ -12,20 +13,26 @@ PURE: Final = "kafka-python"
 NAMES: Final = (CONFLUENT, AIOKAFKA, PURE)
 
 
+def another_than(name: str) -> str:
+    """Return the name of another client."""
+    return NAMES[(NAMES.index(name) + 1) % len(NAMES)]
+
+
 @contextmanager
 def opened(name: str) -> Iterator[Client]:
     """Open a client. What it made is closed at the end of the block."""
     with ExitStack() as closing:
         if name == CONFLUENT:
-            from tests.support.kafka_clients.confluent import ConfluentClient
+            from tests.support.kafka_clients.confluent import ConfluentAdmin, ConfluentConsumer, ConfluentProducer
 
-            yield ConfluentClient(closing)
+            yield Client(name, closing, ConfluentProducer, ConfluentConsumer, ConfluentAdmin)
         elif name == AIOKAFKA:
-            from tests.support.kafka_clients.aio import AioClient
+            from tests.support.kafka_clients.aio import AioAdmin, AioConsumer, AioProducer, running_loop
 
-            yield AioClient(closing)
+            loop = closing.enter_context(running_loop())
+            yield Client(name, closing, partial(AioProducer, loop), partial(AioConsumer, loop), partial(AioAdmin, loop))
         else:
             assert name == PURE, name
-            from tests.support.kafka_clients.pure import PureClient
+            from tests.support.kafka_clients.pure import PureAdmin, PureConsumer, PureProducer
 
-            yield PureClient(closing)
+            yield Client(name, closing, PureProducer, PureConsumer, PureAdmin)

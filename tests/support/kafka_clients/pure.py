@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition, errors
@@ -15,18 +15,16 @@ from kafka.structs import OffsetAndMetadata
 
 from tests.support.kafka_clients.contract import (
     CALL_SECONDS_MAX,
-    Admin,
     Committed,
-    Consumer,
     ConsumerOptions,
     Described,
     Got,
     Header,
     Place,
-    Producer,
     ProducerOptions,
     Refused,
     Sent,
+    got,
 )
 
 STRATEGIES: Final = {
@@ -43,6 +41,11 @@ def _renamed() -> Iterator[None]:
         yield
     except KafkaError as error:
         raise _refused(error) from error
+
+
+def _call(asked: Callable[..., Any], *arguments: Any) -> Any:
+    with _renamed():
+        return asked(*arguments)
 
 
 def _refused(error: BaseException) -> Refused:
@@ -83,26 +86,22 @@ class PureProducer:
         return future
 
     def flush(self) -> None:
-        self._call(self._producer.flush, CALL_SECONDS_MAX)
+        _call(self._producer.flush, CALL_SECONDS_MAX)
 
     def init_transactions(self) -> None:
-        self._call(self._producer.init_transactions)
+        _call(self._producer.init_transactions)
 
     def begin(self) -> None:
-        self._call(self._producer.begin_transaction)
+        _call(self._producer.begin_transaction)
 
     def commit(self) -> None:
-        self._call(self._producer.commit_transaction)
+        _call(self._producer.commit_transaction)
 
     def abort(self) -> None:
-        self._call(self._producer.abort_transaction)
+        _call(self._producer.abort_transaction)
 
     def close(self) -> None:
         self._producer.close(CALL_SECONDS_MAX)
-
-    def _call(self, asked: Callable[..., Any], *arguments: Any) -> None:
-        with _renamed():
-            asked(*arguments)
 
 
 class PureConsumer:
@@ -138,7 +137,7 @@ class PureConsumer:
     def poll(self, seconds: float) -> list[Got]:
         with _renamed():
             found = self._consumer.poll(int(seconds * 1000))
-        return [_got(record) for records in found.values() for record in records]
+        return [got(record) for records in found.values() for record in records]
 
     def assignment(self) -> frozenset[Place]:
         return frozenset(Place(*place) for place in self._consumer.assignment())
@@ -179,11 +178,6 @@ class PureConsumer:
         self._consumer.close()
 
 
-def _got(record: Any) -> Got:
-    place = Place(record.topic, record.partition)
-    return Got(place, record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
-
-
 class PureAdmin:
     """See `Admin`."""
 
@@ -191,61 +185,33 @@ class PureAdmin:
         self._admin: Any = KafkaAdminClient(bootstrap_servers=address)
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        self._call(self._admin.create_topics, {topic: {"num_partitions": partitions, "replication_factor": 1}})
+        _call(self._admin.create_topics, {topic: {"num_partitions": partitions, "replication_factor": 1}})
 
     def delete(self, topic: str) -> None:
-        self._call(self._admin.delete_topics, [topic])
+        _call(self._admin.delete_topics, [topic])
 
     def grow(self, topic: str, partitions: int) -> None:
-        self._call(self._admin.create_partitions, {topic: partitions})
+        _call(self._admin.create_partitions, {topic: partitions})
 
     def topics(self) -> Mapping[str, int]:
-        return {topic["name"]: len(topic["partitions"]) for topic in self._call(self._admin.describe_topics)}
+        return {topic["name"]: len(topic["partitions"]) for topic in _call(self._admin.describe_topics)}
 
     def groups(self) -> frozenset[str]:
-        return frozenset(group["group_id"] for group in self._call(self._admin.list_groups))
+        return frozenset(group["group_id"] for group in _call(self._admin.list_groups))
 
     def describe(self, group_id: str) -> Described:
-        found = self._call(self._admin.describe_groups, [group_id])[group_id]
+        found = _call(self._admin.describe_groups, [group_id])[group_id]
         return Described(found["group_state"], tuple(member["group_instance_id"] for member in found["members"]))
 
     def committed(self, group_id: str) -> Mapping[Place, Committed]:
-        found = self._call(self._admin.list_group_offsets, {group_id: None})[group_id]
+        found = _call(self._admin.list_group_offsets, {group_id: None})[group_id]
         return {Place(*place): Committed(one.offset, one.metadata) for place, one in found.items() if one.offset >= 0}
 
     def delete_group(self, group_id: str) -> None:
         # It names the error's class instead of raising it.
-        result = self._call(self._admin.delete_groups, [group_id])[group_id]
+        result = _call(self._admin.delete_groups, [group_id])[group_id]
         if result != "OK":
             raise Refused(getattr(errors, result).errno, result)
 
     def close(self) -> None:
         self._admin.close()
-
-    def _call(self, asked: Callable[..., Any], *arguments: Any) -> Any:
-        with _renamed():
-            return asked(*arguments)
-
-
-class PureClient:
-    """See `Client`."""
-
-    name = "kafka-python"
-
-    def __init__(self, closing: ExitStack) -> None:
-        self._closing = closing
-
-    def producer(self, address: str, options: ProducerOptions) -> Producer:
-        made = PureProducer(address, options)
-        self._closing.callback(made.close)
-        return made
-
-    def consumer(self, address: str, options: ConsumerOptions) -> Consumer:
-        made = PureConsumer(address, options)
-        self._closing.callback(made.close)
-        return made
-
-    def admin(self, address: str) -> Admin:
-        made = PureAdmin(address)
-        self._closing.callback(made.close)
-        return made

@@ -76,7 +76,7 @@ def _follows(entry: AbortedOffsets, before: int) -> bool:
     return 0 <= entry.first <= entry.last and before <= entry.last_stable <= entry.last + 1
 
 
-def overlapping(indexes: Iterable[Sequence[AbortedOffsets]], start: int, end: int) -> Iterator[AbortedOffsets]:
+def overlapping(indexes: Iterable[Iterable[AbortedOffsets]], start: int, end: int) -> Iterator[AbortedOffsets]:
     """Yield the transactions that have offsets in the range from `start` to `end`, which is exclusive (K8).
 
     The indexes are those of the ledgers from the one on that holds `start`, in order (K7).

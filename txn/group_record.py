@@ -141,14 +141,6 @@ def application_of(key: str) -> str:
     return unquote(key.removeprefix(KEY_PREFIX))
 
 
-def since_ms_of(index_key: str) -> int:
-    """When the record under this key of `groups-once-by-time` was begun or decided. Milliseconds since the epoch."""
-    try:
-        return int(index_key.partition(":")[0])
-    except UNREADABLE as damaged:
-        raise RecordUnreadable(f"{index_key!r} has no moment") from damaged
-
-
 def standing(record: GroupRecord | None, batch: int) -> Standing:
     """A batch's relation to its application's record, if there is one."""
     if record is None:

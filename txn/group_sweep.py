@@ -13,8 +13,8 @@ from storage.metadata.store import Conflict, Delete, MetadataStore, Record, Stor
 from txn.counters import OpCounters
 from txn.due_records import DueRecords, Kind
 from txn.duty import EVERYTHING, Duty
-from txn.group_record import ONCE_BY_TIME, application_of, since_ms_of
-from txn.headers import BY_GROUP, group_members
+from txn.group_record import ONCE_BY_TIME, application_of
+from txn.headers import BY_GROUP, group_members, moment_of
 from txn.wall_clock_timer import WallClockTimer
 
 log = structlog.get_logger(__name__)
@@ -50,7 +50,7 @@ class GroupSweep:
         kind = Kind(
             ONCE_BY_TIME,
             ("",),
-            since_ms_of,
+            moment_of,
             age_ms,
             lambda _record: age_ms,
             lambda key: key,

@@ -102,12 +102,16 @@ def finalized_ms_of(index_key: str) -> int:
         raise RecordUnreadable(f"{index_key!r} has no moment") from damaged
 
 
-def deadline_ms_of(index_key: str) -> int:
-    """The deadline of the header under this key of `txn-by-deadline`. Milliseconds since the epoch."""
+def moment_of(index_key: str) -> int:
+    """The moment with which a key of an index by time begins. Milliseconds since the epoch.
+
+    Raises:
+        RecordUnreadable: this program writes no such key.
+    """
     try:
         return int(index_key.partition(":")[0])
     except UNREADABLE as damaged:
-        raise RecordUnreadable(f"{index_key!r} has no deadline") from damaged
+        raise RecordUnreadable(f"{index_key!r} has no moment") from damaged
 
 
 def group_members(application: str) -> tuple[str, str]:

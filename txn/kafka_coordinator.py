@@ -15,13 +15,13 @@ from typing import Final
 import trio
 
 from storage.clock import WallClock
-from storage.metadata.store import Check, Conflict, MetadataStore, Record, StoreUnavailable
-from txn.errors import OutcomeUnknown, RecordUnreadable
+from storage.metadata.store import Check, Conflict, MetadataStore, StoreUnavailable
+from txn.errors import OutcomeUnknown
 from txn.kafka_coordination import EndTxn, InitProducerId, Step, begun, ended, initialised
-from txn.kafka_errors import TransactionalIdDamaged, TransactionEnding
-from txn.kafka_participants import Kind, Participant, Registration, ops_to_join, registration_key
+from txn.kafka_errors import TransactionEnding
+from txn.kafka_participants import Kind, Participant, Registration, ops_to_join, registration_key, required_registration
 from txn.kafka_settlement import admitted
-from txn.kafka_transaction import KafkaTransaction, Producer, transaction_key
+from txn.kafka_transaction import KafkaTransaction, Producer, required_transaction, transaction_key
 from txn.kafka_watch import KafkaTransactionWatch
 from txn.producer_ids import ProducerIds
 
@@ -117,8 +117,8 @@ class KafkaCoordinator:
             found = await self._metadata.fresh([key, registered])
             stored = found.records[registered]
             joining = admitted(
-                _decoded(found.records[key]),
-                None if stored is None else _registration(stored),
+                required_transaction(found.records[key]),
+                None if stored is None else required_registration(stored),
                 producer,
                 version=version,
                 creation_id=OF_GROUPS,
@@ -139,7 +139,7 @@ class KafkaCoordinator:
             while True:
                 found = await self._metadata.fresh([key, *keys])
                 stored = found.records[key]
-                step = begun(_decoded(stored), producer, self._now_ms())
+                step = begun(required_transaction(stored), producer, self._now_ms())
                 version = found.version(key)
                 if step.answer is None:
                     await self._watch.wait_changed(key, version)
@@ -149,7 +149,7 @@ class KafkaCoordinator:
                     known = found.records[each]
                     if known is None:
                         missing.append(Registration(transactional_id, participant, producer, creation_id))
-                    elif _registration(known).creation_id != creation_id:
+                    elif required_registration(known).creation_id != creation_id:
                         raise TransactionEnding(f"What a deleted topic left of {transactional_id} is not removed yet")
                 if missing or step.write is not None:
                     try:
@@ -167,7 +167,7 @@ class KafkaCoordinator:
             while True:
                 found = await self._metadata.fresh([key])
                 stored = found.records[key]
-                record, version = _decoded(stored), found.version(key)
+                record, version = required_transaction(stored), found.version(key)
                 needs_id = needs_id_at_first if record is None else record.needs_producer_id
                 step: Step = take(record, await self._ids.take() if needs_id else None)
                 if step.write is not None:
@@ -187,21 +187,6 @@ class KafkaCoordinator:
                 if step.answer is not None:
                     return step.answer
         raise _ending(transactional_id)
-
-
-def _registration(record: Record) -> Registration:
-    try:
-        return Registration.from_record(record)
-    except RecordUnreadable as damaged:
-        raise TransactionalIdDamaged(record.key, str(damaged)) from damaged
-
-
-def _decoded(record: Record | None) -> KafkaTransaction | None:
-    try:
-        return None if record is None else KafkaTransaction.from_value(record.value)
-    except RecordUnreadable as damaged:
-        assert record is not None, "nothing was decoded"
-        raise TransactionalIdDamaged(record.key, str(damaged)) from damaged
 
 
 def _ending(transactional_id: str) -> TransactionEnding:

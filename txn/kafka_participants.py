@@ -31,6 +31,7 @@ from storage.metadata.store import ABSENT, Check, IndexEntry, Op, Put, Record, e
 from storage.position import Position
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from txn.errors import UNREADABLE, RecordUnreadable
+from txn.kafka_errors import TransactionalIdDamaged
 from txn.kafka_transaction import EPOCH_LAST, KafkaTransaction, Producer, producer_from, quoted, transaction_key
 
 KEY_PREFIX: Final = "/kafka/txn-op/"
@@ -151,3 +152,15 @@ def registrations_at(participant: Participant) -> tuple[str, str]:
 def _index_key(participant: Participant) -> str:
     # Percent-encoded names hold no colon.
     return f"{participant.kind}:{quoted(participant.name)}"
+
+
+def required_registration(record: Record) -> Registration:
+    """What a registration's record says.
+
+    Raises:
+        TransactionalIdDamaged: it cannot be read.
+    """
+    try:
+        return Registration.from_record(record)
+    except RecordUnreadable as damaged:
+        raise TransactionalIdDamaged(record.key, str(damaged)) from damaged

@@ -18,18 +18,11 @@ from storage.metadata.store import Conflict, Delete, MetadataStore, Record, Stor
 from txn.counters import OpCounters
 from txn.due_records import AGAIN_MS, DueRecords, Kind
 from txn.duty import Duty
+from txn.headers import moment_of
 from txn.kafka_coordination import aborted
 from txn.kafka_settler import KafkaSettler, Redrive
 from txn.kafka_states import KafkaTxnState
-from txn.kafka_transaction import (
-    BY_DEADLINE,
-    BY_IDLE,
-    ENDING,
-    IDLE_MS,
-    KafkaTransaction,
-    moment_of,
-    transactional_id_of,
-)
+from txn.kafka_transaction import BY_DEADLINE, BY_IDLE, ENDING, IDLE_MS, KafkaTransaction, transactional_id_of
 from txn.kafka_watch import KafkaTransactionWatch
 from txn.producer_ids import ProducerIds
 from txn.wall_clock_timer import WallClockTimer

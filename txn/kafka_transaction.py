@@ -24,11 +24,11 @@ from urllib.parse import quote, unquote
 
 import orjson
 
-from storage.metadata.store import IndexEntry, Put
+from storage.metadata.store import IndexEntry, Put, Record
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from txn.errors import UNREADABLE, RecordUnreadable
 from txn.headers import fixed_width
-from txn.kafka_errors import InvalidTransactionalId
+from txn.kafka_errors import InvalidTransactionalId, TransactionalIdDamaged
 from txn.kafka_states import KafkaTxnState
 
 KEY_PREFIX: Final = "/kafka/txn/"
@@ -148,21 +148,23 @@ def transaction_key(transactional_id: str) -> str:
     return KEY_PREFIX + quoted(transactional_id)
 
 
+def required_transaction(record: Record | None) -> KafkaTransaction | None:
+    """What a record says; None without a record.
+
+    Raises:
+        TransactionalIdDamaged: it cannot be read.
+    """
+    if record is None:
+        return None
+    try:
+        return KafkaTransaction.from_value(record.value)
+    except RecordUnreadable as damaged:
+        raise TransactionalIdDamaged(record.key, str(damaged)) from damaged
+
+
 def transactional_id_of(key: str) -> str:
     """The transactional id of the record at `key`."""
     return unquote(key.removeprefix(KEY_PREFIX))
-
-
-def moment_of(index_key: str) -> int:
-    """The moment in a key of any of the three indexes.
-
-    Raises:
-        RecordUnreadable: this program writes no such key.
-    """
-    try:
-        return int(index_key.partition(":")[0])
-    except UNREADABLE as damaged:
-        raise RecordUnreadable(f"{index_key!r} has no moment") from damaged
 
 
 def quoted(name: str) -> str:

@@ -19,9 +19,9 @@ Pure.
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -54,7 +54,7 @@ Described = Batch | Ended
 """What an entry says. An entry without a producer says nothing."""
 
 
-class AbortedIndex(Sequence[AbortedOffsets]):
+class AbortedIndex:
     """The index of one ledger, in the bytes of its format. An entry takes 34 bytes instead of several objects."""
 
     __slots__ = ("data",)
@@ -69,17 +69,7 @@ class AbortedIndex(Sequence[AbortedOffsets]):
     def __len__(self) -> int:
         return len(self.data) // ENTRY_SIZE
 
-    @overload
-    def __getitem__(self, number: int) -> AbortedOffsets: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> "AbortedIndex": ...
-
-    def __getitem__(self, number: int | slice) -> "AbortedOffsets | AbortedIndex":
-        if isinstance(number, slice):
-            start, stop, step = number.indices(len(self))
-            assert step == 1, "a part is a run of entries"
-            return AbortedIndex(self.data[start * ENTRY_SIZE : stop * ENTRY_SIZE])
+    def __getitem__(self, number: int) -> AbortedOffsets:
         at = range(len(self))[number] * ENTRY_SIZE
         (entry,), _whole = decode(bytes(self.data[at : at + ENTRY_SIZE]))
         return entry

@@ -6,17 +6,17 @@ index is made again from the markers of its own ledger (K12, K18).
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import structlog
 
-from storage.aborted_offsets import AbortedOffsets, UnknownIndexVersion
+from storage.aborted_offsets import AbortedOffsets, UnknownIndexVersion, overlapping
 from storage.entry import Entry, EntryFormat
 from storage.errors import EntriesUnreadable, LedgerNotFound, ProducersUnreadable
 from storage.managed_ledger import ManagedLedger
 from storage.position import EARLIEST, Position
-from txn.marked_log import AbortedIndex, Described, LedgerAborts, MarkedLog, SnapshotDamaged, aborts_before
+from txn.marked_log import Described, LedgerAborts, MarkedLog, SnapshotDamaged, aborts_before
 from txn.stable_offset import Place
 
 Describe = Callable[[Entry], Described | None]
@@ -173,8 +173,7 @@ class AbortedRanges:
         chain, missing = self._chain(ledger, offset + 1)
         assert missing is None, "prepared"
         return any(
-            entry.producer_id == producer_id and entry.first <= offset
-            for entry in _overlapping(chain, offset, offset + 1)
+            entry.producer_id == producer_id and entry.first <= offset for entry in _from(chain, offset, offset + 1)
         )
 
     async def overlapping(self, ledger: int, start: int, end: int) -> list[AbortedOffsets]:
@@ -183,7 +182,7 @@ class AbortedRanges:
         Raises:
             ProducersUnreadable, LedgerNotFound: see `prepare`.
         """
-        return _overlapping(await self.prepare(ledger, end), start, end)
+        return list(_from(await self.prepare(ledger, end), start, end))
 
     def _chain(self, ledger: int, end: int) -> tuple[list[LedgerAborts], int | None]:
         """The aborts from this ledger on that may matter below `end`, and the first ledger whose aborts are missing."""
@@ -227,7 +226,7 @@ class AbortedRanges:
         if info is None:
             raise LedgerNotFound(f"ledger {ledger} is gone")
         end = info.first_index + info.messages
-        return LedgerAborts(AbortedIndex(found.aborts.index.data), found.stable.stable_at(end))
+        return LedgerAborts(found.aborts.index, found.stable.stable_at(end))
 
     def _evict(self, *, keep: int) -> None:
         confirmed = self._ledger.confirmed.value.ledger
@@ -238,13 +237,5 @@ class AbortedRanges:
             del self._known[oldest]
 
 
-def _overlapping(chain: list[LedgerAborts], start: int, end: int) -> list[AbortedOffsets]:
-    """As `storage.aborted_offsets.overlapping`, without the entries whose marker is below the range."""
-    found = []
-    for aborts in chain:
-        for entry in aborts.index.from_offset(start):
-            if entry.first < end:
-                found.append(entry)
-            if entry.last_stable >= end:
-                return found
-    return found
+def _from(chain: list[LedgerAborts], start: int, end: int) -> Iterator[AbortedOffsets]:
+    return overlapping((aborts.index.from_offset(start) for aborts in chain), start, end)

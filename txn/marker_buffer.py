@@ -82,7 +82,7 @@ class MarkerBuffer:
             metadata,
             claim,
             now_ms,
-            has_open=lambda producer_id: self._log.stable.first_of(producer_id) is not None,
+            has_open=self._has_open,
             append_marker=self.append_marker,
             build_marker=markers.build,
         )
@@ -196,7 +196,7 @@ class MarkerBuffer:
                 was refused.
             LedgerSealed, LedgerFailed, NoSpace: nothing was appended.
         """
-        has_open = self._log.stable.first_of(batch.producer_id) is not None
+        has_open = self._has_open(batch.producer_id)
         if len(self._log.producers) >= PRODUCERS_MAX and self._now_ms() - self._expired_ms >= EXPIRE_AGAIN_MS:
             self._expire_producers()
         duplicate = self._log.producers.check(batch, has_open=has_open)
@@ -215,8 +215,7 @@ class MarkerBuffer:
             LedgerSealed, LedgerFailed, NoSpace: nothing was appended.
         """
         marker = ended.marker
-        has_open = self._log.stable.first_of(marker.producer_id) is not None
-        self._log.producers.check_marker(marker, has_open=has_open)
+        self._log.producers.check_marker(marker, has_open=self._has_open(marker.producer_id))
         txn = TxnId(marker.producer_id, marker.epoch)
         appended = self._append(payload, 1, txn, EntryFormat.KAFKA, is_control=True)
         self._log.take(ended, Place(appended.base_offset, appended.position), appended.timestamp_ms)
@@ -319,6 +318,9 @@ class MarkerBuffer:
     async def discard(self) -> None:
         """See `TransactionBuffer`. All but the registrations in transactions is in the log."""
         await self.transactions.discard()
+
+    def _has_open(self, producer_id: int) -> bool:
+        return self._log.stable.first_of(producer_id) is not None
 
     def _readable_at(self, confirmed: Position) -> Position:
         if not self._is_recovered:

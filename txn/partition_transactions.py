@@ -16,8 +16,8 @@ from storage.clock import WallClock
 from storage.errors import SPACE_RETRY_SECONDS, NoSpace
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Record, StoreFull, StoreUnavailable
-from txn.errors import OutcomeUnknown, OwnershipLost, RecordUnreadable
-from txn.kafka_errors import TransactionalIdDamaged, TransactionEnding
+from txn.errors import OutcomeUnknown, OwnershipLost
+from txn.kafka_errors import TransactionEnding
 from txn.kafka_participants import (
     BY_PARTICIPANT,
     Kind,
@@ -26,9 +26,10 @@ from txn.kafka_participants import (
     ops_to_join,
     registration_key,
     registrations_at,
+    required_registration,
 )
 from txn.kafka_settlement import Settling, admitted, marker_of, settling
-from txn.kafka_transaction import KafkaTransaction, Producer, transaction_key
+from txn.kafka_transaction import KafkaTransaction, Producer, required_transaction, transaction_key
 from txn.marked_log import Ended
 from txn.producer_states import EndMarker
 from txn.unreadable import Unreadable
@@ -138,9 +139,9 @@ class PartitionTransactions:
         while True:
             found = await self._metadata.fresh([key, registered])
             stored = found.records[registered]
-            registration = None if stored is None else _registration(stored)
+            registration = None if stored is None else required_registration(stored)
             joining = admitted(
-                _transaction(found.records[key]),
+                required_transaction(found.records[key]),
                 registration,
                 sender.producer,
                 version=sender.version,
@@ -177,11 +178,7 @@ class PartitionTransactions:
 
     async def is_registered(self, producer_id: int) -> bool:
         """Return whether the partition takes part in a transaction of this producer id that is not settled yet."""
-        for hit in await self._metadata.query(BY_PARTICIPANT, *registrations_at(self._participant)):
-            with self._unreadable.reading(hit.record.key):
-                if Registration.from_record(hit.record).producer.id == producer_id:
-                    return True
-        return False
+        return any(registration.producer.id == producer_id for registration, _version in await self._registered())
 
     async def settle(self, stored: Record, registration: Registration, record: KafkaTransaction | None) -> Check | None:
         """Apply a decision. Returns when it is durable in the log: the claim under which to remove the registration.
@@ -239,19 +236,3 @@ class PartitionTransactions:
         self._settled[version] = None
         if len(self._settled) > SETTLED_KEPT_MAX:
             self._settled.popitem(last=False)
-
-
-def _registration(record: Record) -> Registration:
-    try:
-        return Registration.from_record(record)
-    except RecordUnreadable as damaged:
-        raise TransactionalIdDamaged(record.key, str(damaged)) from damaged
-
-
-def _transaction(record: Record | None) -> KafkaTransaction | None:
-    if record is None:
-        return None
-    try:
-        return KafkaTransaction.from_value(record.value)
-    except RecordUnreadable as damaged:
-        raise TransactionalIdDamaged(record.key, str(damaged)) from damaged

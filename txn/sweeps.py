@@ -24,7 +24,7 @@ from txn.due_records import AGAIN_MS, DueRecords, Kind
 from txn.duty import EVERYTHING, Duty, shard_of
 from txn.errors import InvalidTxnStatus, TransactionNotFound
 from txn.group_record import group_key
-from txn.headers import BY_DEADLINE, BY_FINAL_STATE, Header, deadline_ms_of, finalized_ms_of, txn_of_key
+from txn.headers import BY_DEADLINE, BY_FINAL_STATE, Header, finalized_ms_of, moment_of, txn_of_key
 from txn.op_removal import remove_ops
 from txn.ops import ops_of, segment_of
 from txn.states import EndAction, TxnState
@@ -75,7 +75,7 @@ class TimeoutSweep:
         self._now_ms = now_ms
         self._timer = timer
         self._unreadable = Unreadable()
-        kind = Kind(BY_DEADLINE, ("",), deadline_ms_of, 0, _open_span, _shard_of_key, _check_open, leaves_index=True)
+        kind = Kind(BY_DEADLINE, ("",), moment_of, 0, _open_span, _shard_of_key, _check_open, leaves_index=True)
         self.due = DueRecords(kind, metadata, duty=duty, now_ms=now_ms, timer=timer, counters=counters)
 
     async def run(self) -> None:

@@ -27,11 +27,15 @@ from tidewire.wire.kafka.messages.transactions import (
     ListTransactionsResponse,
     ProducerState,
 )
-from txn.errors import RecordUnreadable
-from txn.kafka_errors import TransactionalIdDamaged
 from txn.kafka_listing import ListFilter, described
 from txn.kafka_participants import Registration, registrations_of
-from txn.kafka_transaction import KEY_PREFIX, KafkaTransaction, transaction_key, transactional_id_of
+from txn.kafka_transaction import (
+    KEY_PREFIX,
+    KafkaTransaction,
+    required_transaction,
+    transaction_key,
+    transactional_id_of,
+)
 from txn.unreadable import Unreadable
 
 PAGE: Final = 500
@@ -96,13 +100,7 @@ class InspectionHandler:
     async def _described(self, transactional_id: str) -> DescribedTransaction:
         try:
             key = transaction_key(transactional_id)
-            stored = (await self._metadata.fresh([key])).records[key]
-            record = None
-            if stored is not None:
-                try:
-                    record = KafkaTransaction.from_value(stored.value)
-                except RecordUnreadable as damaged:
-                    raise TransactionalIdDamaged(key, str(damaged)) from damaged
+            record = required_transaction((await self._metadata.fresh([key])).records[key])
             found = described(transactional_id, record, await self._registrations(transactional_id))
         except EXPECTED as error:
             return DescribedTransaction(code_of(error), transactional_id)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from txn.errors import RecordUnreadable
+from txn.headers import moment_of
 from txn.kafka_errors import InvalidTransactionalId
 from txn.kafka_states import KafkaTxnState
 from txn.kafka_transaction import (
@@ -19,7 +20,6 @@ from txn.kafka_transaction import (
     TRANSACTIONAL_ID_BYTES_MAX,
     KafkaTransaction,
     Producer,
-    moment_of,
     transaction_key,
     transactional_id_of,
 )

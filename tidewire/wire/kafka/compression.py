@@ -16,7 +16,7 @@ import cramjam
 
 from tidewire.wire.inflating import Format, InflateError, inflate
 from tidewire.wire.kafka.record_batches import Compression, CorruptBatch
-from tidewire.wire.steps import Steps, finished
+from tidewire.wire.steps import Steps
 
 _GROWTH: Final = 4
 """How much larger than its data the first buffer is, and each one than the one before."""
@@ -53,17 +53,12 @@ def compress(codec: Compression, data: bytes) -> bytes:
             return _framed_snappy(data)
 
 
-def decompress(codec: Compression, data: bytes | memoryview, size_max: int) -> _Bytes:
+def decompress_steps(codec: Compression, data: bytes | memoryview, size_max: int) -> Steps[_Bytes]:
     """The original of compressed records.
 
     Raises:
         CorruptBatch: the data are damaged, or the original has more than `size_max` bytes.
     """
-    return finished(decompress_steps(codec, data, size_max))
-
-
-def decompress_steps(codec: Compression, data: bytes | memoryview, size_max: int) -> Steps[_Bytes]:
-    """As `decompress`, in steps."""
     match codec:
         case Compression.NONE:
             return data

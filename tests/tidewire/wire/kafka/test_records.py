@@ -15,9 +15,10 @@ from kio.records.writers import write_new_batch
 from kio.static.primitive import i8, i16, i32, i64
 
 from tidewire.wire.kafka import records
-from tidewire.wire.kafka.compression import compress, decompress, decompress_steps
+from tidewire.wire.kafka.compression import compress, decompress_steps
 from tidewire.wire.kafka.record_batches import Compression, CorruptBatch, check, read_header
 from tidewire.wire.kafka.records import HEADERS_MAX, BatchBuilder, Header, Marker, Record
+from tidewire.wire.steps import finished
 
 SIZE_MAX = 1024 * 1024
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -35,6 +36,10 @@ some_records = st.lists(
     min_size=1,
     max_size=9,
 )
+
+
+def decompress(codec: Compression, data: bytes, size_max: int) -> bytes:
+    return bytes(finished(decompress_steps(codec, data, size_max)))
 
 
 def read_all(batch: bytes, size_max: int = SIZE_MAX) -> list[tuple[int, Record]]:

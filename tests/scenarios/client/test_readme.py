@@ -1,8 +1,7 @@
 """Runs the examples of README.md unchanged, top to bottom, against a new broker.
 
 A Python block is run if an HTML comment stands right before it: `<!-- test: python -->`, or `<!-- test: spark -->` if
-it
-needs Java, too. Of shell blocks, lines that begin with `tidewire topics` are run. Only the broker's addresses are
+it needs Java, too. Other tests run `<!-- test: pytest -->` and `<!-- test: shell -->`. Of shell blocks, lines that begin with `tidewire topics` are run. Only the broker's addresses are
 changed. The environment is activated, which the README must say first.
 """
 
@@ -25,7 +24,7 @@ ACTIVATION: Final = "\n. .venv/bin/activate "
 RUN_SECONDS_MAX: Final = 200.0
 
 _PIECE: Final = re.compile(
-    r"<!-- test: (?P<kind>\w+) -->\n+```python\n(?P<code>.*?)^```|^tidewire (?P<command>topics [^\n]*)$",
+    r"<!-- test: (?P<kind>python|spark) -->\n+```python\n(?P<code>.*?)^```|^tidewire (?P<command>topics [^\n]*)$",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -96,6 +95,10 @@ first()
 ```
 ```python
 not_this()
+```
+<!-- test: pytest -->
+```python
+def test_not_this(): ...
 ```
 <!-- test: spark -->
 

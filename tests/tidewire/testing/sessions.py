@@ -19,7 +19,8 @@ PLUGIN: Final = ("-p", "tidewire.testing.plugin")
 
 
 def environment() -> Mapping[str, str]:
-    return {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    """What the sessions need. An empty `CI` lets pytest print the same summary everywhere: a line for each test."""
+    return {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "CI": "", "BUILD_NUMBER": ""}
 
 
 def run(users: pytest.Pytester, *arguments: str) -> pytest.RunResult:

@@ -99,25 +99,23 @@ class MetadataHandler:
         partitions = [name for topic in found if isinstance(topic, KafkaTopic) for name in topic.partitions]
         leaders = dict(zip(partitions, await self._locator.leaders(partitions), strict=True))
         nodes = self._nodes()
+        topics = [
+            topic if isinstance(topic, MetadataTopic) else await self._described(topic, leaders) for topic in found
+        ]
         return MetadataResponse(
             brokers=tuple(MetadataBroker(node.id, *node.address) for node in nodes),
             cluster_id=self._cluster,
             # Any broker takes an administrator's requests. The lowest number stands for them.
             controller_id=nodes[0].id,
-            topics=tuple(
-                topic
-                if isinstance(topic, MetadataTopic)
-                else MetadataTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=tuple(
-                        self._partition(number, leaders[name], self._epoch(name, leaders[name]))
-                        for number, name in enumerate(topic.partitions)
-                    ),
-                )
-                for topic in found
-            ),
+            topics=tuple(topics),
         )
+
+    async def _described(self, topic: KafkaTopic, leaders: Mapping[TopicName, Member | None]) -> MetadataTopic:
+        partitions = []
+        for number, name in enumerate(topic.partitions):
+            await take_turns(number)
+            partitions.append(self._partition(number, leaders[name], self._epoch(name, leaders[name])))
+        return MetadataTopic(name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions))
 
     async def _find(self, name: str, *, creates: bool) -> KafkaTopic | MetadataTopic:
         try:

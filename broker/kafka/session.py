@@ -16,8 +16,10 @@ import trio
 from broker.budgets import ReceiveShare
 from broker.kafka.requests import Api, Asked, ConnectionEnds, Handler, Later
 from broker.outbox import Outbox
+from storage.metadata.pacing import paced
 from tidewire.wire.kafka.api_keys import ApiKey, is_flexible
-from tidewire.wire.kafka.codec import Input, Pieces, decoder, encoder
+from tidewire.wire.kafka.codec import Input, Pieces, decoder
+from tidewire.wire.kafka.codec_steps import decode_steps, encode_steps
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.errors import RequestError
 from tidewire.wire.kafka.frames import Request, RequestDecoder, response_pieces
@@ -35,6 +37,9 @@ READ_BYTES_MAX: Final = 256 * 1024
 
 REQUEST_EXTRA_BYTES: Final = 64 * 1024
 """What a request may have besides the batches of one message size."""
+
+AT_ONCE_BYTES: Final = 16 * 1024
+"""A request up to this size is read in one step. It has too few elements to take long."""
 
 PIPELINED_MAX: Final = 64
 """Produce requests of one connection whose batches wait for the disk. At this number, the connection is not read."""
@@ -128,13 +133,16 @@ class KafkaSession:
                 await self._outbox.wait_writable()
                 await trio.lowlevel.checkpoint()
                 refusal = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, self._versions())
-                self._put(request._replace(version=0), self._apis[ApiKey.API_VERSIONS], refusal)
+                await self._put(request._replace(version=0), self._apis[ApiKey.API_VERSIONS], refusal)
                 return True
             reason = f"the request {request.api_key} in version {request.version} is not served"
             log.info("connection closed", client=self._client, reason=reason)
             return False
         flexible = is_flexible(request.api_key, request.version)
-        message = decoder(api.request, request.version, is_flexible=flexible)(request.body)
+        if len(request.body.data) > AT_ONCE_BYTES:
+            message = await paced(decode_steps(api.request, request.version, request.body, is_flexible=flexible))
+        else:
+            message = decoder(api.request, request.version, is_flexible=flexible)(request.body)
         if request.api_key != ApiKey.PRODUCE:
             await self._all_answered()
         await self._outbox.wait_writable()
@@ -150,14 +158,14 @@ class KafkaSession:
             await later.send((request._replace(body=_NOTHING), api, response))
         elif response is not None:
             await self._all_answered()
-            self._put(request, api, response)
+            await self._put(request, api, response)
         return True
 
     async def _answer_later(self, waiting: trio.MemoryReceiveChannel[tuple[Request, Api, Later]]) -> None:
         async for request, api, later in waiting:
             response = await later.wait()
             if response is not None:
-                self._put(request, api, response)
+                await self._put(request, api, response)
             self._waiting -= 1
             if not self._waiting:
                 answered, self._answered = self._answered, trio.Event()
@@ -167,10 +175,11 @@ class KafkaSession:
         while self._waiting:
             await self._answered.wait()
 
-    def _put(self, request: Request, api: Api, response: Any) -> None:  # noqa: ANN401
+    async def _put(self, request: Request, api: Api, response: Any) -> None:  # noqa: ANN401
         body: Pieces = []
+        assert isinstance(response, api.response), "a handler returns what it declares"
         flexible = is_flexible(request.api_key, request.version)
-        encoder(api.response, request.version, is_flexible=flexible)(body, response)
+        await paced(encode_steps(body, response, request.version, is_flexible=flexible))
         self._outbox.put(*response_pieces(request, body))
 
     async def _api_versions(self, _request: ApiVersionsRequest, _asked: Asked) -> ApiVersionsResponse:

@@ -1,14 +1,18 @@
 """No request of one client stops the others, however many parts it has, and however often it names one of them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from trio.testing import MockClock, lockstep_stream_pair
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
+from broker.budgets import ReceiveBudget
 from broker.kafka.listener import KafkaServices, open_session
+from broker.kafka.requests import Api, Asked
+from broker.kafka.session import KafkaSession
 from broker.names import TopicName
+from broker.outbox import Outbox
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import KafkaClient, kafka_client, key_of
@@ -27,7 +31,7 @@ from tidewire.wire.kafka.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tidewire.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tidewire.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataTopic
 from tidewire.wire.kafka.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -166,6 +170,38 @@ async def test_others_have_turns_during_a_large_request(what: str) -> None:
         await client.receive(response, key_of(request), version)
         nursery.cancel_scope.cancel()
     assert turns > PARTS / 100
+
+
+async def test_others_have_turns_while_a_large_message_is_read_and_written() -> None:
+    """E7: apart from what its handler does, reading a large request and writing its response are many steps."""
+    turns = 0
+
+    class Handles:
+        @property
+        def apis(self) -> Mapping[ApiKey, Api]:
+            return {ApiKey.METADATA: Api(MetadataRequest, MetadataResponse, 12, 12, self.handle)}
+
+        async def handle(self, request: MetadataRequest, _asked: Asked) -> MetadataResponse:
+            assert request.topics is not None
+            return MetadataResponse(topics=(MetadataTopic(name="t"),) * len(request.topics))
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    ours, theirs = memory_stream_pair()
+    session = KafkaSession(theirs, Outbox(), ReceiveBudget(1 << 20).share(), "test", 1 << 20)
+    session.use(Handles())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session.run)
+        client = KafkaClient(ours)
+        await client.send(MetadataRequest(tuple(MetadataRequestTopic(name="t") for _ in range(9_000))), 12)
+        nursery.start_soon(take_turns)
+        await client.receive(MetadataResponse, ApiKey.METADATA, 12)
+        nursery.cancel_scope.cancel()
+    assert turns > 2 * 9_000 / 512
 
 
 async def test_one_partition_of_many_is_found_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

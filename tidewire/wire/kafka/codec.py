@@ -4,7 +4,7 @@
 fields of a fixed size are read and written together, which halves the time of small messages.
 
 A client chooses every length. So the decoder checks that the bytes for it are there before it allocates or loops (E8).
-A request has at most `ELEMENTS_MAX` elements, which bounds the time of one step of the event loop (E7).
+A request has at most `ELEMENTS_MAX` elements. `codec_steps.py` reads and writes large messages in steps (E7).
 """
 
 import struct
@@ -16,7 +16,7 @@ from tidewire.wire.kafka.errors import MalformedRequest, RequestTooLarge
 from tidewire.wire.kafka.fields import METADATA_KEY, FieldSpec, Kind
 
 ELEMENTS_MAX: Final = 10_000
-"""The most elements of all arrays and tagged fields in one request. Reading so many takes about 10 ms."""
+"""The most elements of all arrays and tagged fields in one request."""
 
 _FIXED: Final = {
     Kind.BOOL: "?",
@@ -108,7 +108,7 @@ def encoder(message: type[Message], version: int, *, is_flexible: bool) -> Calla
 
 
 def _build_decoder(message: type[Message], version: int, *, is_flexible: bool) -> Callable[[Input], Message]:
-    present = _specs(message)
+    present = specs(message)
     steps: list[tuple[struct.Struct | None, Read | None, tuple[Any, ...]]] = []
     tagged: dict[int, tuple[int, Read]] = {}
     fixed = ""
@@ -116,7 +116,7 @@ def _build_decoder(message: type[Message], version: int, *, is_flexible: bool) -
         code = _FIXED.get(spec.kind)
         if spec.tag is not None:
             if is_flexible and spec.is_in(version):
-                tagged[spec.tag] = (number, _reader(spec, version, is_flexible=True))
+                tagged[spec.tag] = (number, reader(spec, version, is_flexible=True))
         elif spec.is_in(version) and code is not None:
             fixed += code
             continue
@@ -124,7 +124,7 @@ def _build_decoder(message: type[Message], version: int, *, is_flexible: bool) -
             steps.append((struct.Struct(">" + fixed), None, ()))
             fixed = ""
         if spec.tag is None and spec.is_in(version):
-            steps.append((None, _reader(spec, version, is_flexible=is_flexible), ()))
+            steps.append((None, reader(spec, version, is_flexible=is_flexible), ()))
         else:
             steps.append((None, None, (default,)))
     if fixed:
@@ -144,13 +144,14 @@ def _build_decoder(message: type[Message], version: int, *, is_flexible: bool) -
             else:
                 values += defaults
         if is_flexible:
-            _read_tagged(given, tagged, values)
+            read_tagged(given, tagged, values)
         return message(*values)
 
     return decode
 
 
-def _read_tagged(given: Input, known: dict[int, tuple[int, Read]], values: list[Any]) -> None:
+def read_tagged(given: Input, known: dict[int, tuple[int, Read]], values: list[Any]) -> None:
+    """Read the tagged fields of a structure into its values. `known` has the place and the reader of each tag."""
     for _ in range(given.count_elements(given.unsigned_varint())):
         tag, size = given.unsigned_varint(), given.unsigned_varint()
         start = given.at
@@ -163,7 +164,8 @@ def _read_tagged(given: Input, known: dict[int, tuple[int, Read]], values: list[
                 raise MalformedRequest(f"the tagged field {tag} has another size than it says")
 
 
-def _reader(spec: FieldSpec, version: int, *, is_flexible: bool) -> Read:
+def reader(spec: FieldSpec, version: int, *, is_flexible: bool) -> Read:
+    """The function that reads a field of this version."""
     nullable = spec.is_nullable(version)
     if spec.kind in _FIXED:
         return _fixed_reader(struct.Struct(">" + _FIXED[spec.kind]))
@@ -177,7 +179,7 @@ def _reader(spec: FieldSpec, version: int, *, is_flexible: bool) -> Read:
     if spec.kind is Kind.ARRAY:
         element = spec.element
         if isinstance(element, FieldSpec):
-            return _array_reader(length, _reader(element, version, is_flexible=is_flexible), nullable=nullable)
+            return _array_reader(length, reader(element, version, is_flexible=is_flexible), nullable=nullable)
         assert element is not None, "an array has elements"
         return _array_reader(length, decoder(element, version, is_flexible=is_flexible), nullable=nullable)
     return _bytes_reader(length, nullable=nullable)
@@ -237,6 +239,20 @@ def _array_reader(length: Callable[[Input], int], element: Read, *, nullable: bo
     return read
 
 
+def read_array_length(given: Input, *, is_flexible: bool, nullable: bool) -> int | None:
+    """How many elements an array has; None if it is null."""
+    count = _compact_length(given) if is_flexible else _long_length(given)
+    if count < 0:
+        _require_nullable(nullable=nullable)
+        return None
+    return given.count_elements(count)
+
+
+def array_length(count: int, *, is_flexible: bool) -> bytes:
+    """The bytes in front of an array of so many elements; -1 stands for null."""
+    return _put_compact_length(count) if is_flexible else _put_long(count)
+
+
 def _require_nullable(*, nullable: bool) -> None:
     if not nullable:
         raise MalformedRequest("a field that must have a value is null")
@@ -258,20 +274,20 @@ def _build_encoder(message: type[Message], version: int, *, is_flexible: bool) -
     steps: list[tuple[struct.Struct | None, tuple[str, ...], Write | None]] = []
     tagged: list[tuple[int, str, Any, Write]] = []
     fixed, names = "", ()  # type: str, tuple[str, ...]
-    for name, spec, default in _specs(message):
+    for name, spec, default in specs(message):
         if not spec.is_in(version):
             continue
         code = _FIXED.get(spec.kind)
         if spec.tag is not None:
             if is_flexible:
-                tagged.append((spec.tag, name, default, _writer(spec, version, is_flexible=True)))
+                tagged.append((spec.tag, name, default, writer(spec, version, is_flexible=True)))
         elif code is not None:
             fixed, names = fixed + code, (*names, name)
         else:
             if fixed:
                 steps.append((struct.Struct(">" + fixed), names, None))
                 fixed, names = "", ()
-            steps.append((None, (name,), _writer(spec, version, is_flexible=is_flexible)))
+            steps.append((None, (name,), writer(spec, version, is_flexible=is_flexible)))
     if fixed:
         steps.append((struct.Struct(">" + fixed), names, None))
     tagged.sort(key=lambda each: each[0])
@@ -284,12 +300,13 @@ def _build_encoder(message: type[Message], version: int, *, is_flexible: bool) -
                 assert write is not None, "a step has fixed fields or one field"
                 write(pieces, getattr(value, of[0]))
         if is_flexible:
-            _write_tagged(pieces, value, tagged)
+            write_tagged(pieces, value, tagged)
 
     return encode
 
 
-def _write_tagged(pieces: Pieces, value: object, tagged: Sequence[tuple[int, str, Any, Write]]) -> None:
+def write_tagged(pieces: Pieces, value: object, tagged: Sequence[tuple[int, str, Any, Write]]) -> None:
+    """Append the tagged fields of a structure that differ from their defaults. They are in the order of their tags."""
     given = [
         (tag, getattr(value, name), write) for tag, name, default, write in tagged if getattr(value, name) != default
     ]
@@ -300,7 +317,8 @@ def _write_tagged(pieces: Pieces, value: object, tagged: Sequence[tuple[int, str
         pieces += [unsigned_varint(tag), unsigned_varint(sum(map(len, inner))), *inner]
 
 
-def _writer(spec: FieldSpec, version: int, *, is_flexible: bool) -> Write:
+def writer(spec: FieldSpec, version: int, *, is_flexible: bool) -> Write:
+    """The function that appends a field of this version."""
     if spec.kind in _FIXED:
         return _fixed_writer(struct.Struct(">" + _FIXED[spec.kind]))
     if spec.kind is Kind.STRUCT:
@@ -313,7 +331,7 @@ def _writer(spec: FieldSpec, version: int, *, is_flexible: bool) -> Write:
     if spec.kind is Kind.ARRAY:
         element = spec.element
         if isinstance(element, FieldSpec):
-            return _array_writer(length, _writer(element, version, is_flexible=is_flexible))
+            return _array_writer(length, writer(element, version, is_flexible=is_flexible))
         assert element is not None, "an array has elements"
         return _array_writer(length, encoder(element, version, is_flexible=is_flexible))
     return _records_writer(length) if spec.kind is Kind.RECORDS else _bytes_writer(length)
@@ -403,5 +421,6 @@ def _put_long(length: int) -> bytes:
     return _INT32.pack(length)
 
 
-def _specs(message: type[Any]) -> list[tuple[str, FieldSpec, Any]]:
+def specs(message: type[Any]) -> list[tuple[str, FieldSpec, Any]]:
+    """The fields of a message: name, declaration and default."""
     return [(each.name, each.metadata[METADATA_KEY], each.default) for each in dataclass_fields(message)]

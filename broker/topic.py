@@ -184,11 +184,17 @@ class Topic(TopicSource):
         return self._buffer
 
     async def publish_batch(
-        self, payload: bytes, *, message_count: int, batch: Batch | None, sender: Sender | None = None
+        self,
+        payload: bytes,
+        *,
+        message_count: int,
+        latest_record_ms: int,
+        batch: Batch | None,
+        sender: Sender | None = None,
     ) -> Appended | Duplicate:
         """Append a batch of Kafka's records. `batch` tells what a numbered producer says of it.
 
-        `sender` tells who writes it in a transaction.
+        `sender` tells who writes it in a transaction. No record is later than `latest_record_ms`.
 
         It is durable once `ledger.confirmed` has reached its position. A duplicate is durable once everything is that
         was appended before this call returned.
@@ -200,12 +206,12 @@ class Topic(TopicSource):
         markers = self.markers
         await self.ledger.wait_room()
         if batch is None:
-            appended = markers.append_plain(payload, message_count, EntryFormat.KAFKA)
+            appended = markers.append_plain(payload, message_count, EntryFormat.KAFKA, latest_record_ms)
         else:
             await markers.admit_producer()
             if sender is not None:
                 await markers.transactions.admit(sender)
-            result = markers.append_batch(payload, batch, message_count)
+            result = markers.append_batch(payload, batch, message_count, latest_record_ms)
             if isinstance(result, Duplicate):
                 return result
             appended = result

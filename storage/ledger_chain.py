@@ -21,7 +21,7 @@ import trio
 from storage.aborted_index import AbortedSpan
 from storage.errors import Fenced, LedgerNotMade, LedgerSealed, NoSpace
 from storage.ledger_ids import LedgerIds
-from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedgerRecord
+from storage.ledger_list import LEDGERS_MAX, NO_RECORDS, LedgerInfo, LedgerList, ManagedLedgerRecord, later_of
 from storage.ledger_reading import closed_info
 from storage.ledger_store import LedgerStore, OpenLedger
 from storage.managed_ledger_record import RecordChanged, RecordKeeper
@@ -67,6 +67,8 @@ class LedgerChain:
         self.current: OpenLedger | None = None
         """The ledger that accepts entries."""
         self.current_first_index = 0
+        self.current_latest_record_ms = NO_RECORDS
+        """See `LedgerInfo.latest_record_ms`."""
         self.next_index = recovered.next_index
         """The index of the next message."""
         self._confirmed_index = recovered.next_index
@@ -189,8 +191,9 @@ class LedgerChain:
             raise NoSpace(f"the disk is full, so {self.name} has no ledger that accepts entries. Free space")
         return self.current
 
-    def took(self, position: Position, message_count: int, timestamp_ms: int) -> None:
+    def took(self, position: Position, message_count: int, timestamp_ms: int, latest_record_ms: int) -> None:
         """Count an entry that was just appended to the current ledger."""
+        self.current_latest_record_ms = later_of(self.current_latest_record_ms, latest_record_ms)
         self.last_timestamp_ms = timestamp_ms
         self.next_index += message_count
         self.ledgers.open_entries = position.entry + 1
@@ -325,6 +328,7 @@ class LedgerChain:
         self.current = ledger
         self.is_roll_requested = False
         self.current_first_index = self.next_index
+        self.current_latest_record_ms = NO_RECORDS
         self._current_old_at = trio.current_time() + self._config.ledger_age_max_ms / 1000
         self.reading.put_open(ledger)
         self.ledgers.open(ledger.id)
@@ -339,8 +343,17 @@ class LedgerChain:
         entries = left.next_entry
         first = self.current_first_index
         messages = self.next_index - first
-        last, writer, epoch = self.last_timestamp_ms, self.store.writer, self.record.leader_epoch
-        info = LedgerInfo(left.id, first, entries, messages, left.size_bytes, last, writer=writer, epoch=epoch)
+        info = LedgerInfo(
+            left.id,
+            first,
+            entries,
+            messages,
+            left.size_bytes,
+            self.last_timestamp_ms,
+            writer=self.store.writer,
+            epoch=self.record.leader_epoch,
+            latest_record_ms=self.current_latest_record_ms,
+        )
         self.ledgers.close(info if entries else None)
 
     async def _finish(self) -> None:
@@ -352,7 +365,8 @@ class LedgerChain:
                 if sealed.last_entry >= 0:
                     info = self.ledgers.info(left.id)
                     assert info is not None, "it has entries, and was not trimmed without an end"
-                    self.ledgers.replace(closed_info(await sealed.index(), 0, self.store.writer, info.epoch))
+                    complete = closed_info(await sealed.index(), 0, self.store.writer, info.epoch)
+                    self.ledgers.replace(complete._replace(latest_record_ms=info.latest_record_ms))
                     self.reading.put_sealed(sealed)
                 else:
                     self._empty.append(left.id)

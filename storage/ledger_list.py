@@ -29,6 +29,17 @@ from storage.unknown_fields import (
 )
 from storage.writer import Writer
 
+UNKNOWN_TIME: Final = -2
+"""The latest record time of a ledger about which it is not known. Any record may be in it."""
+
+NO_RECORDS: Final = -1
+"""The latest record time of what has no records with times."""
+
+
+def later_of(one: int, other: int) -> int:
+    """The later of two latest record times; unknown if one is."""
+    return UNKNOWN_TIME if UNKNOWN_TIME in {one, other} else max(one, other)
+
 
 class LedgerInfo(NamedTuple):
     """One ledger in the record. Its contents are known once it is closed, and 0 before."""
@@ -53,6 +64,9 @@ class LedgerInfo(NamedTuple):
     record."""
     epoch: int = 0
     """The leader epoch of the owner that made it (K44). It rises from ledger to ledger, or stays."""
+    latest_record_ms: int = UNKNOWN_TIME
+    """No record in it has a later time, as its producer says; UNKNOWN_TIME or NO_RECORDS. It saves a search by record
+    time from reading the ledger (K39)."""
     unknown: UnknownColumns = ()
     """What a later release has put at the end of the ledger's row."""
 
@@ -93,10 +107,10 @@ _FIELDS: Final = frozenset(
     }
 )
 _CONTENTS: Final = LedgerInfo._fields.index("aborted_owner")
-"""Columns of a ledger's row that tell its contents. Behind them come the writer's number and the epoch. The owners of
-aborted indexes stand elsewhere."""
-_COLUMNS: Final = _CONTENTS + 2
-"""Columns of a ledger's row that this release knows. Earlier releases wrote no epoch."""
+"""Columns of a ledger's row that tell its contents. Behind them come the writer's number, the epoch and the latest
+record time. The owners of aborted indexes stand elsewhere."""
+_COLUMNS: Final = _CONTENTS + 3
+"""Columns of a ledger's row that this release knows. Earlier releases wrote no epoch and no record time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +150,7 @@ class ManagedLedgerRecord:
     def encode(self) -> bytes:
         """As JSON.
 
-        A ledger is a row of its fields, and its writer an index into `writers`: about 60 bytes for each ledger.
+        A ledger is a row of its fields, and its writer an index into `writers`: about 70 bytes for each ledger.
         """
         writers = list(dict.fromkeys(ledger.writer for ledger in self.ledgers))
         numbers = {writer: number for number, writer in enumerate(writers)}
@@ -160,7 +174,13 @@ class ManagedLedgerRecord:
                     for writer in writers
                 ],
                 "ledgers": [
-                    (*ledger[:_CONTENTS], numbers[ledger.writer], ledger.epoch, *restored_columns(ledger.unknown))
+                    (
+                        *ledger[:_CONTENTS],
+                        numbers[ledger.writer],
+                        ledger.epoch,
+                        ledger.latest_record_ms,
+                        *restored_columns(ledger.unknown),
+                    )
                     for ledger in self.ledgers
                 ],
                 # Apart from the ledgers, because few have such an index, and few owners wrote them.
@@ -199,6 +219,7 @@ class ManagedLedgerRecord:
                     aborted_owner=owners.get(row[0], 0),
                     writer=writers[row[_CONTENTS]],
                     epoch=row[_CONTENTS + 1] if len(row) > _CONTENTS + 1 else 0,
+                    latest_record_ms=row[_CONTENTS + 2] if len(row) > _CONTENTS + 2 else UNKNOWN_TIME,
                     unknown=columns_after(row, _COLUMNS),
                 )
                 for row in fields["ledgers"]
@@ -233,7 +254,7 @@ class ManagedLedgerRecord:
             self.removing,
             (number for writer in writers for number in writer.life),
             chain.from_iterable(ledger[:_CONTENTS] for ledger in self.ledgers),
-            chain.from_iterable((ledger.aborted_owner, ledger.epoch) for ledger in self.ledgers),
+            chain.from_iterable((info.aborted_owner, info.epoch, info.latest_record_ms) for info in self.ledgers),
         )
         if not (set(map(type, texts)) <= {str} and set(map(type, numbers)) <= {int, bool}):
             raise TypeError("a field has another type")

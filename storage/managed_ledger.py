@@ -20,7 +20,7 @@ from storage.control_entries import ControlEntries
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import SPACE_RETRY_SECONDS, LedgerCorrupt, LedgerNotFound
 from storage.ledger_chain import LedgerChain
-from storage.ledger_list import LedgerInfo
+from storage.ledger_list import NO_RECORDS, UNKNOWN_TIME, LedgerInfo
 from storage.metadata.store import StoreFull
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
@@ -143,8 +143,12 @@ class ManagedLedger:
         txn: TxnId | None = None,
         entry_format: EntryFormat = EntryFormat.PULSAR,
         is_control: bool = False,
+        latest_record_ms: int = UNKNOWN_TIME,
     ) -> Position:
         """Append an entry and return its position. Entries keep the order of the calls.
+
+        No record of the entry has a later time than `latest_record_ms`, if that is known. It is for searches by the
+        times that producers give (`latest_record_ms`).
 
         It is durable when `confirmed.wait_for(position)` returns. Call `wait_room` first.
 
@@ -166,7 +170,7 @@ class ManagedLedger:
             entry_format=entry_format,
             is_control=is_control,
         )
-        chain.took(position, message_count, now)
+        chain.took(position, message_count, now, NO_RECORDS if is_control else latest_record_ms)
         if is_control:
             self._controls.add(position)
         if chain.is_due(current):
@@ -327,6 +331,13 @@ class ManagedLedger:
     def closed(self) -> Sequence[LedgerInfo]:
         """The ledgers that accept no more entries, in order."""
         return self._ledgers.closed
+
+    def latest_record_ms(self, ledger: int) -> int:
+        """No record of this ledger has a later time, as its producer says; UNKNOWN_TIME or NO_RECORDS (K39)."""
+        if ledger == self._ledgers.open_id:
+            return self._chain.current_latest_record_ms
+        info = self._ledgers.info(ledger)
+        return NO_RECORDS if info is None else info.latest_record_ms
 
     def last_entry(self, ledger: int) -> int:
         """The number of the ledger's last entry, confirmed or not; -1 if it has none or was trimmed."""

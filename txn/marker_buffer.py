@@ -20,6 +20,7 @@ from storage.aborted_offsets import AbortedOffsets
 from storage.clock import WallClock
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import LedgerSealed, NoSpace
+from storage.ledger_list import UNKNOWN_TIME
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, MetadataStore, StoreFull
 from storage.position import EARLIEST, Position
@@ -168,9 +169,11 @@ class MarkerBuffer:
         assert txn is None, "`admit` lets none through"
         return self.append_plain(payload, message_count, entry_format).position
 
-    def append_plain(self, payload: bytes, message_count: int, entry_format: EntryFormat) -> "Appended":
+    def append_plain(
+        self, payload: bytes, message_count: int, entry_format: EntryFormat, latest_record_ms: int = UNKNOWN_TIME
+    ) -> "Appended":
         """Append an entry without a numbered producer. Raises as `append` does."""
-        return self._append(payload, message_count, None, entry_format, is_control=False)
+        return self._append(payload, message_count, None, entry_format, latest_record_ms)
 
     async def admit_producer(self) -> None:
         """Do what has to wait before the first entry of a numbered producer. Durable on return.
@@ -185,7 +188,9 @@ class MarkerBuffer:
             except StoreFull as full:
                 raise NoSpace(f"No producer id can be used on {self._ledger.name} yet: {full}") from full
 
-    def append_batch(self, payload: bytes, batch: Batch, message_count: int) -> Appended | Duplicate:
+    def append_batch(
+        self, payload: bytes, batch: Batch, message_count: int, latest_record_ms: int = UNKNOWN_TIME
+    ) -> Appended | Duplicate:
         """Append a batch of a numbered producer, unless the log has it (K23). Call `admit_producer` before.
 
         It is durable when the ledger's `confirmed` has reached the position. A duplicate is durable when everything is
@@ -203,7 +208,7 @@ class MarkerBuffer:
         if duplicate is not None:
             return duplicate
         txn = TxnId(batch.producer_id, batch.epoch) if batch.is_transactional else None
-        appended = self._append(payload, message_count, txn, EntryFormat.KAFKA, is_control=False)
+        appended = self._append(payload, message_count, txn, EntryFormat.KAFKA, latest_record_ms)
         self._log.take(batch, Place(appended.base_offset, appended.position), appended.timestamp_ms)
         return appended
 
@@ -222,7 +227,14 @@ class MarkerBuffer:
         return appended
 
     def _append(
-        self, payload: bytes, count: int, txn: TxnId | None, entry_format: EntryFormat, *, is_control: bool
+        self,
+        payload: bytes,
+        count: int,
+        txn: TxnId | None,
+        entry_format: EntryFormat,
+        latest_record_ms: int = UNKNOWN_TIME,
+        *,
+        is_control: bool = False,
     ) -> Appended:
         ledger = self._ledger
         if ledger.is_marked:
@@ -230,7 +242,12 @@ class MarkerBuffer:
             self._since_snapshot += len(payload)
         offset = ledger.next_index
         position = ledger.append(
-            payload, message_count=count, txn=txn, entry_format=entry_format, is_control=is_control
+            payload,
+            message_count=count,
+            txn=txn,
+            entry_format=entry_format,
+            is_control=is_control,
+            latest_record_ms=latest_record_ms,
         )
         return Appended(offset, position, ledger.last_timestamp_ms)
 

@@ -32,6 +32,7 @@ from broker.kafka.log_dirs import LogDirHandler
 from broker.kafka.members import KafkaMembers
 from broker.kafka.metadata import MetadataHandler
 from broker.kafka.producing import ProduceHandler
+from broker.kafka.record_times import RecordTimes
 from broker.kafka.session import KafkaSession
 from broker.kafka.topics import KafkaTopics
 from broker.kafka.transacting import TransactionHandler
@@ -73,7 +74,8 @@ class KafkaServices:
     batch_bytes_max: int
     configs: Mapping[str, str]
     """What clients may know of the broker's settings, by Kafka's names."""
-    convert: ToKafka = field(default_factory=ToKafka)
+    convert: ToKafka
+    times: RecordTimes
     connection_numbers: Iterator[int] = field(default_factory=lambda: count(1))
     """A number for each connection, in the order in which they are accepted."""
 
@@ -90,6 +92,7 @@ class KafkaServices:
             wall_ms=base.now_ms,
         )
         broker.handover.also_resigns(groups.hand_over)
+        convert = ToKafka()
         return cls(
             loaded=broker.topics,
             topics=KafkaTopics(
@@ -121,6 +124,8 @@ class KafkaServices:
                 "num.partitions": str(base.settings.kafka_partitions),
                 "default.replication.factor": "1",
             },
+            convert=convert,
+            times=RecordTimes(convert),
         )
 
 
@@ -166,7 +171,7 @@ def open_session(
     )
     session.use(ProduceHandler(topics, services.traffic, batch_bytes_max=services.batch_bytes_max))
     session.use(FetchHandler(topics, services.traffic, budgets.sending, services.convert))
-    session.use(ListingHandler(topics, services.convert))
+    session.use(ListingHandler(topics, services.times))
     session.use(DeletionHandler(topics))
     session.use(HangingHandler(topics, services.now_ms))
     session.use(LogDirHandler(topics, services.loaded, services.folder))

@@ -1,25 +1,16 @@
 """ListOffsets and OffsetForLeaderEpoch: offsets by time, of a log's ends, and of epochs (K39, K44).
 
-A search by time looks at the timestamps of records, which need not rise. It reads the headers of batches in order, and
-the records of the first batch that has one late enough.
+`record_times.py` searches by the times of records.
 """
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
-from typing import Final
+from collections.abc import Mapping
 
-import trio
-
-from broker.entry_codecs import Converter
-from broker.kafka.entry_codec import INFLATED_BYTES_MAX
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.fetching import require_epoch
 from broker.kafka.reading import READ_COMMITTED
+from broker.kafka.record_times import RecordTimes
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
-from broker.topic import Topic
-from storage.entry import Entry
-from storage.position import EARLIEST as FIRST_POSITION
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.list_offsets import (
@@ -39,19 +30,14 @@ from tidewire.wire.kafka.messages.topics import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from tidewire.wire.kafka.record_batches import BatchHeader, CorruptBatch, UnsupportedFormat, read_header
-from tidewire.wire.kafka.records import read
-
-ENTRIES_AT_ONCE: Final = 500
-BYTES_AT_ONCE: Final = 1024 * 1024
 
 
 class ListingHandler:
     """Serves questions about offsets on one connection."""
 
-    def __init__(self, topics: KafkaTopics, convert: Converter) -> None:
+    def __init__(self, topics: KafkaTopics, times: RecordTimes) -> None:
         self._topics = topics
-        self._convert = convert
+        self._times = times
 
     @property
     def apis(self) -> Mapping[ApiKey, Api]:
@@ -109,63 +95,12 @@ class ListingHandler:
             case _ if partition.timestamp == EARLIEST:
                 offset = topic.ledger.first_index
             case _ if partition.timestamp == MAX_TIMESTAMP:
-                timestamp, offset = await self._latest(topic, end)
+                timestamp, offset = await self._times.latest(topic, end)
             case _ if partition.timestamp >= 0:
-                timestamp, offset = await self._first_at(topic, partition.timestamp, end)
+                timestamp, offset = await self._times.first_at(topic, partition.timestamp, end)
             case _:
                 raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"The timestamp {partition.timestamp} is not served.")
         epoch = topic.ledger.leader_epoch
         return ListOffsetsPartitionResponse(
             partition.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch
         )
-
-    async def _first_at(self, topic: Topic, timestamp: int, end: int) -> tuple[int, int]:
-        """The timestamp and offset of the first record below `end` that is not earlier; -1 if there is none."""
-        async with aclosing(_batches(topic, end, self._convert)) as found:
-            async for entry, header, batch in found:
-                if header.max_timestamp_ms >= timestamp:
-                    for at, offset in _timestamps(entry, header, batch):
-                        if at >= timestamp and topic.ledger.first_index <= offset < end:
-                            return at, offset
-        return -1, -1
-
-    async def _latest(self, topic: Topic, end: int) -> tuple[int, int]:
-        """The timestamp and offset of the first of the latest records below `end`; -1 if there is none."""
-        latest = (-1, -1)
-        async with aclosing(_batches(topic, end, self._convert)) as found:
-            async for entry, header, batch in found:
-                if header.max_timestamp_ms > latest[0]:
-                    for at, offset in _timestamps(entry, header, batch):
-                        if at > latest[0] and offset < end:
-                            latest = at, offset
-        return latest
-
-
-async def _batches(
-    topic: Topic, end: int, convert: Converter
-) -> AsyncGenerator[tuple[Entry, BatchHeader, bytes], None]:
-    """Yield the entries below `end` that have records, each with the header and bytes of its batch."""
-    at = topic.ledger.next_after(FIRST_POSITION)
-    upto = topic.ledger.confirmed.value
-    while entries := await topic.ledger.read(at, upto=upto, entries_max=ENTRIES_AT_ONCE, bytes_max=BYTES_AT_ONCE):
-        for entry in entries:
-            if entry.first_index >= end:
-                return
-            if not entry.is_control:
-                batch = (await convert(entry)).payload
-                try:
-                    yield entry, read_header(batch), batch
-                except (CorruptBatch, UnsupportedFormat):
-                    continue  # It was checked when it came. No record of a damaged one can be found.
-        at = topic.ledger.next_after(entries[-1].position)
-        await trio.lowlevel.checkpoint()
-
-
-def _timestamps(entry: Entry, header: BatchHeader, batch: bytes) -> list[tuple[int, int]]:
-    try:
-        return [
-            (record.timestamp_ms, entry.first_index + delta)
-            for delta, record in read(header, batch, INFLATED_BYTES_MAX)
-        ]
-    except CorruptBatch:
-        return []

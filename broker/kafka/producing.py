@@ -18,6 +18,7 @@ from broker.kafka.requests import Api, Asked, ConnectionEnds, Later, take_turns
 from broker.kafka.topics import KafkaTopics
 from broker.topic import Topic
 from broker.traffic import Traffic
+from storage.ledger_list import NO_RECORDS
 from storage.position import Position
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
@@ -133,7 +134,11 @@ class ProduceHandler:
                 producer = Producer(header.producer_id, header.producer_epoch)
                 sender = Sender(within.transactional_id, producer, within.version)
             stored = await topic.publish_batch(
-                batch, message_count=header.record_count, batch=numbered(header), sender=sender
+                batch,
+                message_count=header.record_count,
+                latest_record_ms=max(NO_RECORDS, header.max_timestamp_ms),
+                batch=numbered(header),
+                sender=sender,
             )
             if result.base_offset < 0:
                 result.base_offset = stored.base_offset

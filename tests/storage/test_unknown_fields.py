@@ -46,7 +46,7 @@ def test_a_record_made_anew_keeps_the_longer_rows() -> None:
     closed = tuple(LedgerInfo(info.id, 5, 1, 1, 9, 1, closed=True, writer=info.writer) for info in read.ledgers)
     made = ManagedLedgerRecord("id", closed, 1, unknown_of_writers=read.unknown_of_writers, unknown=read.unknown)
     written = orjson.loads(made.keeping(read).encode())
-    assert [row[10:] for row in written["ledgers"]] == [[{"region": "a"}], []]
+    assert [row[11:] for row in written["ledgers"]] == [[{"region": "a"}], []]
     assert [row[4:] for row in written["writers"]] == [[], ["later"]]
     assert written["later"] == [1]
     assert [row[1:3] for row in written["ledgers"]] == [[5, 1]] * 2

@@ -29,7 +29,9 @@ def batch(
     return bytes(made)
 
 
-def marker(producer: int, epoch: int, *, is_commit: bool, coordinator_epoch: int = 0) -> bytes:
+def marker(
+    producer: int, epoch: int, *, is_commit: bool, coordinator_epoch: int = 0, timestamp_ms: int = 1_000
+) -> bytes:
     """Make the marker that ends the producer's transaction."""
     end = Marker(is_commit, coordinator_epoch)
-    return build_marker(end, producer_id=producer, producer_epoch=epoch, timestamp_ms=1_000)
+    return build_marker(end, producer_id=producer, producer_epoch=epoch, timestamp_ms=timestamp_ms)

@@ -5,8 +5,8 @@
 A partition is a regular topic, `persistent://tenant/namespace/local-partition-3`, which its first use makes. The record
 says that clients may use it. Both protocols read the record: Kafka's topics are partitioned topics.
 
-A deletion first marks the record, so that nobody makes a partition again, then removes the partitions, and then the
-record. It may be repeated at any step.
+A deletion first marks the record, then removes the partitions, and then the record. It may be repeated at any step.
+Kafka's clients make a partition under the condition that the record is `unchanged`, so none comes behind the mark.
 """
 
 import secrets
@@ -21,7 +21,7 @@ import structlog
 from broker.errors import TooFewPartitions, TopicExists, TopicNotFound
 from broker.names import Domain, TopicName
 from storage.clock import WallClock
-from storage.metadata.store import ABSENT, Conflict, MetadataStore, Op, Put, Record, starting_with
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Op, Put, Record, starting_with
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 
 PARTITIONED_TOPICS: Final = "/partitioned-topics/"
@@ -49,6 +49,13 @@ class PartitionedTopic:
     """What its creator set, by Kafka's names."""
     is_deleting: bool = False
     unknown: Unknown = NOTHING_UNKNOWN
+    version: int = field(default=ABSENT, compare=False)
+    """The version of its record, if it was read."""
+
+    @property
+    def unchanged(self) -> Check:
+        """A condition that holds while its record is as it was read."""
+        return Check(_key(self.name), self.version)
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -213,7 +220,8 @@ def read_record(record: Record) -> PartitionedTopic | None:
     """Return the topic of a record; None if the record is damaged."""
     tenant, namespace, local = record.key.removeprefix(PARTITIONED_TOPICS).split("/")
     try:
-        return PartitionedTopic.decode(TopicName(Domain.PERSISTENT, tenant, namespace, unquote(local)), record.value)
+        name = TopicName(Domain.PERSISTENT, tenant, namespace, unquote(local))
+        return replace(PartitionedTopic.decode(name, record.value), version=record.version)
     except ValueError as damaged:
         log.error("a partitioned topic is damaged and is not served", key=record.key, reason=str(damaged))
         return None

@@ -312,9 +312,6 @@ class Topics:
                 if slot.wait_seconds:
                     with trio.move_on_after(slot.wait_seconds):
                         await self._claims.wait_not_elsewhere(name)
-                    # The owner may have deleted it instead.
-                    if not slot.creates:
-                        await self._existence.require_made(name)
                 if slot.removes:
                     await self._existence.require_remains(name)
                 else:
@@ -367,6 +364,9 @@ class Topics:
     async def _run(self, name: TopicName, slot: _Slot, claim: Check) -> None:
         reason: BaseException | None = None
         try:
+            if not slot.creates:
+                # Before it was claimed, it may have been deleted. Whoever asked for it must not make it again.
+                await self._existence.require_made(name)
             migrated_to = await self._existence.migrated_to(name)
             topic = await self._open_topic(name, claim)
             topic.scalable_topic = migrated_to or topic.scalable_topic

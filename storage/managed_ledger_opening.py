@@ -5,8 +5,7 @@ greater id. So positions rise and are never used twice.
 """
 
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -78,18 +77,23 @@ async def open_managed_ledger(
         return ManagedLedger(chain, now_ms)
 
 
-async def creation_id_of(name: str, metadata: MetadataStore) -> str:
+async def creation_id_of(name: str, metadata: MetadataStore, conditions: Sequence[Check] = ()) -> str:
     """The creation id of a managed ledger, which is made without an owner if there is none. Durable on return.
 
     Raises:
         LedgerListCorrupt: its record is damaged.
+        Conflict: there is none, and one of the `conditions` does not hold.
     """
     while True:
         record = await RecordKeeper(name, metadata, None).read()
         if record is not None:
             return record.creation_id
-        with suppress(Conflict):
-            await metadata.commit([first_record(name, uuid.uuid4().hex[:CREATION_ID_DIGITS])])
+        first = first_record(name, uuid.uuid4().hex[:CREATION_ID_DIGITS])
+        try:
+            await metadata.commit([first, *conditions])
+        except Conflict as conflict:
+            if conflict.key != first.key:
+                raise
 
 
 async def let_go_of_managed_ledger(

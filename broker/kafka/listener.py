@@ -100,6 +100,7 @@ class KafkaServices:
                 broker.partitioned_topics,
                 broker.layouts,
                 broker.retention,
+                base.metadata,
                 namespace=base.settings.kafka_namespace,
                 partitions_default=base.settings.kafka_partitions,
             ),
@@ -183,7 +184,6 @@ def open_session(
             transactions.coordinator,
             transactions.producer_ids,
             topics,
-            services.metadata,
             next(services.connection_numbers),
         )
     )

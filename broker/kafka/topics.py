@@ -22,6 +22,8 @@ from broker.partitioned_topics import TOPIC_ID_BYTES, PartitionedTopic, Partitio
 from broker.retention_policies import RetentionPolicies, topic_key
 from broker.topic import Topic
 from broker.topics import Topics
+from storage.managed_ledger_opening import creation_id_of
+from storage.metadata.store import Conflict, MetadataStore
 from tidewire.wire.kafka.error_codes import ErrorCode
 
 NAME_LENGTH_MAX: Final = 249
@@ -72,6 +74,7 @@ class KafkaTopics:
         partitioned: PartitionedTopics,
         layouts: Layouts,
         retention: RetentionPolicies,
+        metadata: MetadataStore,
         *,
         namespace: str,
         partitions_default: int,
@@ -80,6 +83,7 @@ class KafkaTopics:
         self._partitioned = partitioned
         self._layouts = layouts
         self._retention = retention
+        self._metadata = metadata
         self._tenant, self._namespace = namespace.split("/")
         self._partitions_default = partitions_default
         self._known: dict[tuple[str, int], tuple[TopicName, ...]] = {}
@@ -190,6 +194,24 @@ class KafkaTopics:
             self._known[name, index] = known
         return known
 
+    async def made(self, name: str, index: int) -> tuple[TopicName, str]:
+        """Return the regular topic behind a partition, and its creation id. It is made if there is none yet.
+
+        Raises:
+            Refused: it is no legal name.
+            TopicNotFound: there is no such topic or partition.
+            LedgerListCorrupt: its record is damaged.
+        """
+        while True:
+            topic = await self.find(name)
+            regular = topic.partition(index)
+            # None is made behind the deletion of the topic. Nobody would remove it.
+            conditions = () if topic.record is None else (topic.record.unchanged,)
+            try:
+                return regular, await creation_id_of(str(regular), self._metadata, conditions)
+            except Conflict:
+                continue
+
     async def partition(self, name: str, index: int) -> Topic:
         """Return a partition, loaded here.
 
@@ -204,8 +226,8 @@ class KafkaTopics:
             if running is not None:
                 running.clients.touch()
                 return running
-        topic = await self.find(name)
-        return await self._topics.get(topic.partition(index))
+        regular, _creation_id = await self.made(name, index)
+        return await self._topics.get(regular, creates=False)
 
 
 def _seen(record: PartitionedTopic) -> KafkaTopic:

@@ -9,8 +9,6 @@ from typing import Final
 from broker.kafka.errors import EXPECTED, code_of
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
-from storage.managed_ledger_opening import creation_id_of
-from storage.metadata.store import MetadataStore
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.transactions import (
@@ -52,14 +50,12 @@ class TransactionHandler:
         coordinator: KafkaCoordinator,
         ids: ProducerIds,
         topics: KafkaTopics,
-        metadata: MetadataStore,
         connection: int,
     ) -> None:
         """Set up. `connection` is higher than that of every connection accepted before (K31)."""
         self._coordinator = coordinator
         self._ids = ids
         self._topics = topics
-        self._metadata = metadata
         self._connection = connection
 
     @property
@@ -117,8 +113,8 @@ class TransactionHandler:
 
     async def _participant(self, name: str, index: int) -> tuple[Participant, str]:
         """A partition, and the creation id of its topic, which is made if there is none yet."""
-        regular = (await self._topics.find(name)).partition(index)
-        return Participant(Kind.PARTITION, str(regular)), await creation_id_of(str(regular), self._metadata)
+        regular, creation_id = await self._topics.made(name, index)
+        return Participant(Kind.PARTITION, str(regular)), creation_id
 
     async def _add_offsets(self, request: AddOffsetsToTxnRequest, asked: Asked) -> AddOffsetsToTxnResponse:
         producer = Producer(request.producer_id, request.producer_epoch)

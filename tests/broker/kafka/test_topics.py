@@ -2,18 +2,23 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.errors import TopicNotFound
 from broker.kafka.groups.offsets import KEY_PREFIX, TopicPartition, offset_key
+from broker.kafka.topics import KafkaTopic, KafkaTopics
 from broker.names import TopicName
+from broker.topic_existence import TopicExistence
+from broker.topic_removal import remove_topic
 from storage.managed_ledger_record import MANAGED_LEDGERS
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Committed, Op, starting_with
+from storage.metadata.store import ABSENT, Check, Committed, Op, starting_with
 from tests.support.disk import SimulatedFiles
-from tests.support.kafka_connection import KafkaClient, fetch_request, kafka_client, values_of
+from tests.support.kafka_connection import KafkaClient, fetch_request, kafka_client, key_of, produce_request, values_of
 from tests.support.rooms import Rooms, publish, rooms
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
@@ -26,6 +31,7 @@ from tidewire.wire.kafka.messages.offsets import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from tidewire.wire.kafka.messages.produce import ProduceResponse
 from tidewire.wire.kafka.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -38,6 +44,11 @@ from tidewire.wire.kafka.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
+)
+from tidewire.wire.kafka.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
 )
 from tidewire.wire.kafka.records import Record, build
 
@@ -227,6 +238,78 @@ async def test_nothing_is_left_of_a_deleted_topic() -> None:
         (after,) = await described(client, "t")
         assert after.topic_id != before.topic_id
         assert (await client.fetch("t", 0, partition=1)).high_watermark == 0
+
+
+@pytest.mark.parametrize("what", ["produce", "fetch", "join a transaction"])
+async def test_no_partition_is_made_behind_the_deletion_of_its_topic(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would remove it, and the topic could not be created again."""
+    deleting, going_on = trio.Event(), trio.Event()
+    find = KafkaTopics.find
+
+    async def found_before(self: KafkaTopics, name: str) -> KafkaTopic:
+        """Find the topic, and go on when it has been deleted."""
+        topic = await find(self, name)
+        if not deleting.is_set():
+            deleting.set()
+            await going_on.wait()
+        return topic
+
+    requests: dict[str, tuple[object, type[Any], int]] = {
+        "produce": (produce_request("t", ONE), ProduceResponse, 9),
+        "fetch": (fetch_request("t", 0), FetchResponse, 12),
+        "join a transaction": (
+            AddPartitionsToTxnRequest("tid", 1, 0, (AddPartitionsToTxnTopic("t", (0,)),)),
+            AddPartitionsToTxnResponse,
+            3,
+        ),
+    }
+    request, response, version = requests[what]
+    async with served() as (broker, client), kafka_client(broker) as other:
+        await client.create("t")
+        monkeypatch.setattr(KafkaTopics, "find", found_before)
+        await other.send(request, version)
+        with trio.fail_after(5):
+            await deleting.wait()
+            assert (await deleted(client, "t")).error_code == 0
+        going_on.set()
+        _number, answer = await other.receive(response, key_of(request), version)
+        assert str(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.value) in repr(answer)
+        assert not await broker.metadata.scan(*starting_with(MANAGED_LEDGERS))
+        await client.create("t")
+
+
+async def test_a_partition_that_was_deleted_before_it_was_claimed_is_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever found it there must not make it."""
+    name = TopicName.parse("persistent://public/default/t-partition-0")
+    async with served() as (broker, client):
+        await client.create("t")
+        await client.produce("t", ONE)
+        await broker.topics.unload(name)
+        require, looked, going_on = TopicExistence.require, trio.Event(), trio.Event()
+
+        async def required_before(self: TopicExistence, topic: TopicName) -> None:
+            await require(self, topic)
+            if not looked.is_set():
+                looked.set()
+                await going_on.wait()
+
+        monkeypatch.setattr(TopicExistence, "require", required_before)
+        async with trio.open_nursery() as nursery:
+
+            async def refused() -> None:
+                with pytest.raises(TopicNotFound):
+                    await broker.topics.get(name, creates=False)
+
+            nursery.start_soon(refused)
+            await looked.wait()
+            # As another broker does.
+            await remove_topic(name, broker.services, Check("/owners/none", ABSENT))
+            going_on.set()
+        assert not await broker.metadata.scan(*starting_with(MANAGED_LEDGERS))
 
 
 async def test_a_deletion_that_was_interrupted_goes_on_at_the_next_start(autojump_clock: MockClock) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from broker.kafka.errors import EXPECTED, code_of
+from broker.kafka.errors import EXPECTED, coordinator_code_of
 from broker.kafka.grouping import code
 from broker.kafka.groups.coordinator import CommitRequest, GroupCoordinator, InTransaction
 from broker.kafka.groups.offsets import FetchedOffset, Offset, TopicPartition
@@ -89,7 +89,7 @@ class OffsetHandler:
             )
         except EXPECTED as error:
             return TxnOffsetCommitResponse(
-                topics=answered(request.topics, dict.fromkeys([*offsets, *codes], code_of(error)))
+                topics=answered(request.topics, dict.fromkeys([*offsets, *codes], coordinator_code_of(error)))
             )
         committing = CommitRequest(offsets, request.member_id, request.group_instance_id, request.generation_id, within)
         errors = await self._groups.commit(request.group_id, committing)
@@ -106,7 +106,7 @@ class OffsetHandler:
             try:
                 count, problem = (await self._topics.find(topic.name)).partition_count, ErrorCode.NONE
             except EXPECTED as error:
-                count, problem = 0, code_of(error)
+                count, problem = 0, coordinator_code_of(error)
             for part in topic.partitions:
                 place = TopicPartition(topic.name, part.partition_index)
                 if 0 <= part.partition_index < count:

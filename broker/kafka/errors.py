@@ -125,5 +125,18 @@ def code_of(error: Exception) -> ErrorCode:
     raise error
 
 
+def coordinator_code_of(error: Exception) -> ErrorCode:
+    """As `code_of`, for a request to a coordinator: of a group's offsets, or of a transaction.
+
+    At COORDINATOR_NOT_AVAILABLE, every client looks up the coordinator again and retries. Of a store that is away or
+    full, Java's consumers up to 4.3 take the other codes as fatal. Its producers of 3.9 retry at any retriable code,
+    and older ones only at those of coordinators.
+    """
+    code = code_of(error)
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if code in _UNAVAILABLE else code
+
+
+_UNAVAILABLE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+
 EXPECTED: Final = (ExpectedError, CorruptBatch, UnsupportedFormat)
 """What `code_of` may be asked about."""

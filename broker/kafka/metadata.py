@@ -18,6 +18,7 @@ from broker.kafka.requests import Api, Asked, take_turns
 from broker.kafka.topics import NO_TOPIC_ID, KafkaTopic, KafkaTopics
 from broker.names import TopicName
 from broker.topics import Topics
+from storage.metadata.store import StoreUnavailable
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.administration import (
@@ -97,7 +98,17 @@ class MetadataHandler:
                 else:
                     found.append(await self._find(wanted.name, creates=request.allow_auto_topic_creation))
         partitions = [name for topic in found if isinstance(topic, KafkaTopic) for name in topic.partitions]
-        leaders = dict(zip(partitions, await self._locator.leaders(partitions), strict=True))
+        try:
+            leaders = dict(zip(partitions, await self._locator.leaders(partitions), strict=True))
+        except StoreUnavailable:
+            # Nobody knows who leads them now. The client keeps the brokers that it knows, and asks again.
+            found = [
+                MetadataTopic(ErrorCode.LEADER_NOT_AVAILABLE, topic.name, topic.topic_id)
+                if isinstance(topic, KafkaTopic)
+                else topic
+                for topic in found
+            ]
+            leaders = {}
         nodes = self._nodes()
         topics = [
             topic if isinstance(topic, MetadataTopic) else await self._described(topic, leaders) for topic in found
@@ -122,6 +133,8 @@ class MetadataHandler:
             return await (self._topics.find_or_create(name) if creates else self._topics.find(name))
         except TopicNotFound:
             return MetadataTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, NO_TOPIC_ID)
+        except StoreUnavailable:
+            return MetadataTopic(ErrorCode.LEADER_NOT_AVAILABLE, name, NO_TOPIC_ID)
         except EXPECTED as error:
             return MetadataTopic(code_of(error), name, NO_TOPIC_ID)
 

@@ -16,6 +16,7 @@ import trio
 from broker.budgets import ReceiveShare
 from broker.kafka.requests import Api, Asked, ConnectionEnds, Handler, Later
 from broker.outbox import Outbox
+from storage.errors import ExpectedError
 from storage.metadata.pacing import paced
 from tidewire.wire.kafka.api_keys import ApiKey, is_flexible
 from tidewire.wire.kafka.codec import Input, Pieces, decoder
@@ -149,7 +150,8 @@ class KafkaSession:
         await trio.lowlevel.checkpoint()
         try:
             response = await api.handle(message, Asked(request.version, request.client_id or ""))
-        except ConnectionEnds as ends:
+        except (ConnectionEnds, ExpectedError) as ends:
+            # An expected error that the handler could put into no response, such as a store that is away.
             log.info("connection closed", client=self._client, reason=str(ends))
             return False
         if isinstance(response, Later):

@@ -6,7 +6,7 @@ It translates for `txn/kafka_coordinator.py`. The version of a request says whic
 from collections.abc import Mapping
 from typing import Final
 
-from broker.kafka.errors import EXPECTED, code_of
+from broker.kafka.errors import EXPECTED, coordinator_code_of
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
 from tidewire.wire.kafka.api_keys import ApiKey
@@ -89,7 +89,7 @@ class TransactionHandler:
                     joining.append(await self._participant(topic.name, index))
                     codes[topic.name, index] = ErrorCode.NONE
                 except EXPECTED as error:
-                    codes[topic.name, index] = code_of(error)
+                    codes[topic.name, index] = coordinator_code_of(error)
         if any(codes.values()):
             # As in Kafka: none is added if one cannot be.
             codes = {place: code or ErrorCode.OPERATION_NOT_ATTEMPTED for place, code in codes.items()}
@@ -136,7 +136,7 @@ class TransactionHandler:
 
 
 def _known_code_of(error: Exception, key: ApiKey, asked: Asked) -> ErrorCode:
-    """As `code_of`. A client that does not know PRODUCER_FENCED gets the code that told it the same before."""
-    code = code_of(error)
+    """As `coordinator_code_of`. A client before PRODUCER_FENCED gets the code that told it the same."""
+    code = coordinator_code_of(error)
     is_known = code != ErrorCode.PRODUCER_FENCED or asked.version >= _SINCE_FENCED[key]
     return code if is_known else ErrorCode.INVALID_PRODUCER_EPOCH

@@ -148,7 +148,10 @@ class KafkaSettler:
                 continue
             settled = await self._apply(record, registered)
             if self._duty.is_mine(key):
-                settled += await self._apply_to_groups(transactional_id, record, registered)
+                of_groups = await self._apply_to_groups(transactional_id, record, found.version, registered)
+                if of_groups is None:
+                    continue
+                settled += of_groups
             is_last = len(settled) == len(registered)
             if not settled and not is_last:
                 return True  # The rest is the work of others.
@@ -190,9 +193,13 @@ class KafkaSettler:
         self,
         transactional_id: str,
         record: KafkaTransaction,
+        version: int,
         registered: Sequence[tuple[Record, Registration | None]],
-    ) -> list[_Settled]:
-        """Write or drop what the transaction has deferred. Return the registrations of its groups."""
+    ) -> list[_Settled] | None:
+        """Write or drop what the transaction has deferred. Return the registrations of its groups.
+
+        None: somebody else has changed the transaction's record since `version`, or what is deferred.
+        """
         groups = [
             stored
             for stored, registration in registered
@@ -200,10 +207,12 @@ class KafkaSettler:
         ]
         if groups:
             is_commit = record.state is KafkaTxnState.PREPARE_COMMIT
+            # What the next transaction defers is not decided. It begins with another version of the record.
+            ending = Check(transaction_key(transactional_id), version)
             start, end = deferred_by(transactional_id)
             while records := await self._metadata.scan(start, end, limit=REMOVED_AT_ONCE_MAX):
-                if not await self._commit(settled_puts(records, is_commit=is_commit)):
-                    return []  # Another broker does it.
+                if not await self._commit([*settled_puts(records, is_commit=is_commit), ending]):
+                    return None
         return [_Settled(stored, None) for stored in groups]
 
     async def _registered(self, transactional_id: str) -> list[tuple[Record, Registration | None]]:

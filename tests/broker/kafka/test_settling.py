@@ -6,14 +6,17 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import MockClock
 
+from broker.kafka.groups.offsets import TopicPartition, offset_key
 from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Committed, Conflict, Delete, Op, Record, StoreUnavailable, starting_with
+from storage.metadata.store import Committed, Conflict, Delete, Op, Put, Record, StoreUnavailable, starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_in, kafka_client
 from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import Rooms, moving_clock, rooms
-from txn.kafka_coordination import completed
+from txn.deferred_puts import KEY_PREFIX as PUTS
+from txn.deferred_puts import deferred, deferred_by, settled, target_of
+from txn.kafka_coordination import begun, completed
 from txn.kafka_participants import KEY_PREFIX, registrations_of
 from txn.kafka_settler import ATTEMPTS_MAX
 from txn.kafka_transaction import KafkaTransaction, transaction_key
@@ -154,3 +157,46 @@ async def test_a_decision_is_not_applied_to_the_transaction_behind_it(autojump_c
         assert committed_in(await other.fetch("t", 0, isolation=READ_COMMITTED)) == []
         assert await later.end(is_commit=False) == 0
         assert committed_in(await other.fetch("t", 0, isolation=READ_COMMITTED)) == []
+
+
+async def test_a_late_settler_writes_nothing_of_the_next_transaction(autojump_clock: MockClock) -> None:
+    """K27, K34: another broker has taken the duty over, ended the transaction, and served the next one."""
+
+    class Overtaken(MemoryStore):
+        is_armed = False
+
+        async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+            if self.is_armed and start.startswith(PUTS):
+                self.is_armed = False
+                await self.overtake()
+            return await super().scan(start, end, limit=limit)
+
+        async def overtake(self) -> None:
+            key = transaction_key("tid")
+            puts = await self.scan(*deferred_by("tid"))
+            registered = await self.scan(*registrations_of("tid"))
+            await self.commit([*settled(puts, is_commit=True), *(Delete(one.key, one.version) for one in registered)])
+            ending = await self.get(key)
+            assert ending is not None
+            ended = completed(KafkaTransaction.from_value(ending.value), 2_000_000)
+            version = (await self.commit([ended.to_put("tid", ending.version)])).revision
+            following = begun(ended, ended.producer, 2_000_001).write
+            assert following is not None
+            (put,) = puts
+            await self.commit([following.to_put("tid", version), deferred("tid", Put(target_of(put), b"undecided"))])
+
+    store = Overtaken()
+    async with rooms(store, SimulatedFiles(seed=1), clock=moving_clock()) as broker, kafka_client(broker) as client:
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        await producer.add_group("g")
+        assert await producer.commit_offset("g", "t", 7) == 0
+        store.is_armed = True
+        await producer.end(is_commit=True)
+        await trio.sleep(60)
+        assert not store.is_armed
+        offset = await store.get(offset_key("g", TopicPartition("t", 0)))
+        assert offset is not None
+        assert b"undecided" not in offset.value
+        assert len(await store.scan(*deferred_by("tid"))) == 1

@@ -33,6 +33,12 @@ TOPIC_ID_BYTES: Final = 16
 _PAGE: Final = 500
 _FIELDS: Final = frozenset({"partitions", "topic_id", "created_ms", "configs", "deleting"})
 
+Configs = Mapping[str, str]
+"""What a topic is configured with, by Kafka's names."""
+
+Alter = Callable[[Configs], Configs]
+"""From the settings before to those after."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -129,13 +135,23 @@ class PartitionedTopics:
             raise TopicExists(f"{name} exists already. Choose another name, or delete it first.") from None
         return topic
 
-    async def configure(self, name: TopicName, configs: Mapping[str, str], beside: Sequence[Op]) -> PartitionedTopic:
-        """Replace what a topic is configured with, in one change set with the operations `beside`; durable on return.
+    async def configure(
+        self, name: TopicName, alter: Alter, beside: Callable[[Configs], Sequence[Op]]
+    ) -> PartitionedTopic:
+        """Change what a topic is configured with, in one change set with the operations that `beside` returns.
+
+        Durable on return. If another change comes between, `alter` is asked again. Raises what it raises, and:
 
         Raises:
-            TopicNotFound: there is no such topic.
+            TopicNotFound: there is no such topic, or it is being deleted.
         """
-        return await self._change(name, lambda topic: replace(topic, configs=configs), beside)
+
+        def altered(topic: PartitionedTopic) -> PartitionedTopic:
+            if topic.is_deleting:
+                raise TopicNotFound(f"{name} is being deleted. Create it again first.")
+            return replace(topic, configs=alter(topic.configs))
+
+        return await self._change(name, altered, lambda topic: beside(topic.configs))
 
     async def extend(self, name: TopicName, partitions: int) -> PartitionedTopic:
         """Give a topic more partitions; durable on return.
@@ -155,7 +171,10 @@ class PartitionedTopics:
         return await self._change(name, extended)
 
     async def _change(
-        self, name: TopicName, change: Callable[[PartitionedTopic], PartitionedTopic], beside: Sequence[Op] = ()
+        self,
+        name: TopicName,
+        change: Callable[[PartitionedTopic], PartitionedTopic],
+        beside: Callable[[PartitionedTopic], Sequence[Op]] = lambda _topic: (),
     ) -> PartitionedTopic:
         while True:
             stored = await self._metadata.get(_key(name))
@@ -164,7 +183,7 @@ class PartitionedTopics:
                 raise TopicNotFound(f"{name} does not exist. Create it first.")
             changed = change(topic)
             try:
-                await self._metadata.commit([Put(_key(name), changed.encode(), stored.version), *beside])
+                await self._metadata.commit([Put(_key(name), changed.encode(), stored.version), *beside(changed)])
             except Conflict:
                 continue
             return changed

@@ -10,18 +10,18 @@ stands, and a retry waits for the same end (K32).
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
 from storage.clock import WallClock
-from storage.metadata.store import Check, Conflict, MetadataStore, StoreUnavailable
+from storage.metadata.store import Check, Conflict, MetadataStore, Record, StoreUnavailable
 from txn.errors import OutcomeUnknown
 from txn.kafka_coordination import EndTxn, InitProducerId, Step, begun, ended, initialised
 from txn.kafka_errors import TransactionEnding
 from txn.kafka_participants import Kind, Participant, Registration, ops_to_join, registration_key, required_registration
 from txn.kafka_settlement import admitted
-from txn.kafka_transaction import KafkaTransaction, Producer, required_transaction, transaction_key
+from txn.kafka_transaction import KafkaTransaction, Producer, required_transaction, transaction_key, transactional_id_of
 from txn.kafka_watch import KafkaTransactionWatch
 from txn.producer_ids import ProducerIds
 
@@ -35,6 +35,15 @@ JOIN_AT_ONCE_MAX: Final = 50
 
 Take = Callable[[KafkaTransaction | None, int | None], Step]
 """Takes a step from the record that was read. It gets a new producer id if the step may need one."""
+
+
+class _NewestAdd(NamedTuple):
+    """The last Add* of an open transaction."""
+
+    version: int
+    """That of the record while the transaction is open. It does not change until the end."""
+    connection: int
+    """The newest connection that carried one here."""
 
 
 class KafkaCoordinator:
@@ -54,8 +63,14 @@ class KafkaCoordinator:
         self._ids = ids
         self._now_ms = now_ms
         self._timeout_ms_max = timeout_ms_max
-        self._newest_adds: dict[str, int] = {}
-        """For each open transaction, the newest connection that carried an Add* here."""
+        self._newest_adds: dict[str, _NewestAdd] = {}
+        """For each open transaction that had an Add* here, by transactional id."""
+        watch.attach(self)
+
+    @property
+    def remembered(self) -> int:
+        """Of how many open transactions this broker remembers a connection."""
+        return len(self._newest_adds)
 
     async def initialise(self, transactional_id: str, request: InitProducerId) -> Producer:
         """InitProducerId. Durable on return.
@@ -77,13 +92,10 @@ class KafkaCoordinator:
             InvalidTransactionalId, ProducerIdMismatch, ProducerFenced, InvalidTransactionState, EndTxnLate: refused.
             TransactionEnding: it is decided, and not applied everywhere yet.
         """
-        is_late = connection < self._newest_adds.get(transactional_id, 0)
+        newest = self._newest_adds.get(transactional_id)
+        is_late = newest is not None and connection < newest.connection
         asked = EndTxn(request.producer, request.is_commit, request.version, is_late=is_late)
-        producer = await self._take(
-            transactional_id, lambda record, new_id: ended(record, asked, self._now_ms(), new_id)
-        )
-        self._newest_adds.pop(transactional_id, None)
-        return producer
+        return await self._take(transactional_id, lambda record, new_id: ended(record, asked, self._now_ms(), new_id))
 
     async def add(
         self, transactional_id: str, producer: Producer, joining: Sequence[tuple[Participant, str]], connection: int
@@ -153,13 +165,32 @@ class KafkaCoordinator:
                         raise TransactionEnding(f"What a deleted topic left of {transactional_id} is not removed yet")
                 if missing or step.write is not None:
                     try:
-                        await self._metadata.commit(ops_to_join(transactional_id, version, step.write, missing))
+                        made = await self._metadata.commit(ops_to_join(transactional_id, version, step.write, missing))
                     except Conflict:
                         continue
-                newest = 0 if step.write is not None else self._newest_adds.get(transactional_id, 0)
-                self._newest_adds[transactional_id] = max(newest, connection)
+                    if step.write is not None:
+                        version = made.revision
+                self._note_add(transactional_id, version, connection)
                 return
         raise _ending(transactional_id)
+
+    def _note_add(self, transactional_id: str, version: int, connection: int) -> None:
+        known = self._metadata.peek(transaction_key(transactional_id))
+        if known is not None and known.version > version:
+            return  # The transaction has ended meanwhile.
+        newest = self._newest_adds.get(transactional_id)
+        if newest is not None and newest.version == version:
+            connection = max(connection, newest.connection)
+        self._newest_adds[transactional_id] = _NewestAdd(version, connection)
+
+    def shown(self, record: Record) -> None:
+        """See `RecordFollower`. Whoever ends a transaction, its connections are forgotten."""
+        newest = self._newest_adds.get(transactional_id_of(record.key))
+        if newest is not None and record.version > newest.version:
+            del self._newest_adds[transactional_id_of(record.key)]
+
+    def removed(self, key: str) -> None:
+        """See `RecordFollower`. Only idle transactional ids are removed."""
 
     async def _take(self, transactional_id: str, take: Take, *, needs_id_at_first: bool = False) -> Producer:
         key = transaction_key(transactional_id)

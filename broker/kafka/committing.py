@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from broker.kafka.errors import EXPECTED, coordinator_code_of
-from broker.kafka.grouping import code
+from broker.kafka.grouping import code, require_group
 from broker.kafka.groups.coordinator import CommitRequest, GroupCoordinator, InTransaction
 from broker.kafka.groups.offsets import FetchedOffset, Offset, TopicPartition
 from broker.kafka.groups.values import GroupError
@@ -78,6 +78,7 @@ class OffsetHandler:
     async def _commit_in_transaction(self, request: TxnOffsetCommitRequest, asked: Asked) -> TxnOffsetCommitResponse:
         offsets, codes = await self._existing(request.topics, None)
         try:
+            require_group(request.group_id)
             within = InTransaction(
                 request.transactional_id,
                 await self._coordinator.admit_group(

@@ -1,6 +1,6 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: the settings of topics, and a few of the broker."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from broker.errors import TopicNotFound
@@ -8,6 +8,7 @@ from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topic_settings import INT_TYPE, SETTINGS, STRING_TYPE, checked
 from broker.kafka.topics import KafkaTopics
+from broker.partitioned_topics import Alter, Configs
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.administration import (
@@ -34,8 +35,6 @@ DEFAULT: Final = 5
 SET: Final = 0
 DELETE: Final = 1
 """The changes that are served. No setting here is a list that could be appended to."""
-
-Configs = Mapping[str, str]
 
 
 class ConfigHandler:
@@ -124,13 +123,11 @@ class ConfigHandler:
             results.append(await self._altered(*place, changed, is_trial=request.validate_only))
         return AlterConfigsResponse(responses=tuple(results))
 
-    async def _altered(
-        self, kind: int, name: str, alter: Callable[[Configs], dict[str, str]], *, is_trial: bool
-    ) -> AlterConfigsResourceResponse:
+    async def _altered(self, kind: int, name: str, alter: Alter, *, is_trial: bool) -> AlterConfigsResourceResponse:
         try:
-            made = alter(await self._given(kind, name))
+            alter(await self._given(kind, name))
             if not is_trial:
-                await self._topics.configure(name, made)
+                await self._topics.configure(name, alter)
         except EXPECTED as error:
             return AlterConfigsResourceResponse(code_of(error), str(error), kind, name)
         return AlterConfigsResourceResponse(ErrorCode.NONE, None, kind, name)

@@ -54,7 +54,7 @@ class FetchHandler:
         """See `Handler`. Up to version 12, topics go by their names."""
         return {ApiKey.FETCH: Api(FetchRequest, FetchResponse, 4, 12, self._fetch)}
 
-    async def _fetch(self, request: FetchRequest, _asked: Asked) -> FetchResponse:
+    async def _fetch(self, request: FetchRequest, asked: Asked) -> FetchResponse:
         if request.session_id and request.session_epoch > 0:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         is_committed = request.isolation_level == READ_COMMITTED
@@ -65,7 +65,7 @@ class FetchHandler:
         found: dict[tuple[str, int], PartitionRead | Exception] = {}
         for key, partition in wanted.items():
             found[key] = await self._begin(key[0], partition, is_committed=is_committed)
-        await self._read(request, wanted, found)
+        await self._read(request, wanted, found, asked)
         parts: dict[str, list[PartitionData]] = {}
         for number, (key, partition) in enumerate(wanted.items()):
             await take_turns(number)
@@ -85,7 +85,11 @@ class FetchHandler:
         return read
 
     async def _read(
-        self, request: FetchRequest, wanted: Wanted, found: dict[tuple[str, int], PartitionRead | Exception]
+        self,
+        request: FetchRequest,
+        wanted: Wanted,
+        found: dict[tuple[str, int], PartitionRead | Exception],
+        asked: Asked,
     ) -> None:
         """Read until there is enough, or the deadline has passed. What fails is replaced by its error."""
         size_max = min(request.max_bytes, SHARE_BYTES if self._sending.is_short else FETCH_BYTES_MAX)
@@ -99,8 +103,9 @@ class FetchHandler:
             while not await self._read_on(request.min_bytes, size_max, wanted, reads, found):
                 if len(reads) < len(found):
                     return
-                with trio.CancelScope(deadline=deadline) as waiting:
-                    await signal.wait()
+                async with asked.while_connected():
+                    with trio.CancelScope(deadline=deadline) as waiting:
+                        await signal.wait()
                 if waiting.cancelled_caught:
                     return
         finally:

@@ -6,8 +6,10 @@ It translates for `groups/coordinator.py`. A group's errors have the names of Ka
 from collections.abc import Mapping
 from typing import Final
 
-from broker.kafka.errors import EXPECTED, code_of
+from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.groups.loaded import Refused as GroupRefused
+from broker.kafka.groups.loaded import require_name
 from broker.kafka.groups.values import GroupError, JoinRequest, Leaver, Protocol, SyncRequest
 from broker.kafka.requests import Api, Asked
 from tidewire.wire.kafka.api_keys import ApiKey
@@ -193,3 +195,15 @@ class GroupHandler:
 def code(error: GroupError | None) -> ErrorCode:
     """The code of a group's error."""
     return ErrorCode.NONE if error is None else ErrorCode[error.name]
+
+
+def require_group(name: str) -> None:
+    """Check the name of a group that takes part in a transaction.
+
+    Raises:
+        Refused: no group can have that name.
+    """
+    try:
+        require_name(name)
+    except GroupRefused as refused:
+        raise Refused(code(refused.error), str(refused)) from None

@@ -6,6 +6,7 @@ meanwhile, and both share a sync. Responses keep the order of the requests (K25)
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, NamedTuple, Protocol
 
 import trio
@@ -42,6 +43,8 @@ class Asked(NamedTuple):
 
     version: int
     client_id: str
+    while_connected: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """For long waits: in this block, the connection ends when its client leaves. The block must only wait."""
 
 
 Handle = Callable[[Any, Asked], Awaitable[Any]]

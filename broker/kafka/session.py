@@ -7,7 +7,8 @@ A request that cannot be read ends its connection, and so does one of a kind or 
 asked ApiVersions before. An error of one part of a request, such as a partition, is answered with Kafka's code for it.
 """
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import structlog
@@ -70,6 +71,8 @@ class KafkaSession:
         self._apis: dict[int, Api] = {
             ApiKey.API_VERSIONS: Api(ApiVersionsRequest, ApiVersionsResponse, 0, API_VERSIONS_MAX, self._api_versions)
         }
+        self._early: bytes | bytearray | None = None
+        """What was received while a request waited."""
         self._waiting = 0
         """Responses that were handed to the writer and not sent."""
         self._answered = trio.Event()
@@ -100,7 +103,7 @@ class KafkaSession:
 
     async def _read(self, later: trio.MemorySendChannel[tuple[Request, Api, Later]]) -> None:
         decoder_ = self._decoder
-        while data := await self._receive():
+        while data := await self._next_bytes():
             decoder_.feed(data)
             # The decoder has a copy. Without this, each of many idle connections would hold its last read.
             del data
@@ -115,6 +118,30 @@ class KafkaSession:
             except RequestError as broken:
                 log.info("connection broke the protocol", client=self._client, reason=str(broken))
                 return
+
+    async def _next_bytes(self) -> bytes | bytearray:
+        early, self._early = self._early, None
+        return await self._receive() if early is None else early
+
+    @asynccontextmanager
+    async def _while_connected(self) -> AsyncIterator[None]:
+        """See `Asked`. What the client sends meanwhile is its next request, and waits."""
+        has_left = False
+
+        async def watch() -> None:
+            nonlocal has_left
+            self._early = await self._receive()
+            if not self._early:
+                has_left = True
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            if self._early is None:
+                nursery.start_soon(watch)
+            yield
+            nursery.cancel_scope.cancel()
+        if has_left:
+            raise ConnectionEnds("its client left while a request waited")
 
     async def _receive(self) -> bytes | bytearray:
         size = READ_BYTES_MAX if self._decoder.expected_bytes > READ_BYTES else READ_BYTES
@@ -149,7 +176,8 @@ class KafkaSession:
         await self._outbox.wait_writable()
         await trio.lowlevel.checkpoint()
         try:
-            response = await api.handle(message, Asked(request.version, request.client_id or ""))
+            asked = Asked(request.version, request.client_id or "", self._while_connected)
+            response = await api.handle(message, asked)
         except (ConnectionEnds, ExpectedError) as ends:
             # An expected error that the handler could put into no response, such as a store that is away.
             log.info("connection closed", client=self._client, reason=str(ends))

@@ -8,7 +8,7 @@ A name that ends as a partition's does is no topic of its own, so different name
 """
 
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -18,12 +18,12 @@ from broker.kafka.requests import take_turns
 from broker.kafka.topic_settings import retention_in
 from broker.layouts.store import Layouts
 from broker.names import Domain, TopicName
-from broker.partitioned_topics import TOPIC_ID_BYTES, PartitionedTopic, PartitionedTopics
+from broker.partitioned_topics import TOPIC_ID_BYTES, Alter, Configs, PartitionedTopic, PartitionedTopics
 from broker.retention_policies import RetentionPolicies, topic_key
 from broker.topic import Topic
 from broker.topics import Topics
 from storage.managed_ledger_opening import creation_id_of
-from storage.metadata.store import Conflict, MetadataStore
+from storage.metadata.store import Conflict, MetadataStore, Op
 from tidewire.wire.kafka.error_codes import ErrorCode
 
 NAME_LENGTH_MAX: Final = 249
@@ -152,16 +152,19 @@ class KafkaTopics:
         policy = self._retention.to_put(topic_key(regular), retention_in(configs))
         return _seen(await self._partitioned.create(regular, partitions, configs, [policy]))
 
-    async def configure(self, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the settings of a topic; durable on return.
+    async def configure(self, name: str, alter: Alter) -> None:
+        """Change the settings of a topic; durable on return. `alter` is asked again if they change meanwhile.
 
         Raises:
             Refused: it is no legal name.
             TopicNotFound: there is no such topic.
         """
         regular = self.regular(name)
-        policy = self._retention.to_put(topic_key(regular), retention_in(configs))
-        await self._partitioned.configure(regular, dict(configs), [policy])
+
+        def policy(configs: Configs) -> Sequence[Op]:
+            return [self._retention.to_put(topic_key(regular), retention_in(configs))]
+
+        await self._partitioned.configure(regular, alter, policy)
 
     async def require_free(self, name: str) -> TopicName:
         """Return the regular topic of a Kafka name that is not in use. Raises as `create` does."""

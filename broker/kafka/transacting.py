@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.kafka.errors import EXPECTED, coordinator_code_of
+from broker.kafka.grouping import require_group
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
 from tidewire.wire.kafka.api_keys import ApiKey
@@ -120,6 +121,7 @@ class TransactionHandler:
         producer = Producer(request.producer_id, request.producer_epoch)
         joining = [(Participant(Kind.GROUP, request.group_id), OF_GROUPS)]
         try:
+            require_group(request.group_id)
             await self._coordinator.add(request.transactional_id, producer, joining, self._connection)
         except EXPECTED as error:
             return AddOffsetsToTxnResponse(error_code=_known_code_of(error, ApiKey.ADD_OFFSETS_TO_TXN, asked))

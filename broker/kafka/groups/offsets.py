@@ -26,6 +26,7 @@ from broker.kafka.groups.values import GroupError
 from broker.names import TopicName
 from storage.metadata.store import (
     Check,
+    Conflict,
     Delete,
     DeleteRange,
     MetadataStore,
@@ -177,17 +178,28 @@ class OffsetStore:
     async def delete_topic(self, topic: str) -> None:
         """Remove the offsets of a topic that is gone, of all groups. Durable on return. May be repeated.
 
-        It needs no claim, since nobody has a reason to read them.
+        Those that open transactions have deferred are removed, too. It needs no claim, since nobody has a reason to
+        read them.
         """
         start, end = starting_with(GROUPS)
         while True:
             page = await self._metadata.scan(start, end, limit=GROUPS_AT_ONCE)
             if page:
-                prefixes = (_topic_prefix(group_of_key(record.key), topic) for record in page)
+                prefixes = [_topic_prefix(group_of_key(record.key), topic) for record in page]
+                for prefix in prefixes:
+                    await self._drop_deferred(prefix)
                 await self._metadata.commit([DeleteRange(*starting_with(prefix)) for prefix in prefixes])
             if len(page) < GROUPS_AT_ONCE:
                 return
             start = page[-1].key + "\0"
+
+    async def _drop_deferred(self, prefix: str) -> None:
+        """Drop what transactions would write to keys with this prefix. What has ended meanwhile is written already."""
+        while hits := await self._metadata.query(BY_TARGET, *starting_with(prefix), limit=RECORDS_AT_ONCE):
+            try:
+                await self._metadata.commit([Delete(hit.record.key, hit.record.version) for hit in hits])
+            except Conflict:
+                continue
 
 
 def forget_offsets(namespace: str) -> Callable[[MetadataStore, TopicName], Awaitable[None]]:

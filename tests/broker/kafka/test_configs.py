@@ -1,16 +1,22 @@
 """The settings of topics: what may be given, what it does, and what clients are shown."""
 
+from collections.abc import Sequence
+
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.kafka.errors import Refused
 from broker.kafka.topic_settings import RETENTION_BYTES, RETENTION_MS, SETTINGS, checked, retention_in
 from broker.names import TopicName
 from broker.retention import Retention
+from broker.retention_policies import topic_key
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Committed, Op
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import KafkaClient, kafka_client
 from tests.support.rooms import rooms
+from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.administration import (
     AlterConfigsRequest,
@@ -130,3 +136,38 @@ async def test_the_policy_of_a_deleted_topic_goes_with_it() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert broker.retention.of(PARTITION) == Retention(-1, -1)
         nursery.cancel_scope.cancel()
+
+
+async def test_two_changes_of_settings_at_once_both_last(autojump_clock: MockClock) -> None:
+    """None is lost because the other one was written between its read and its write."""
+
+    class Slow(MemoryStore):
+        is_slow = False
+
+        async def commit(self, ops: Sequence[Op]) -> Committed:
+            if self.is_slow:
+                self.is_slow = False
+                await trio.sleep(1)
+            return await super().commit(ops)
+
+    store = Slow()
+    async with rooms(store, SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
+        await client.create("t")
+        async with kafka_client(broker) as other:
+            store.is_slow = True
+            late = await client.send(change(RETENTION_MS, "60000"), 1)
+            await wait_all_tasks_blocked()
+            (made,) = (await other.ask(change(RETENTION_BYTES, "1048576"), AlterConfigsResponse, 1)).responses
+            assert made.error_code == 0
+            number, answer = await client.receive(AlterConfigsResponse, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)
+            assert (number, answer.responses[0].error_code) == (late, 0)
+        topic = await broker.partitioned_topics.find(TopicName.parse("persistent://public/default/t"))
+        assert topic is not None
+        assert topic.configs == {RETENTION_MS: "60000", RETENTION_BYTES: "1048576"}
+        policy = await broker.retention.stored(topic_key(topic.name))
+        assert policy == Retention(1, 1)
+
+
+def change(name: str, value: str) -> IncrementalAlterConfigsRequest:
+    """Set one setting of the topic `t`."""
+    return IncrementalAlterConfigsRequest((ChangedConfigs(2, "t", (ChangedConfig(name, 0, value),)),))

@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
+from broker.kafka.listener import KafkaServices, open_session
 from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
@@ -23,6 +24,7 @@ from tests.support.kafka_connection import (
 from tests.support.rooms import MESSAGE_BYTES_MAX, Rooms, rooms
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.messages.api_versions import ApiVersionsResponse
 from tidewire.wire.kafka.messages.fetch import AbortedTransaction, FetchResponse, PartitionData
 from tidewire.wire.kafka.messages.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from tidewire.wire.kafka.messages.produce import ProduceResponse
@@ -136,6 +138,47 @@ async def test_a_waiting_fetch_learns_that_its_partition_has_left(autojump_clock
         assert response.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         data = await client.fetch("orders", 0)
         assert values_of(data) == [(0, b"a")]
+
+
+async def test_a_client_that_leaves_while_its_fetch_waits_is_noticed(autojump_clock: MockClock) -> None:
+    """K40, E16: its connection and its fetch do not stay for the ten minutes that it would have waited."""
+    ours, theirs = memory_stream_pair()
+    async with served() as (broker, client), trio.open_nursery() as nursery:
+        await client.create("orders")
+        assert broker.foundation.kafka is not None
+        ended = trio.Event()
+
+        async def serve() -> None:
+            assert broker.foundation.kafka is not None
+            await open_session(theirs, "test", KafkaServices.of(broker), broker.foundation.kafka).run()
+            ended.set()
+
+        nursery.start_soon(serve)
+        other = KafkaClient(ours)
+        await other.send(fetch_request("orders", 0, wait_ms=600_000), 12)
+        await wait_all_tasks_blocked()
+        assert not ended.is_set()
+        began = trio.current_time()
+        await ours.aclose()
+        await ended.wait()
+        assert trio.current_time() == began
+
+
+async def test_a_request_behind_a_waiting_fetch_is_answered_after_it(autojump_clock: MockClock) -> None:
+    """K25: what comes meanwhile is kept, also if it comes in parts."""
+    async with served() as (_broker, client), trio.open_nursery() as nursery:
+        await client.create("orders")
+        first = await client.send(fetch_request("orders", 0, wait_ms=5_000), 12)
+        await wait_all_tasks_blocked()
+        head = ApiKey.API_VERSIONS.to_bytes(2) + (3).to_bytes(2) + (77).to_bytes(4) + b"\xff\xff\0"
+        data = len(head + b"\2a\2b\0").to_bytes(4) + head + b"\2a\2b\0"
+        await client.stream.send_all(data[:7])
+        await wait_all_tasks_blocked()
+        nursery.start_soon(client.stream.send_all, data[7:])
+        answered, _response = await client.receive(FetchResponse, ApiKey.FETCH, 12)
+        assert answered == first
+        second, versions = await client.receive(ApiVersionsResponse, ApiKey.API_VERSIONS, 3)
+        assert (second, versions.error_code) == (77, 0)
 
 
 async def test_offsets_outside_of_the_log_are_refused() -> None:

@@ -5,8 +5,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.kafka.groups.offsets import KEY_PREFIX as OFFSETS
+from broker.kafka.groups.offsets import TopicPartition, offset_key
 from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
@@ -24,6 +26,7 @@ from tidewire.wire.kafka.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from tidewire.wire.kafka.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tidewire.wire.kafka.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -46,6 +49,7 @@ from tidewire.wire.kafka.messages.transactions import (
 from tidewire.wire.kafka.records import Record, build
 from txn.deferred_puts import KEY_PREFIX as PUTS
 from txn.kafka_participants import KEY_PREFIX
+from txn.kafka_transaction import transaction_key
 
 PARTITIONS = 3
 
@@ -319,6 +323,97 @@ async def test_a_delayed_end_of_version_2_ends_no_later_transaction() -> None:
         assert await committed(client) == [b"a"]
         assert await producer.end(is_commit=False) == 0
         assert await committed(client) == [b"a"]
+
+
+async def test_a_delayed_end_of_version_1_is_refused_by_its_connection() -> None:
+    """K31: the client has gone on over another connection, and would lose its next transaction."""
+    async with served() as (broker, client), kafka_client(broker) as newer:
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        await producer.add(("t", 0))
+        await producer.send("t", b"a")
+        late = EndTxnRequest("tid", producer.producer_id, producer.epoch, committed=True)
+        assert await producer.end(is_commit=True) == 0
+        producer.client = newer
+        await producer.add(("t", 0))
+        await producer.send("t", b"b")
+        assert (await client.ask(late, EndTxnResponse, 3)).error_code == ErrorCode.INVALID_TXN_STATE
+        assert await committed(client) == [b"a"]
+        assert await producer.end(is_commit=False) == 0
+        assert await committed(client) == [b"a"]
+
+
+@pytest.mark.parametrize("how", ["it ends it", "another producer begins", "its time is over"])
+async def test_nothing_is_remembered_of_a_transaction_that_has_ended(how: str, autojump_clock: MockClock) -> None:
+    """E16, K31: however it ends. A producer may end after each transaction, and never come back."""
+    async with served() as (broker, client):
+        coordinator = broker.kafka_transactions.coordinator
+        await client.create("t")
+        for number in range(3):
+            producer = TransactionalProducer(client, f"tid-{number}")
+            await producer.begin_session(timeout_ms=5_000)
+            await producer.add(("t", 0))
+            await producer.send("t", b"a")
+            assert coordinator.remembered == 1
+            if how == "it ends it":
+                assert await producer.end(is_commit=True) == 0
+            elif how == "another producer begins":
+                assert await TransactionalProducer(client, producer.transactional_id).begin_session() == 0
+            else:
+                await trio.sleep(60)
+            await wait_all_tasks_blocked()
+            assert coordinator.remembered == 0
+
+
+async def test_what_is_remembered_of_a_transaction_outlives_news_of_the_last_one() -> None:
+    """K31: a broker that follows the records late may hear of an end when the next transaction is open."""
+    async with served() as (broker, client):
+        coordinator, key = broker.kafka_transactions.coordinator, transaction_key("tid")
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        before = await broker.metadata.get(key)
+        await producer.add(("t", 0))
+        opened = await broker.metadata.get(key)
+        assert before is not None
+        assert opened is not None
+        for told, left in ((before, 1), (opened, 1), (opened._replace(version=opened.version + 1), 0)):
+            coordinator.shown(told)
+            assert coordinator.remembered == left
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("group", ["", "g" * 1_025])
+async def test_a_group_without_a_legal_name_joins_no_transaction(group: str, version: int) -> None:
+    """K34, E8: it could be in no other request, and would stand in a key of the metadata store."""
+    async with served() as (broker, client):
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid", version)
+        await producer.begin_session()
+        if version == 1:
+            assert await producer.add_group(group) == ErrorCode.INVALID_GROUP_ID
+        assert await producer.commit_offset(group, "t", 7) == ErrorCode.INVALID_GROUP_ID
+        assert not await broker.metadata.scan(*starting_with(KEY_PREFIX))
+
+
+async def test_a_transaction_commits_no_offset_of_a_deleted_topic() -> None:
+    """It would stay until it expires, and be read by groups of the topic's next life."""
+    async with served() as (broker, client), trio.open_nursery() as nursery:
+        nursery.start_soon(broker.partition_removal.run)
+        for topic in ("t", "t2"):
+            await client.create(topic)
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        await producer.add_group("g")
+        assert await producer.commit_offset("g", "t", 7) == 0
+        assert await producer.commit_offset("g", "t2", 8) == 0
+        deletion = DeleteTopicsRequest((DeleteTopicState("t"),), timeout_ms=10_000)
+        assert (await client.ask(deletion, DeleteTopicsResponse, 6)).responses[0].error_code == 0
+        assert await producer.end(is_commit=True) == 0
+        stored = await broker.metadata.scan(*starting_with(OFFSETS))
+        assert [record.key for record in stored] == [offset_key("g", TopicPartition("t2", 0))]
+        nursery.cancel_scope.cancel()
 
 
 async def test_administrators_see_producers_and_transactions() -> None:

@@ -61,7 +61,7 @@ class PartitionedTopic:
     @property
     def unchanged(self) -> Check:
         """A condition that holds while its record is as it was read."""
-        return Check(_key(self.name), self.version)
+        return Check(record_key(self.name), self.version)
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -110,7 +110,7 @@ class PartitionedTopics:
 
     async def find(self, name: TopicName) -> PartitionedTopic | None:
         """Return the topic, unless there is none or it is being deleted."""
-        stored = await self._metadata.get(_key(name))
+        stored = await self._metadata.get(record_key(name))
         topic = None if stored is None else read_record(stored)
         return None if topic is None or topic.is_deleting else topic
 
@@ -130,7 +130,7 @@ class PartitionedTopics:
         topic_id = secrets.token_bytes(TOPIC_ID_BYTES)
         topic = PartitionedTopic(name, partitions, topic_id, self._now_ms(), configs or {})
         try:
-            await self._metadata.commit([Put(_key(name), topic.encode(), ABSENT), *beside])
+            await self._metadata.commit([Put(record_key(name), topic.encode(), ABSENT), *beside])
         except Conflict:
             raise TopicExists(f"{name} exists already. Choose another name, or delete it first.") from None
         return topic
@@ -177,13 +177,13 @@ class PartitionedTopics:
         beside: Callable[[PartitionedTopic], Sequence[Op]] = lambda _topic: (),
     ) -> PartitionedTopic:
         while True:
-            stored = await self._metadata.get(_key(name))
+            stored = await self._metadata.get(record_key(name))
             topic = None if stored is None else read_record(stored)
             if stored is None or topic is None:
                 raise TopicNotFound(f"{name} does not exist. Create it first.")
             changed = change(topic)
             try:
-                await self._metadata.commit([Put(_key(name), changed.encode(), stored.version), *beside(changed)])
+                await self._metadata.commit([Put(record_key(name), changed.encode(), stored.version), *beside(changed)])
             except Conflict:
                 continue
             return changed
@@ -198,7 +198,7 @@ class PartitionedTopics:
 
     async def wait_gone(self, topic: PartitionedTopic) -> None:
         """Return once the record of a topic that is being deleted is gone."""
-        async with self._metadata.watch_key(_key(topic.name)) as watch:
+        async with self._metadata.watch_key(record_key(topic.name)) as watch:
             while True:
                 record = await watch.next()
                 known = None if record is None else read_record(record)
@@ -207,7 +207,7 @@ class PartitionedTopics:
 
     async def forget(self, topic: PartitionedTopic) -> None:
         """Remove the record of a topic whose partitions were removed; durable on return."""
-        stored = await self._metadata.get(_key(topic.name))
+        stored = await self._metadata.get(record_key(topic.name))
         known = None if stored is None else read_record(stored)
         if stored is not None and known is not None and known.topic_id == topic.topic_id:
             try:
@@ -230,7 +230,8 @@ def _prefix(tenant: str, namespace: str) -> str:
     return f"{PARTITIONED_TOPICS}{tenant}/{namespace}/"
 
 
-def _key(name: TopicName) -> str:
+def record_key(name: TopicName) -> str:
+    """The key of the record of a partitioned topic."""
     assert name.domain is Domain.PERSISTENT, "only regular topics are partitioned"
     return _prefix(name.tenant, name.namespace) + quote(name.local, safe="")
 

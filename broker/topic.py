@@ -5,7 +5,7 @@ which decides what is readable (`transaction_buffers.py`). What subscriptions re
 either way, so dispatch knows nothing of transactions (docs/design.md#layers).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -41,6 +41,9 @@ from txn.producer_states import Batch, Duplicate
 
 IDLE_LEDGERS_MAX: Final = 1_000
 """With this many ledgers, an idle topic stays loaded, because each unload leaves one more ledger."""
+
+Stamp = Callable[[bytes, int], bytes]
+"""Gives a batch of Kafka's records this time."""
 
 log = structlog.get_logger(__name__)
 
@@ -191,10 +194,12 @@ class Topic(TopicSource):
         latest_record_ms: int,
         batch: Batch | None,
         sender: Sender | None = None,
+        stamp: Stamp | None = None,
     ) -> Appended | Duplicate:
         """Append a batch of Kafka's records. `batch` tells what a numbered producer says of it.
 
-        `sender` tells who writes it in a transaction. No record is later than `latest_record_ms`.
+        `sender` tells who writes it in a transaction. No record is later than `latest_record_ms`. With `stamp`, the
+        records get the time of the broker.
 
         It is durable once `ledger.confirmed` has reached its position. A duplicate is durable once everything is that
         was appended before this call returned.
@@ -205,18 +210,23 @@ class Topic(TopicSource):
         """
         markers = self.markers
         await self.ledger.wait_room()
-        if batch is None:
-            appended = markers.append_plain(payload, message_count, EntryFormat.KAFKA, latest_record_ms)
-        else:
+        if batch is not None:
             await markers.admit_producer()
             if sender is not None:
                 await markers.transactions.admit(sender)
+        if stamp is not None:
+            # The time that the ledger gives the entry. Nothing is awaited between here and the append.
+            latest_record_ms = max(self._services.now_ms(), self.ledger.last_timestamp_ms)
+            payload = stamp(payload, latest_record_ms)
+        if batch is None:
+            appended = markers.append_plain(payload, message_count, EntryFormat.KAFKA, latest_record_ms)
+        else:
             result = markers.append_batch(payload, batch, message_count, latest_record_ms)
             if isinstance(result, Duplicate):
                 return result
             appended = result
         self._count(message_count, len(payload))
-        return appended
+        return appended if stamp is None else appended._replace(timestamp_ms=latest_record_ms)
 
     async def delete_below(self, index: int) -> None:
         """Delete the messages below this index, at most the index behind the last durable one. Durable on return.

@@ -13,7 +13,7 @@ import trio
 from broker.errors import TooFewPartitions, TopicNotFound
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.requests import Api, Asked, take_turns
-from broker.kafka.topic_settings import checked
+from broker.kafka.topic_settings import TopicSettings
 from broker.kafka.topics import KafkaTopics
 from broker.partitioned_topics import PARTITIONS_MAX, PartitionedTopics
 from tidewire.wire.kafka.api_keys import ApiKey
@@ -40,8 +40,9 @@ REPLICATION: Final = 1
 class AdministrationHandler:
     """Serves changes of topics on one connection."""
 
-    def __init__(self, topics: KafkaTopics, partitioned: PartitionedTopics) -> None:
+    def __init__(self, topics: KafkaTopics, settings: TopicSettings, partitioned: PartitionedTopics) -> None:
         self._topics = topics
+        self._settings = settings
         self._partitioned = partitioned
 
     @property
@@ -71,7 +72,7 @@ class AdministrationHandler:
     async def _create_one(self, topic: CreatableTopic, *, is_trial: bool) -> CreatableTopicResult:
         configs = {}
         for config in topic.configs:
-            configs[config.name] = checked(config.name, config.value)
+            configs[config.name] = self._settings.checked(config.name, config.value)
         if topic.assignments:
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The broker places partitions itself. Assign none.")
         if topic.replication_factor not in {-1, REPLICATION}:

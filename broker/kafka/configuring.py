@@ -6,7 +6,7 @@ from typing import Final
 from broker.errors import TopicNotFound
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.requests import Api, Asked
-from broker.kafka.topic_settings import INT_TYPE, SETTINGS, STRING_TYPE, checked
+from broker.kafka.topic_settings import INT_TYPE, STRING_TYPE, TopicSettings
 from broker.kafka.topics import KafkaTopics
 from broker.partitioned_topics import Alter, Configs
 from tidewire.wire.kafka.api_keys import ApiKey
@@ -40,9 +40,10 @@ DELETE: Final = 1
 class ConfigHandler:
     """Serves the requests about settings on one connection."""
 
-    def __init__(self, topics: KafkaTopics, node_id: int, broker_configs: Configs) -> None:
+    def __init__(self, topics: KafkaTopics, settings: TopicSettings, node_id: int, broker_configs: Configs) -> None:
         """Set up. `broker_configs` are what clients may know of this broker's settings, by Kafka's names."""
         self._topics = topics
+        self._settings = settings
         self._node_id = node_id
         self._broker_configs = broker_configs
 
@@ -96,7 +97,7 @@ class ConfigHandler:
                     config_type=setting.type,
                     documentation=None,
                 )
-                for key, setting in SETTINGS.items()
+                for key, setting in self._settings.known.items()
             ]
         return tuple(config for config in found if wanted is None or config.name in wanted)
 
@@ -106,7 +107,7 @@ class ConfigHandler:
             given = [(config.name, config.value) for config in resource.configs]
 
             def replaced(_known: Configs, given: Collection[tuple[str, str | None]] = given) -> dict[str, str]:
-                return {name: checked(name, value) for name, value in given if value is not None}
+                return {name: self._settings.checked(name, value) for name, value in given if value is not None}
 
             place = resource.resource_type, resource.resource_name
             results.append(await self._altered(*place, replaced, is_trial=request.validate_only))
@@ -117,7 +118,7 @@ class ConfigHandler:
         for resource in request.resources:
 
             def changed(known: Configs, changes: Collection[ChangedConfig] = resource.configs) -> dict[str, str]:
-                return _changed(known, changes)
+                return self._changed(known, changes)
 
             place = resource.resource_type, resource.resource_name
             results.append(await self._altered(*place, changed, is_trial=request.validate_only))
@@ -144,15 +145,14 @@ class ConfigHandler:
             raise TopicNotFound(f"{name} is a topic of Pulsar's clients, without settings of Kafka's.")
         return topic.record.configs
 
-
-def _changed(known: Configs, changes: Collection[ChangedConfig]) -> dict[str, str]:
-    made = dict(known)
-    for change in changes:
-        if change.config_operation == DELETE:
-            checked(change.name, None)
-            made.pop(change.name, None)
-        elif change.config_operation == SET:
-            made[change.name] = checked(change.name, change.value)
-        else:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"{change.name} is no list. Set or delete it.")
-    return made
+    def _changed(self, known: Configs, changes: Collection[ChangedConfig]) -> dict[str, str]:
+        made = dict(known)
+        for change in changes:
+            if change.config_operation == DELETE:
+                self._settings.checked(change.name, None)
+                made.pop(change.name, None)
+            elif change.config_operation == SET:
+                made[change.name] = self._settings.checked(change.name, change.value)
+            else:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"{change.name} is no list. Set or delete it.")
+        return made

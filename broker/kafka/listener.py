@@ -34,6 +34,7 @@ from broker.kafka.metadata import MetadataHandler
 from broker.kafka.producing import ProduceHandler
 from broker.kafka.record_times import RecordTimes
 from broker.kafka.session import KafkaSession
+from broker.kafka.topic_settings import TopicSettings
 from broker.kafka.topics import KafkaTopics
 from broker.kafka.transacting import TransactionHandler
 from broker.listening import Accepted, serve_clients
@@ -74,6 +75,7 @@ class KafkaServices:
     batch_bytes_max: int
     configs: Mapping[str, str]
     """What clients may know of the broker's settings, by Kafka's names."""
+    settings: TopicSettings
     convert: ToKafka
     times: RecordTimes
     connection_numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -93,6 +95,7 @@ class KafkaServices:
         )
         broker.handover.also_resigns(groups.hand_over)
         convert = ToKafka()
+        settings = TopicSettings(int(base.settings.message_bytes_max))
         return cls(
             loaded=broker.topics,
             topics=KafkaTopics(
@@ -101,6 +104,7 @@ class KafkaServices:
                 broker.layouts,
                 broker.retention,
                 base.metadata,
+                settings,
                 namespace=base.settings.kafka_namespace,
                 partitions_default=base.settings.kafka_partitions,
             ),
@@ -125,6 +129,7 @@ class KafkaServices:
                 "num.partitions": str(base.settings.kafka_partitions),
                 "default.replication.factor": "1",
             },
+            settings=settings,
             convert=convert,
             times=RecordTimes(convert),
         )
@@ -170,14 +175,14 @@ def open_session(
     session.use(
         MetadataHandler(topics, services.loaded, services.locator, services.members, node, cluster=services.cluster)
     )
-    session.use(ProduceHandler(topics, services.traffic, batch_bytes_max=services.batch_bytes_max))
+    session.use(ProduceHandler(topics, services.traffic))
     session.use(FetchHandler(topics, services.traffic, budgets.sending, services.convert))
     session.use(ListingHandler(topics, services.times))
     session.use(DeletionHandler(topics))
     session.use(HangingHandler(topics, services.now_ms))
     session.use(LogDirHandler(topics, services.loaded, services.folder))
-    session.use(ConfigHandler(topics, services.node_id, services.configs))
-    session.use(AdministrationHandler(topics, services.partitioned))
+    session.use(ConfigHandler(topics, services.settings, services.node_id, services.configs))
+    session.use(AdministrationHandler(topics, services.settings, services.partitioned))
     transactions = services.transactions
     session.use(
         TransactionHandler(

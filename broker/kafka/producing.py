@@ -15,6 +15,7 @@ import trio
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.markers import numbered
 from broker.kafka.requests import Api, Asked, ConnectionEnds, Later, take_turns
+from broker.kafka.topic_settings import ProduceRules
 from broker.kafka.topics import KafkaTopics
 from broker.topic import Topic
 from broker.traffic import Traffic
@@ -29,7 +30,7 @@ from tidewire.wire.kafka.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tidewire.wire.kafka.record_batches import Compression, batches, check
+from tidewire.wire.kafka.record_batches import Compression, batches, check, stamped
 from txn.kafka_transaction import Producer
 from txn.partition_transactions import Sender
 
@@ -58,6 +59,8 @@ class _Appended:
     topic: Topic | None = None
     upto: Position | None = None
     base_offset: int = -1
+    stamped_ms: int = -1
+    """The broker's time, if the records have it."""
     error: Exception | None = None
     messages: int = 0
     size: int = 0
@@ -66,10 +69,9 @@ class _Appended:
 class ProduceHandler:
     """Serves Produce on one connection."""
 
-    def __init__(self, topics: KafkaTopics, traffic: Traffic, *, batch_bytes_max: int) -> None:
+    def __init__(self, topics: KafkaTopics, traffic: Traffic) -> None:
         self._topics = topics
         self._traffic = traffic
-        self._batch_bytes_max = batch_bytes_max
 
     @property
     def apis(self) -> Mapping[ApiKey, Api]:
@@ -103,24 +105,28 @@ class ProduceHandler:
             if acks not in ACKS:
                 raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} means nothing; use all, 1 or 0.")
             result.topic = topic = await self._topics.partition(name, data.index)
-            await self._append_batches(topic, data.records or b"", within, result)
+            await self._append_batches(topic, self._topics.rules(name), data.records or b"", within, result)
         except EXPECTED as error:
             result.error = error
         return result
 
-    async def _append_batches(self, topic: Topic, records: bytes, within: Within | None, result: _Appended) -> None:
+    async def _append_batches(
+        self, topic: Topic, rules: ProduceRules, records: bytes, within: Within | None, result: _Appended
+    ) -> None:
         # All are checked before one is appended. Only a wrong sequence or a full disk can then refuse some of them.
         checked = []
         for header, batch in batches(records):
-            if len(batch) > self._batch_bytes_max:
+            if len(batch) > rules.batch_bytes_max:
                 raise Refused(
                     ErrorCode.MESSAGE_TOO_LARGE,
-                    f"A batch has {len(batch)} bytes; the maximum is {self._batch_bytes_max}. Lower batch.size or "
-                    "max.request.size, or raise the broker's message_bytes_max.",
+                    f"A batch has {len(batch)} bytes; the maximum is {rules.batch_bytes_max}. Lower batch.size or "
+                    "max.request.size, or raise the topic's max.message.bytes or the broker's message_bytes_max.",
                 )
             check(header, batch)
             if header.is_control:
                 raise Refused(ErrorCode.INVALID_RECORD, "Only brokers write control batches.")
+            if header.is_log_append_time:
+                raise Refused(ErrorCode.INVALID_TIMESTAMP, "Only brokers set the timestamp type LogAppendTime.")
             if header.compression not in set(Compression):
                 raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{header.compression} is no known compression.")
             if header.is_transactional and within is None:
@@ -139,7 +145,10 @@ class ProduceHandler:
                 latest_record_ms=max(NO_RECORDS, header.max_timestamp_ms),
                 batch=numbered(header),
                 sender=sender,
+                stamp=stamped if rules.is_log_append_time else None,
             )
+            if rules.is_log_append_time:
+                result.stamped_ms = stored.timestamp_ms
             if result.base_offset < 0:
                 result.base_offset = stored.base_offset
             # Also for a duplicate: it is durable when all is that was appended before.
@@ -174,7 +183,10 @@ class ProduceHandler:
         self._traffic.messages_in += result.messages
         self._traffic.bytes_in += result.size
         return PartitionProduceResponse(
-            result.index, base_offset=result.base_offset, log_start_offset=ledger.first_index
+            result.index,
+            base_offset=result.base_offset,
+            log_append_time_ms=result.stamped_ms,
+            log_start_offset=ledger.first_index,
         )
 
 

@@ -13,6 +13,10 @@ from tidewire.wire.kafka.error_codes import ErrorCode
 
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
+MESSAGE_BYTES: Final = "max.message.bytes"
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+CREATE_TIME: Final = "CreateTime"
+LOG_APPEND_TIME: Final = "LogAppendTime"
 
 STRING_TYPE: Final = 2
 INT_TYPE: Final = 3
@@ -21,56 +25,89 @@ LIST_TYPE: Final = 7
 """The types of settings, by Kafka's numbers."""
 
 _MINUTE_MS: Final = 60_000
+_WEEK_MS: Final = 7 * 24 * 60 * _MINUTE_MS
 _MEGABYTE: Final = 1024 * 1024
 _FOREVER: Final = -1
 _NUMBER_MAX: Final = 2**31 - 1
 
 
 class Setting(NamedTuple):
-    """One setting."""
+    """One setting: some values, or whole numbers within bounds."""
 
     type: int
     default: str
-    is_free: bool
-    """Whether it takes other values. They are whole numbers of at least -1."""
+    values: tuple[str, ...] = ()
+    minimum: int | None = None
+    maximum: int = 2**63 - 1
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it takes other values than its default."""
+        return self.minimum is not None or len(self.values) > 1
 
 
-SETTINGS: Final[Mapping[str, Setting]] = {
-    "cleanup.policy": Setting(LIST_TYPE, "delete", is_free=False),
-    "compression.type": Setting(STRING_TYPE, "producer", is_free=False),
-    "message.timestamp.type": Setting(STRING_TYPE, "CreateTime", is_free=False),
-    "min.insync.replicas": Setting(INT_TYPE, "1", is_free=False),
-    RETENTION_MS: Setting(LONG_TYPE, str(7 * 24 * 60 * _MINUTE_MS), is_free=True),
-    RETENTION_BYTES: Setting(LONG_TYPE, str(_FOREVER), is_free=True),
-}
+class ProduceRules(NamedTuple):
+    """What a topic's settings say about batches."""
+
+    batch_bytes_max: int
+    is_log_append_time: bool
+    """Whether the broker's time replaces that of the producer."""
 
 
-def checked(name: str, value: str | None) -> str:
-    """Return the value that a setting gets; its default if none is given.
+class TopicSettings:
+    """The settings of topics on a broker that takes batches of up to so many bytes."""
 
-    Raises:
-        Refused: the setting, or its value, cannot be kept.
-    """
-    setting = SETTINGS.get(name)
-    if setting is None:
-        raise Refused(ErrorCode.INVALID_CONFIG, f"The setting {name} is not served yet. Leave it out.")
-    if value is None or value == setting.default:
-        return setting.default
-    if not setting.is_free:
-        raise Refused(ErrorCode.INVALID_CONFIG, f"{name}={value} is not served yet. Use {setting.default}.")
+    def __init__(self, batch_bytes_max: int) -> None:
+        self._batch_bytes_max = batch_bytes_max
+        self.known: Final[Mapping[str, Setting]] = {
+            "cleanup.policy": Setting(LIST_TYPE, "delete", ("delete",)),
+            "compression.type": Setting(STRING_TYPE, "producer", ("producer",)),
+            MESSAGE_BYTES: Setting(INT_TYPE, str(batch_bytes_max), minimum=0, maximum=batch_bytes_max),
+            TIMESTAMP_TYPE: Setting(STRING_TYPE, CREATE_TIME, (CREATE_TIME, LOG_APPEND_TIME)),
+            "min.insync.replicas": Setting(INT_TYPE, "1", ("1",)),
+            RETENTION_MS: Setting(LONG_TYPE, str(_WEEK_MS), minimum=_FOREVER),
+            RETENTION_BYTES: Setting(LONG_TYPE, str(_FOREVER), minimum=_FOREVER),
+        }
+
+    def checked(self, name: str, value: str | None) -> str:
+        """Return the value that a setting gets; its default if none is given.
+
+        Raises:
+            Refused: the setting, or its value, cannot be kept.
+        """
+        setting = self.known.get(name)
+        if setting is None:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"The setting {name} is not served yet. Leave it out.")
+        if value is None or value == setting.default or value in setting.values:
+            return setting.default if value is None else value
+        if setting.minimum is None:
+            known = " or ".join(setting.values)
+            raise Refused(ErrorCode.INVALID_CONFIG, f"{name}={value} is not served yet. Use {known}.")
+        number = _whole(value)
+        if number is None or not setting.minimum <= number <= setting.maximum:
+            raise Refused(
+                ErrorCode.INVALID_CONFIG,
+                f"{name}={value} is no whole number from {setting.minimum} to {setting.maximum}.",
+            )
+        return str(number)
+
+    def rules_in(self, configs: Mapping[str, str]) -> ProduceRules:
+        """What these settings of a topic say about batches. A larger bound of an earlier start does not count."""
+        size = min(int(configs.get(MESSAGE_BYTES, self._batch_bytes_max)), self._batch_bytes_max)
+        return ProduceRules(size, configs.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME)
+
+
+def _whole(value: str) -> int | None:
     try:
-        number = int(value)
+        return int(value)
     except ValueError:
-        number = _FOREVER - 1
-    if number < _FOREVER:
-        raise Refused(ErrorCode.INVALID_CONFIG, f"{name}={value} is no whole number of at least -1.")
-    return str(number)
+        return None
 
 
 def retention_in(configs: Mapping[str, str]) -> Retention:
     """What a topic's settings say about how long it keeps its records (K37)."""
-    age_ms = int(configs.get(RETENTION_MS, SETTINGS[RETENTION_MS].default))
-    size = int(configs.get(RETENTION_BYTES, SETTINGS[RETENTION_BYTES].default))
+    age_ms = int(configs.get(RETENTION_MS, _WEEK_MS))
+    size = int(configs.get(RETENTION_BYTES, _FOREVER))
     if 0 in {age_ms, size}:
         return Retention(0, 0)
     minutes = _FOREVER if age_ms < 0 else min(-(-age_ms // _MINUTE_MS), _NUMBER_MAX)

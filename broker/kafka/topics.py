@@ -15,15 +15,23 @@ from typing import Final, NamedTuple
 from broker.errors import TopicExists, TopicNotFound
 from broker.kafka.errors import Refused
 from broker.kafka.requests import take_turns
-from broker.kafka.topic_settings import retention_in
+from broker.kafka.topic_settings import ProduceRules, TopicSettings, retention_in
 from broker.layouts.store import Layouts
 from broker.names import Domain, TopicName
-from broker.partitioned_topics import TOPIC_ID_BYTES, Alter, Configs, PartitionedTopic, PartitionedTopics
+from broker.partitioned_topics import (
+    TOPIC_ID_BYTES,
+    Alter,
+    Configs,
+    PartitionedTopic,
+    PartitionedTopics,
+    read_record,
+    record_key,
+)
 from broker.retention_policies import RetentionPolicies, topic_key
 from broker.topic import Topic
 from broker.topics import Topics
 from storage.managed_ledger_opening import creation_id_of
-from storage.metadata.store import Conflict, MetadataStore, Op
+from storage.metadata.store import ABSENT, Conflict, MetadataStore, Op
 from tidewire.wire.kafka.error_codes import ErrorCode
 
 NAME_LENGTH_MAX: Final = 249
@@ -65,6 +73,14 @@ class KafkaTopic(NamedTuple):
         return self.regular if self.record is None else self.regular.partition(index)
 
 
+class _KnownRules(NamedTuple):
+    """The rules in one version of a topic's record."""
+
+    key: str
+    version: int
+    rules: ProduceRules
+
+
 class KafkaTopics:
     """The topics of the namespace that Kafka's clients see."""
 
@@ -75,6 +91,7 @@ class KafkaTopics:
         layouts: Layouts,
         retention: RetentionPolicies,
         metadata: MetadataStore,
+        settings: TopicSettings,
         *,
         namespace: str,
         partitions_default: int,
@@ -84,6 +101,8 @@ class KafkaTopics:
         self._layouts = layouts
         self._retention = retention
         self._metadata = metadata
+        self._settings = settings
+        self._rules: dict[str, _KnownRules] = {}
         self._tenant, self._namespace = namespace.split("/")
         self._partitions_default = partitions_default
         self._known: dict[tuple[str, int], tuple[TopicName, ...]] = {}
@@ -165,6 +184,23 @@ class KafkaTopics:
             return [self._retention.to_put(topic_key(regular), retention_in(configs))]
 
         await self._partitioned.configure(regular, alter, policy)
+
+    def rules(self, name: str) -> ProduceRules:
+        """What the settings of a topic say about batches, as this broker knows them.
+
+        A change takes effect at once on the broker that made it, and on others when they hear of it.
+        """
+        known = self._rules.get(name)
+        key = known.key if known is not None else record_key(self.regular(name))
+        stored = self._metadata.peek(key)
+        version = ABSENT if stored is None else stored.version
+        if known is None or known.version != version:
+            record = None if stored is None else read_record(stored)
+            rules = self._settings.rules_in({} if record is None else record.configs)
+            if len(self._rules) >= KNOWN_MAX:
+                self._rules.clear()
+            known = self._rules[name] = _KnownRules(key, version, rules)
+        return known.rules
 
     async def require_free(self, name: str) -> TopicName:
         """Return the regular topic of a Kafka name that is not in use. Raises as `create` does."""

@@ -215,9 +215,10 @@ class PartitionedTopics:
             except Conflict:
                 log.info("a partitioned topic was changed while it was being deleted", topic=str(topic.name))
 
-    async def all_in(self, tenant: str, namespace: str) -> AsyncGenerator[PartitionedTopic, None]:
-        """Yield the topics of a namespace that are not being deleted, by name."""
+    async def all_in(self, tenant: str, namespace: str, first: str = "") -> AsyncGenerator[PartitionedTopic, None]:
+        """Yield the topics of a namespace that are not being deleted, from a local name on, by their quoted names."""
         start, end = starting_with(_prefix(tenant, namespace))
+        start += quote(first, safe="")
         while page := await self._metadata.scan(start, end, limit=_PAGE):
             for record in page:
                 topic = read_record(record)

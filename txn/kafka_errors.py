@@ -62,3 +62,10 @@ class EndTxnLate(TxnError):
 
 class PartitionNotInTransaction(TxnError):
     """A client of transaction version 1 writes to a partition or group that it has not added. INVALID_TXN_STATE."""
+
+
+class InvalidPattern(TxnError):
+    """A pattern of transactional ids cannot be matched here. INVALID_REGULAR_EXPRESSION."""
+
+    def __init__(self, pattern: str, reason: str) -> None:
+        super().__init__(f"The pattern {pattern[:100]!r} is not served: {reason}. Use text, '.', '.*' and '.+'")

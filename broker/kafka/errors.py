@@ -32,6 +32,7 @@ from tidewire.wire.kafka.record_batches import CorruptBatch, UnsupportedFormat
 from txn.errors import OutcomeUnknown, OwnershipLost
 from txn.kafka_errors import (
     EndTxnLate,
+    InvalidPattern,
     InvalidTransactionalId,
     InvalidTransactionState,
     InvalidTransactionTimeout,
@@ -94,6 +95,7 @@ _CODES: Final[dict[type[Exception], ErrorCode]] = {
     CoordinatorStale: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     OutsideOfTransaction: ErrorCode.INVALID_TXN_STATE,
     EarlierTransactionOpen: ErrorCode.CONCURRENT_TRANSACTIONS,
+    InvalidPattern: ErrorCode.INVALID_REGULAR_EXPRESSION,
     InvalidTransactionalId: ErrorCode.INVALID_REQUEST,
     TransactionalIdNotFound: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     TransactionalIdDamaged: ErrorCode.UNKNOWN_SERVER_ERROR,

@@ -7,7 +7,7 @@ from broker.cluster.placement import worker
 from broker.kafka.coordinators import SCHEME
 from broker.kafka.errors import EXPECTED, code_of
 from broker.kafka.members import KafkaMembers
-from broker.kafka.requests import Api, Asked
+from broker.kafka.requests import Api, Asked, take_turns
 from broker.kafka.topics import KafkaTopics
 from broker.names import TopicName
 from storage.clock import WallClock
@@ -27,6 +27,7 @@ from tidewire.wire.kafka.messages.transactions import (
     ListTransactionsResponse,
     ProducerState,
 )
+from txn.id_pattern import IdPattern
 from txn.kafka_listing import ListFilter, described
 from txn.kafka_participants import Registration, registrations_of
 from txn.kafka_transaction import (
@@ -57,13 +58,13 @@ class InspectionHandler:
 
     @property
     def apis(self) -> Mapping[ApiKey, Api]:
-        """See `Handler`. Version 2 of ListTransactions would run patterns of clients, which may take any time."""
+        """See `Handler`."""
         return {
             ApiKey.DESCRIBE_PRODUCERS: Api(DescribeProducersRequest, DescribeProducersResponse, 0, 0, self._producers),
             ApiKey.DESCRIBE_TRANSACTIONS: Api(
                 DescribeTransactionsRequest, DescribeTransactionsResponse, 0, 0, self._describe
             ),
-            ApiKey.LIST_TRANSACTIONS: Api(ListTransactionsRequest, ListTransactionsResponse, 0, 1, self._list),
+            ApiKey.LIST_TRANSACTIONS: Api(ListTransactionsRequest, ListTransactionsResponse, 0, 2, self._list),
         }
 
     async def _producers(self, request: DescribeProducersRequest, _asked: Asked) -> DescribeProducersResponse:
@@ -126,14 +127,19 @@ class InspectionHandler:
 
     async def _list(self, request: ListTransactionsRequest, _asked: Asked) -> ListTransactionsResponse:
         wanted = ListFilter(request.state_filters, request.producer_id_filters, request.duration_filter_ms)
+        asked = request.transactional_id_pattern
         found: list[ListedTransaction] = []
         start, end = starting_with(KEY_PREFIX)
         try:
+            pattern = IdPattern(asked) if asked else None
             while page := await self._metadata.scan(start, end, limit=PAGE):
                 members = self._members.live
-                for record in page:
+                for number, record in enumerate(page):
+                    await take_turns(number)
                     transactional_id = transactional_id_of(record.key)
                     if worker(SCHEME + transactional_id, members) != self._me:
+                        continue
+                    if pattern is not None and not pattern.matches(transactional_id):
                         continue
                     with self._unreadable.reading(record.key):
                         known = KafkaTransaction.from_value(record.value)

@@ -27,10 +27,12 @@ from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.values import GroupSettings
 from broker.kafka.hanging import HangingHandler
 from broker.kafka.inspecting import InspectionHandler
+from broker.kafka.leaders import PartitionLeaders
 from broker.kafka.listing import ListingHandler
 from broker.kafka.log_dirs import LogDirHandler
 from broker.kafka.members import KafkaMembers
 from broker.kafka.metadata import MetadataHandler
+from broker.kafka.partition_pages import PageHandler
 from broker.kafka.producing import ProduceHandler
 from broker.kafka.record_times import RecordTimes
 from broker.kafka.session import KafkaSession
@@ -172,9 +174,9 @@ def open_session(
     """Make a session with all handlers, over any stream. Its `run` serves the client."""
     budgets, topics = services.budgets, services.topics
     session = KafkaSession(stream, Outbox(budgets.sending), budgets.receiving.share(), client, services.batch_bytes_max)
-    session.use(
-        MetadataHandler(topics, services.loaded, services.locator, services.members, node, cluster=services.cluster)
-    )
+    leaders = PartitionLeaders(services.locator, services.loaded, node)
+    session.use(MetadataHandler(topics, leaders, services.members, node, cluster=services.cluster))
+    session.use(PageHandler(topics, leaders))
     session.use(ProduceHandler(topics, services.traffic))
     session.use(FetchHandler(topics, services.traffic, budgets.sending, services.convert))
     session.use(ListingHandler(topics, services.times))

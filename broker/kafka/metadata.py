@@ -1,7 +1,6 @@
 """Metadata and DescribeCluster: the brokers, the topics, and which broker leads each partition.
 
-The owner of a partition leads it. Without an owner it is the broker that should own it, whose first request loads it.
-So a topic can be used as soon as it was created.
+A topic can be used as soon as it was created: its partitions have leaders then (`leaders.py`).
 """
 
 from collections.abc import Mapping
@@ -9,15 +8,13 @@ from contextlib import aclosing
 from typing import Final
 
 from broker.addresses import KafkaNode
-from broker.cluster.locator import Locator
 from broker.cluster.members import Members
-from broker.cluster.placement import Member
 from broker.errors import TopicNotFound
 from broker.kafka.errors import EXPECTED, code_of
+from broker.kafka.leaders import NO_LEADER, Leader, PartitionLeaders
 from broker.kafka.requests import Api, Asked, take_turns
 from broker.kafka.topics import NO_TOPIC_ID, KafkaTopic, KafkaTopics
 from broker.names import TopicName
-from broker.topics import Topics
 from storage.metadata.store import StoreUnavailable
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
@@ -34,7 +31,6 @@ from tidewire.wire.kafka.messages.metadata import (
     MetadataTopic,
 )
 
-NO_LEADER: Final = -1
 BROKERS: Final = 1
 _SINCE_NO_NAMES: Final = 12
 """The type of endpoints that DescribeCluster lists."""
@@ -46,8 +42,7 @@ class MetadataHandler:
     def __init__(
         self,
         topics: KafkaTopics,
-        loaded: Topics,
-        locator: Locator,
+        leaders: PartitionLeaders,
         members: Members,
         me: KafkaNode,
         *,
@@ -55,8 +50,7 @@ class MetadataHandler:
     ) -> None:
         """Set up; `me` is this broker as this client reaches it."""
         self._topics = topics
-        self._loaded = loaded
-        self._locator = locator
+        self._leaders = leaders
         self._members = members
         self._me = me
         self._cluster = cluster
@@ -99,7 +93,7 @@ class MetadataHandler:
                     found.append(await self._find(wanted.name, creates=request.allow_auto_topic_creation))
         partitions = [name for topic in found if isinstance(topic, KafkaTopic) for name in topic.partitions]
         try:
-            leaders = dict(zip(partitions, await self._locator.leaders(partitions), strict=True))
+            leaders = dict(zip(partitions, await self._leaders.of(partitions), strict=True))
         except StoreUnavailable:
             # Nobody knows who leads them now. The client keeps the brokers that it knows, and asks again.
             found = [
@@ -121,11 +115,11 @@ class MetadataHandler:
             topics=tuple(topics),
         )
 
-    async def _described(self, topic: KafkaTopic, leaders: Mapping[TopicName, Member | None]) -> MetadataTopic:
+    async def _described(self, topic: KafkaTopic, leaders: Mapping[TopicName, Leader]) -> MetadataTopic:
         partitions = []
         for number, name in enumerate(topic.partitions):
             await take_turns(number)
-            partitions.append(self._partition(number, leaders[name], self._epoch(name, leaders[name])))
+            partitions.append(_partition(number, leaders[name]))
         return MetadataTopic(name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions))
 
     async def _find(self, name: str, *, creates: bool) -> KafkaTopic | MetadataTopic:
@@ -142,15 +136,9 @@ class MetadataHandler:
         others = [m.kafka for m in self._members.live.values() if m.kafka is not None and m.kafka.id != self._me.id]
         return sorted([self._me, *others])
 
-    def _epoch(self, name: TopicName, leader: Member | None) -> int:
-        """The leader epoch, as far as this broker knows it."""
-        if leader is None or leader.kafka is None or leader.kafka.id != self._me.id:
-            return NO_LEADER
-        topic = self._loaded.running(name)
-        return NO_LEADER if topic is None else topic.ledger.leader_epoch
 
-    def _partition(self, number: int, leader: Member | None, epoch: int) -> MetadataPartition:
-        if leader is None or leader.kafka is None:
-            return MetadataPartition(ErrorCode.LEADER_NOT_AVAILABLE, number, NO_LEADER)
-        node = leader.kafka.id
-        return MetadataPartition(ErrorCode.NONE, number, node, epoch, (node,), (node,))
+def _partition(number: int, leader: Leader) -> MetadataPartition:
+    if leader.node == NO_LEADER:
+        return MetadataPartition(ErrorCode.LEADER_NOT_AVAILABLE, number, NO_LEADER)
+    nodes = (leader.node,)
+    return MetadataPartition(ErrorCode.NONE, number, leader.node, leader.epoch, nodes, nodes)

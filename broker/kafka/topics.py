@@ -209,9 +209,9 @@ class KafkaTopics:
             raise TopicExists(f"The topic {name} exists already. Choose another name, or delete it first.")
         return regular
 
-    async def all(self) -> AsyncGenerator[KafkaTopic, None]:
-        """Yield the partitioned topics, by name."""
-        async with aclosing(self._partitioned.all_in(self._tenant, self._namespace)) as records:
+    async def all(self, start: str = "") -> AsyncGenerator[KafkaTopic, None]:
+        """Yield the partitioned topics from this name on, by name."""
+        async with aclosing(self._partitioned.all_in(self._tenant, self._namespace, start)) as records:
             async for record in records:
                 if _NAME.fullmatch(record.name.local):
                     yield _seen(record)

@@ -416,6 +416,24 @@ async def test_a_transaction_commits_no_offset_of_a_deleted_topic() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_transactions_are_listed_by_a_pattern_of_their_ids() -> None:
+    """KIP-1152: of the whole id. A pattern that could take any time is refused by name (E20)."""
+    async with served() as (_broker, client):
+        for name in ("orders-1", "orders-2", "old-orders-1"):
+            assert await TransactionalProducer(client, name).begin_session() == 0
+
+        async def listed(pattern: str | None) -> tuple[int, set[str]]:
+            request = ListTransactionsRequest(transactional_id_pattern=pattern)
+            answer = await client.ask(request, ListTransactionsResponse, 2)
+            return answer.error_code, {one.transactional_id for one in answer.transaction_states}
+
+        every = {"orders-1", "orders-2", "old-orders-1"}
+        assert await listed(None) == await listed("") == await listed(".*") == (0, every)
+        assert await listed("orders-.") == (0, {"orders-1", "orders-2"})
+        assert await listed(".*orders-1") == (0, {"orders-1", "old-orders-1"})
+        assert await listed("(o+)+") == (ErrorCode.INVALID_REGULAR_EXPRESSION, set())
+
+
 async def test_administrators_see_producers_and_transactions() -> None:
     """KIP-664: what is open, since when, and where."""
     async with served() as (_broker, client):

@@ -79,23 +79,39 @@ class OffsetHandler:
         offsets, codes = await self._existing(request.topics, None)
         try:
             require_group(request.group_id)
-            within = InTransaction(
-                request.transactional_id,
-                await self._coordinator.admit_group(
-                    request.transactional_id,
-                    Producer(request.producer_id, request.producer_epoch),
-                    request.group_id,
-                    version=2 if asked.version >= _SINCE_IMPLICIT else 1,
+            errors = await self._commit_within(request, offsets, 2 if asked.version >= _SINCE_IMPLICIT else 1)
+        except EXPECTED as error:
+            problem = coordinator_code_of(error)
+            if problem == ErrorCode.PRODUCER_FENCED:
+                # As in Kafka: no version of this response has had another code for it.
+                problem = ErrorCode.INVALID_PRODUCER_EPOCH
+            codes = dict.fromkeys([*offsets, *codes], problem)
+        else:
+            codes |= {place: code(error) for place, error in errors.items()}
+        return TxnOffsetCommitResponse(topics=answered(request.topics, codes))
+
+    async def _commit_within(
+        self, request: TxnOffsetCommitRequest, offsets: Mapping[TopicPartition, Offset], version: int
+    ) -> dict[TopicPartition, GroupError | None]:
+        """Defer the offsets to the end of the transaction, or raise why it does not take them."""
+        producer = Producer(request.producer_id, request.producer_epoch)
+        while True:
+            conditions = await self._coordinator.admit_group(
+                request.transactional_id, producer, request.group_id, version=version
+            )
+            errors = await self._groups.commit(
+                request.group_id,
+                CommitRequest(
+                    offsets,
+                    request.member_id,
+                    request.group_instance_id,
+                    request.generation_id,
+                    InTransaction(request.transactional_id, conditions),
                 ),
             )
-        except EXPECTED as error:
-            return TxnOffsetCommitResponse(
-                topics=answered(request.topics, dict.fromkeys([*offsets, *codes], coordinator_code_of(error)))
-            )
-        committing = CommitRequest(offsets, request.member_id, request.group_instance_id, request.generation_id, within)
-        errors = await self._groups.commit(request.group_id, committing)
-        codes |= {place: code(error) for place, error in errors.items()}
-        return TxnOffsetCommitResponse(topics=answered(request.topics, codes))
+            if GroupError.INVALID_TXN_STATE not in errors.values():
+                return errors
+            # The transaction has changed since it admitted the group. It says itself what that means for the client.
 
     async def _existing(
         self, topics: Committed, expires_ms: int | None

@@ -1,6 +1,6 @@
 """Transactions of Kafka's clients, from the wire to the log and back."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,11 +11,12 @@ from broker.kafka.groups.offsets import KEY_PREFIX as OFFSETS
 from broker.kafka.groups.offsets import TopicPartition, offset_key
 from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import starting_with
+from storage.metadata.store import Op, Put, starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_in, kafka_client
 from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import Rooms, moving_clock, rooms
+from tests.support.steered_store import SteeredStore
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.administration import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tidewire.wire.kafka.messages.fetch import AbortedTransaction
@@ -303,7 +304,28 @@ async def test_a_fenced_producer_commits_no_offsets() -> None:
             ErrorCode.UNKNOWN_MEMBER_ID,
         }
         assert await new.begin_session() == 0
-        assert await old.commit_offset("g", "t", 7) == ErrorCode.PRODUCER_FENCED
+        # As in Kafka. aiokafka knows no other code for it.
+        assert await old.commit_offset("g", "t", 7) == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await stored_offset(client, stable=True) == (-1, 0)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_producer_that_is_fenced_while_it_commits_offsets_hears_that(*, version: int) -> None:
+    """K34: between the look at the transaction and the write. It does not hear of a wrong state, which it had not."""
+    store = SteeredStore()
+    async with served(store) as (broker, client), kafka_client(broker) as other:
+        await client.create("t")
+        old, new = (TransactionalProducer(each, "tid", version) for each in (client, other))
+        await old.begin_session()
+        await old.add_group("g")
+
+        async def fence(ops: Sequence[Op]) -> None:
+            if any(isinstance(op, Put) and op.key.startswith(PUTS) for op in ops):
+                store.before = None
+                assert await new.begin_session() == 0
+
+        store.before = fence
+        assert await old.commit_offset("g", "t", 7) == ErrorCode.INVALID_PRODUCER_EPOCH
         assert await stored_offset(client, stable=True) == (-1, 0)
 
 

@@ -6,7 +6,8 @@
                             └──────────────────── a change, a death ─────────────────────────────────────────────┘
 
 A generation's assignment is stored before any member gets it. So what a member was assigned is also what the next
-coordinator reads. A generation that ends before its assignment is stored leaves no trace, as in Kafka.
+coordinator reads. A generation that ends before its assignment is stored leaves no trace, as in Kafka. Except for the
+ids of static members: the next coordinator would fence a member whose instance it knows under a former id.
 
 Nothing here waits or reads a clock. Whoever calls sets `now_ms` first, and takes the effects afterwards. `expire` is
 due at `wake_ms`. Pure.
@@ -75,8 +76,12 @@ class Generations:
         self._unsynced: set[str] = set()
         self._persisted = 0
         """The number of the last record."""
+        self._newest = stored
+        """The newest record. The next coordinator goes on from this one, or from one that was stored before."""
         self._assigning: int | None = None
         """The record whose storing completes the rebalance."""
+        self._correcting: int | None = None
+        """The record with new ids of static members. The next generation begins when it is stored."""
         self._renewals: dict[str, tuple[int, JoinAnswer]] = {}
         """Answers to static members with new ids, and the records that must be stored before."""
         for known in stored.members:
@@ -222,6 +227,10 @@ class Generations:
 
     def stored(self, number: int) -> None:
         """Note that the record of this number is stored, and so all before it."""
+        if self._correcting is not None and self._correcting <= number:
+            self._correcting = None
+            if self.state is GroupState.PREPARING_REBALANCE:
+                self._complete_join()
         if self._assigning is not None and self._assigning <= number:
             self._assigning = None
             self._move(GroupState.STABLE)
@@ -270,10 +279,16 @@ class Generations:
 
     def _complete_join(self) -> None:
         """Begin the next generation with those that have joined, and with static members, which may be restarting."""
+        self._join_due_ms = None
+        if self._correcting is not None:
+            return
+        corrected = self._newest_with_present_ids()
+        if corrected != self._newest:
+            self._correcting = self._persist(corrected)
+            return
         for member in self.members:
             if member.join_ticket is None and member.instance_id is None:
                 self.members.remove(member)
-        self._join_due_ms = None
         if not self.members.elect() and len(self.members):
             # All are static and silent. They come back, or their sessions end.
             self._join_due_ms = self.now_ms + self.members.rebalance_timeout_ms
@@ -344,9 +359,18 @@ class Generations:
             member.sync_ticket = None
             self.heard(member)
 
-    def _persist(self) -> int:
+    def _newest_with_present_ids(self) -> GroupRecord:
+        """The newest record, in which each static member has the id that it has by now."""
+        present = {member.instance_id: member.member_id for member in self.members if member.instance_id is not None}
+        record = self._newest
+        ids = {known.member_id: present.get(known.instance_id or "", known.member_id) for known in record.members}
+        members = tuple(known._replace(member_id=ids[known.member_id]) for known in record.members)
+        return record._replace(leader=ids.get(record.leader or "", record.leader), members=members)
+
+    def _persist(self, record: GroupRecord | None = None) -> int:
         self._persisted += 1
-        self._effects.append(Persist(self._persisted, self.record()))
+        self._newest = record or self.record()
+        self._effects.append(Persist(self._persisted, self._newest))
         return self._persisted
 
     def _move(self, state: GroupState) -> None:

@@ -424,6 +424,29 @@ def test_a_restarted_member_goes_along_with_a_rebalance_that_begins_meanwhile() 
     assert group.joined[ticket].generation == 4
 
 
+@pytest.mark.parametrize("has_left", [False, True])
+def test_the_next_coordinator_knows_a_static_member_that_restarted_in_a_rebalance(has_left: bool) -> None:
+    """KIP-345: its new id is stored before it learns it. The coordinator dies before the assignment is stored.
+
+    Otherwise the next one would fence the only member of that instance, which ends its process.
+    """
+    group = DrivenGroup().stable("s1", "s2")
+    group.stores_at_once = False
+    group.join("", join_request("s1", instance_id="s1"))
+    if has_left:
+        group.leave(Leaver("s2", "s2"))
+    ticket = group.join("s2-again", join_request(instance_id="s2"))
+    group.rejoin("s1")
+    assert ticket not in group.joined
+    group.store()
+    generation = group.joined[ticket].generation
+    after = DrivenGroup(record=group.records[-1].record)
+    assert after.group.heartbeat("s2-again", "s2", generation, after.now_ms) is GroupError.ILLEGAL_GENERATION
+    assert after.group.heartbeat("s2", "s2", generation - 1, after.now_ms) is GroupError.FENCED_INSTANCE_ID
+    # What it has of the last generation stands.
+    assert after.group.record().members[1].assignment == b"s2"
+
+
 def test_a_static_member_keeps_its_place_while_it_is_away() -> None:
     """A rebalance does not remove it, as only its session does. With all away, the group waits."""
     group = DrivenGroup().stable("s1", "s2")

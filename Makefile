@@ -101,8 +101,10 @@ tests: $(STAMP)
 # Spark gives each of its Python processes ten seconds to begin, so these tests have the machine to themselves. On more
 # than two quiet cores WORKERS=2 saves time.
 interop: WORKERS = 0
+# tests/support/kafka_spark/session.py says the same. This Spark needs an environment of its own.
+SPARK_FOR_KAFKA := python:pyspark==4.0.5 maven:org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0
 interop: java $(STAMP) ## test with other systems' clients (Java, Spark), and run the examples of README and docs
-	$(BIN)/python scripts/need.py pulsar-java-client etcd debian:libfaketime
+	$(BIN)/python scripts/need.py pulsar-java-client etcd debian:libfaketime $(SPARK_FOR_KAFKA)
 	$(PYTEST) $(BY_FILE) -m interop --timeout=600 $(ARGS)
 
 thorough: thorough-examples thorough-kills ## run the next two, one after the other

@@ -6,6 +6,7 @@
     maven:GROUP:ARTIFACT:VERSION   this artifact with its run-time dependencies
     jar:GROUP:ARTIFACT:VERSION     this artifact alone
     debian:PACKAGE            this Debian package
+    python:PACKAGE==VERSION   this Python package in an environment of its own, for what does not fit beside the others
 
 Tests and fixtures never install anything: they call `place(name)` to find it. What is installed is left unchanged, so a
 second call takes no time. Maven and Go download into their usual local repositories. Build results go to .cache/ or to
@@ -31,6 +32,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 _COORDINATES = re.compile(r"(?P<group>[\w.-]+):(?P<artifact>[\w.-]+):(?P<version>[\w.-]+)", re.ASCII)
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII)
+_PYTHON_PACKAGE = re.compile(r"(?P<package>[\w.-]+)==(?P<version>[\w.]+)", re.ASCII)
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>needs</groupId><artifactId>needs</artifactId><version>1</version>
@@ -171,6 +173,40 @@ class MavenJar:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonPackage:
+    """A Python package with its dependencies, in an environment of its own in .cache/python."""
+
+    package: str
+    version: str
+
+    @property
+    def _folder(self) -> Path:
+        return ROOT / ".cache" / "python" / f"{self.package}-{self.version}"
+
+    @property
+    def _stamp(self) -> Path:
+        return self._folder / "complete"
+
+    def present(self) -> Path | None:
+        """Return the environment's interpreter."""
+        return self._folder / "bin" / "python" if self._stamp.is_file() else None
+
+    def install(self) -> None:
+        """Make the environment. It cannot be moved, so a stamp says that it is complete."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        pip = [str(self._folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        for command in (
+            [sys.executable, "-m", "venv", str(self._folder)],
+            [*pip, "install", f"{self.package}=={self.version}"],
+        ):
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+            if done.returncode != 0:
+                raise NeedError(f"{' '.join(command)} failed with status {done.returncode}; its output is above.")
+        self._stamp.touch()
+
+
+@dataclass(frozen=True, slots=True)
 class MavenModule:
     """A Maven module of this project, compiled, with its dependencies, in its target/."""
 
@@ -277,9 +313,14 @@ def need_of(name: str) -> Need:
         return MavenJar(match["group"], match["artifact"], match["version"])
     if kind == "debian" and _PACKAGE.fullmatch(rest):
         return DebianPackage(rest)
+    if kind == "python" and (match := _PYTHON_PACKAGE.fullmatch(rest)):
+        return PythonPackage(match["package"], match["version"])
     known = ", ".join(NAMED)
     coordinates = "GROUP:ARTIFACT:VERSION"
-    raise NeedError(f"{name} is unknown. Known are {known}, maven:{coordinates}, jar:{coordinates} and debian:PACKAGE.")
+    raise NeedError(
+        f"{name} is unknown. Known are {known}, maven:{coordinates}, jar:{coordinates}, debian:PACKAGE and "
+        "python:PACKAGE==VERSION."
+    )
 
 
 def place(name: str) -> Path:

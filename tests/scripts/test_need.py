@@ -168,6 +168,39 @@ def test_without_apt_the_sentence_says_so(root: Path, capfd: pytest.CaptureFixtu
     assert not (root / "runs").exists()
 
 
+def python_tools(root: Path, monkeypatch: pytest.MonkeyPatch, pip: str) -> None:
+    """A Python whose venv module makes an environment with a Python that does what `pip` says."""
+    script = (
+        '/bin/mkdir -p "$3/bin"',
+        f"""printf '#!/bin/sh\\necho "$@" >> {root}/runs\\n{pip}\\n' > "$3/bin/python\"""",
+        '/bin/chmod +x "$3/bin/python"',
+    )
+    command(root, "python3", "\n".join(script))
+    monkeypatch.setattr("sys.executable", str(root / "bin" / "python3"))
+
+
+def test_a_python_package_has_an_environment_of_its_own(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python_tools(root, monkeypatch, "exit 0")
+
+    assert need.main(["python:thing==1.0"]) == 0
+    assert need.main(["python:thing==1.0"]) == 0
+
+    assert need.place("python:thing==1.0") == root / ".cache" / "python" / "thing-1.0" / "bin" / "python"
+    assert runs(root) == 1
+    assert (root / "runs").read_text(encoding="utf-8").endswith("install thing==1.0\n")
+
+
+def test_a_python_package_that_fails_leaves_nothing_that_looks_installed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    python_tools(root, monkeypatch, "exit 4")
+
+    assert need.main(["python:thing==1.0"]) == 1
+    assert "install thing==1.0 failed with status 4" in capfd.readouterr().err
+    with pytest.raises(need.NeedError, match=r"Run .* python:thing==1\.0"):
+        need.place("python:thing==1.0")
+
+
 def test_an_installation_that_brought_nothing_is_told(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,7 +210,10 @@ def test_an_installation_that_brought_nothing_is_told(
     assert "still missing" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["nope", "maven:a:b", "maven:a:b:../c/d", "maven:a:b:c:d", "debian:", "debian:-y x"])
+@pytest.mark.parametrize(
+    "name",
+    ["nope", "maven:a:b", "maven:a:b:../c/d", "maven:a:b:c:d", "debian:", "debian:-y x", "python:a", "python:a==/"],
+)
 def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(need.NeedError, match="Known are pulsar-java-client"):
         need.need_of(name)

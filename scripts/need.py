@@ -1,6 +1,8 @@
 """Install what tests need and the Python environment does not have, by name: scripts/need.py NAME...
 
     pulsar-java-client        the Java v5 client and the scenarios in tests/interop/java-v5, compiled
+    kafka-java-4.3            Kafka's Java client 4.3 and the program in tests/interop/java-kafka, compiled
+    kafka-java-3.9            the same with the client 3.9
     porcupine                 the checker of histories in tests/linearizability/judge, compiled
     etcd                      the command etcd
     maven:GROUP:ARTIFACT:VERSION   this artifact with its run-time dependencies
@@ -208,13 +210,20 @@ class PythonPackage:
 
 @dataclass(frozen=True, slots=True)
 class MavenModule:
-    """A Maven module of this project, compiled, with its dependencies, in its target/."""
+    """A Maven module of this project, compiled, with its dependencies, in its target/.
+
+    A module may be built with several versions of a library. Each build has a folder of its own in target/, which the
+    module's pom.xml chooses by the same property.
+    """
 
     folder: Path
+    library: str = ""
+    """The property of pom.xml that has the library's version, or none."""
+    version: str = ""
 
     @property
     def _target(self) -> Path:
-        return self.folder / "target"
+        return self.folder / "target" / self.version
 
     @property
     def _stamp(self) -> Path:
@@ -240,7 +249,8 @@ class MavenModule:
             raise NeedError(f"{self.folder} is not a Maven module: it has no pom.xml.")
         digest = self._digest()
         shutil.rmtree(self._target, ignore_errors=True)
-        _maven(self.folder, ["compile"], str(self.folder.relative_to(ROOT)))
+        chosen = [f"-D{self.library}={self.version}"] if self.library else []
+        _maven(self.folder, ["compile", *chosen], str(self.folder.relative_to(ROOT)))
         self._stamp.write_text(digest, encoding="utf-8")
 
 
@@ -289,8 +299,12 @@ MAVEN: Final = Command("mvn", "maven")
 GO: Final = Command("go", "golang-go")
 JDK: Final = Command("javac", "openjdk-17-jdk-headless")
 
+_JAVA_KAFKA: Final = ROOT / "tests" / "interop" / "java-kafka"
+
 NAMED: Final[dict[str, Need]] = {
     "pulsar-java-client": MavenModule(ROOT / "tests" / "interop" / "java-v5"),
+    "kafka-java-4.3": MavenModule(_JAVA_KAFKA, "kafka.version", "4.3.0"),
+    "kafka-java-3.9": MavenModule(_JAVA_KAFKA, "kafka.version", "3.9.1"),
     "porcupine": GoModule(ROOT / "tests" / "linearizability" / "judge"),
     "etcd": Command("etcd", "etcd-server"),
     "maven": MAVEN,

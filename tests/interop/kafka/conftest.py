@@ -16,6 +16,7 @@ import pytest
 from scripts.reference_kafka import running_kafka
 from tests.support.kafka_clients.contract import Admin, Client, Consumer, ConsumerOptions, Producer, ProducerOptions
 from tests.support.kafka_clients.every import NAMES, opened
+from tests.support.kafka_clients.inspecting import Inspector
 from tests.support.left_out import leave_out
 from tests.support.processes import RunningBroker, running_broker
 
@@ -46,6 +47,10 @@ class Station:
     def admin(self) -> Admin:
         """Make an administrator."""
         return self.client.admin(self.address)
+
+    def inspector(self) -> Inspector:
+        """Make an inspector."""
+        return self.client.inspector(self.address)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
@@ -15,17 +16,17 @@ from aiokafka.structs import OffsetAndMetadata
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from tests.support.kafka_clients.contract import (
-    Committed,
     ConsumerOptions,
     Described,
     Got,
     Header,
-    Place,
     ProducerOptions,
     Refused,
     Sent,
+    Spec,
     got,
 )
+from tests.support.kafka_clients.places import Committed, Place
 
 STRATEGIES: Final = {
     "range": RangePartitionAssignor,
@@ -50,6 +51,10 @@ def _renamed() -> Iterator[None]:
         # The error about fencing is the client's own, and has no code.
         code = PRODUCER_FENCED if isinstance(error, ProducerFenced) else getattr(error, "errno", None)
         raise Refused(code or -1, repr(error)) from error
+
+
+def _named(offsets: Mapping[Place, Committed]) -> dict[Any, Any]:
+    return {TopicPartition(*place): tuple(one) for place, one in offsets.items()}
 
 
 class _OnLoop:
@@ -124,6 +129,9 @@ class AioProducer(_OnLoop):
     def abort(self) -> None:
         self._call(self._producer.abort_transaction)
 
+    def send_offsets(self, offsets: Mapping[Place, Committed], membership: object) -> None:
+        self._call(self._producer.send_offsets_to_transaction, _named(offsets), membership)
+
     def close(self) -> None:
         self._call(self._producer.stop)
 
@@ -151,6 +159,7 @@ class AioConsumer(_OnLoop):
             return made
 
         self._consumer = self._call(make)
+        self._group_id = options.group_id
         self._is_closed = False
 
     def subscribe(self, *topics: str) -> None:
@@ -178,10 +187,11 @@ class AioConsumer(_OnLoop):
         return position
 
     def commit(self, offsets: Mapping[Place, Committed] | None = None) -> None:
-        self._call(
-            self._consumer.commit,
-            None if offsets is None else {TopicPartition(*place): tuple(one) for place, one in offsets.items()},
-        )
+        self._call(self._consumer.commit, None if offsets is None else _named(offsets))
+
+    def membership(self) -> object:
+        # It shows the group alone.
+        return self._group_id
 
     def begin(self, place: Place) -> int:
         return int(self._for_one(self._consumer.beginning_offsets, place))
@@ -240,6 +250,28 @@ class AioAdmin(_OnLoop):
 
     def delete_group(self, group_id: str) -> None:
         raise AssertionError("aiokafka cannot delete groups")
+
+    def settings(self, topic: str) -> Mapping[str, str]:
+        (answer,) = self._call(self._admin.describe_configs, [ConfigResource(ConfigResourceType.TOPIC, topic)])
+        ((error, text, _, name, settings),) = answer.resources
+        self._check([(name, error, text)])
+        return {setting[0]: setting[1] for setting in settings}
+
+    def change(self, topic: str, setting: str, value: str) -> None:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, {setting: value})
+        (answer,) = self._call(self._admin.alter_configs, [resource])
+        self._check([(name, error, text) for error, text, _, name in answer.resources])
+
+    def delete_records(self, place: Place, offset: int) -> int:
+        asked = {TopicPartition(*place): RecordsToDelete(offset)}
+        (first,) = self._call(self._admin.delete_records, asked).values()
+        return int(first)
+
+    def offset_of(self, place: Place, spec: Spec) -> int:
+        raise AssertionError("aiokafka's administrators do not look up offsets")
+
+    def move_group(self, group_id: str, offsets: Mapping[Place, Committed]) -> None:
+        raise AssertionError("aiokafka cannot move groups")
 
     def close(self) -> None:
         self._call(self._admin.close)

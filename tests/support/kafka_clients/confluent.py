@@ -1,6 +1,6 @@
 """confluent-kafka, which is librdkafka. Its threads talk to the broker; `flush` and `poll` run its callbacks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -8,24 +8,30 @@ from typing import Any, Final
 
 import confluent_kafka
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # it shows them without saying so
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.support.kafka_clients.contract import (
     CALL_SECONDS_MAX,
-    Committed,
     ConsumerOptions,
     Described,
     Got,
     Header,
-    Place,
     ProducerOptions,
     Refused,
     Sent,
+    Spec,
 )
+from tests.support.kafka_clients.places import Committed, Place
 
 PASSING: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})
 """What it tells its consumers while it connects anew by itself."""
+
+SPECS: Final[Mapping[Spec, Callable[[], OffsetSpec]]] = {
+    "earliest": OffsetSpec.earliest,
+    "latest": OffsetSpec.latest,
+    "max-timestamp": OffsetSpec.max_timestamp,
+}
 
 UNKNOWN_OFFSET: Final = -1001
 """It has no position, or the group has no offset."""
@@ -112,6 +118,10 @@ class ConfluentProducer:
         with _renamed():
             self._producer.abort_transaction(CALL_SECONDS_MAX)
 
+    def send_offsets(self, offsets: Mapping[Place, Committed], membership: object) -> None:
+        with _renamed():
+            self._producer.send_offsets_to_transaction(_listed(offsets), membership, CALL_SECONDS_MAX)
+
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
@@ -178,8 +188,10 @@ class ConfluentConsumer:
             if offsets is None:
                 self._consumer.commit(asynchronous=False)
             else:
-                places = [TopicPartition(*place, one.offset, one.metadata) for place, one in offsets.items()]
-                self._consumer.commit(offsets=places, asynchronous=False)
+                self._consumer.commit(offsets=_listed(offsets), asynchronous=False)
+
+    def membership(self) -> object:
+        return self._consumer.consumer_group_metadata()
 
     def begin(self, place: Place) -> int:
         return self._bounds(place)[0]
@@ -200,6 +212,10 @@ class ConfluentConsumer:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _listed(offsets: Mapping[Place, Committed]) -> list[TopicPartition]:
+    return [TopicPartition(*place, one.offset, one.metadata) for place, one in offsets.items()]
 
 
 def _got(message: Message) -> Got:
@@ -256,11 +272,32 @@ class ConfluentAdmin:
     def delete_group(self, group_id: str) -> None:
         self._one(self._admin.delete_consumer_groups([group_id]))
 
+    def settings(self, topic: str) -> Mapping[str, str]:
+        found = self._one(self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))
+        return {name: setting.value for name, setting in found.items()}
+
+    def change(self, topic: str, setting: str, value: str) -> None:
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        self._one(self._admin.incremental_alter_configs([resource]))
+
+    def delete_records(self, place: Place, offset: int) -> int:
+        return int(self._one(self._admin.delete_records([TopicPartition(*place, offset)])).low_watermark)
+
+    def offset_of(self, place: Place, spec: Spec) -> int:
+        return int(self._one(self._admin.list_offsets({TopicPartition(*place): SPECS[spec]()})).offset)
+
+    def move_group(self, group_id: str, offsets: Mapping[Place, Committed]) -> None:
+        asked = [ConsumerGroupTopicPartitions(group_id, _listed(offsets))]
+        for one in self._one(self._admin.alter_consumer_group_offsets(asked)).topic_partitions:
+            if one.error is not None:
+                raise _refused(one.error)
+
     def close(self) -> None:
         """It closes itself when nobody holds it."""
 
     @staticmethod
-    def _one(futures: "Mapping[str, Future[Any]]") -> Any:
+    def _one(futures: "Mapping[Any, Future[Any]]") -> Any:
         (future,) = futures.values()
         with _renamed():
             return future.result(CALL_SECONDS_MAX)

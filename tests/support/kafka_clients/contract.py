@@ -17,9 +17,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
+from tests.support.kafka_clients.inspecting import Inspector
+from tests.support.kafka_clients.places import Committed, Place
+
 Header: TypeAlias = tuple[str, bytes | None]
 Codec: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Acks: TypeAlias = Literal["all", "1", "0"]
+Spec: TypeAlias = Literal["earliest", "latest", "max-timestamp"]
 Strategy: TypeAlias = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 CALL_SECONDS_MAX: Final = 30.0
@@ -32,13 +36,6 @@ class Refused(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code}: {text}")
         self.code = code
-
-
-class Place(NamedTuple):
-    """A partition."""
-
-    topic: str
-    partition: int = 0
 
 
 class Sent(NamedTuple):
@@ -57,13 +54,6 @@ class Got(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]
-
-
-class Committed(NamedTuple):
-    """A group's offset in a partition."""
-
-    offset: int
-    metadata: str
 
 
 class Described(NamedTuple):
@@ -129,6 +119,9 @@ class Producer(Protocol):
     def abort(self) -> None:
         """Abort it."""
 
+    def send_offsets(self, offsets: Mapping[Place, Committed], membership: object) -> None:
+        """Let the transaction commit a group's offsets. The membership is `Consumer.membership`'s."""
+
     def close(self) -> None:
         """Close it. Clients abort a transaction that is open."""
 
@@ -157,6 +150,9 @@ class Consumer(Protocol):
     def commit(self, offsets: Mapping[Place, Committed] | None = None) -> None:
         """Store these offsets for the group, or the present positions."""
 
+    def membership(self) -> object:
+        """Return what a transactional producer has to show for its group: the group, and who is in it, if it knows."""
+
     def begin(self, place: Place) -> int:
         """Return the first offset."""
 
@@ -171,7 +167,7 @@ class Consumer(Protocol):
 
 
 class Admin(Protocol):
-    """Administers topics and groups."""
+    """Administers topics, their settings and groups."""
 
     def create(self, topic: str, partitions: int = 1) -> None:
         """Create a topic."""
@@ -197,6 +193,21 @@ class Admin(Protocol):
     def delete_group(self, group_id: str) -> None:
         """Delete a group."""
 
+    def settings(self, topic: str) -> Mapping[str, str]:
+        """Return all settings of a topic."""
+
+    def change(self, topic: str, setting: str, value: str) -> None:
+        """Change a setting of a topic."""
+
+    def delete_records(self, place: Place, offset: int) -> int:
+        """Delete the records before this offset. Return the first offset that is left."""
+
+    def offset_of(self, place: Place, spec: Spec) -> int:
+        """Return the offset that this stands for, or -1."""
+
+    def move_group(self, group_id: str, offsets: Mapping[Place, Committed]) -> None:
+        """Change the offsets of a group that has no members."""
+
     def close(self) -> None:
         """Close it."""
 
@@ -210,6 +221,7 @@ class Client:
     make_producer: Callable[[str, ProducerOptions], Producer]
     make_consumer: Callable[[str, ConsumerOptions], Consumer]
     make_admin: Callable[[str], Admin]
+    make_inspector: Callable[[str], Inspector] | None = None
 
     def producer(self, address: str, options: ProducerOptions) -> Producer:
         """Make a producer."""
@@ -226,6 +238,13 @@ class Client:
     def admin(self, address: str) -> Admin:
         """Make an administrator."""
         made = self.make_admin(address)
+        self.closing.callback(made.close)
+        return made
+
+    def inspector(self, address: str) -> Inspector:
+        """Make an inspector."""
+        assert self.make_inspector is not None, f"{self.name} has none"
+        made = self.make_inspector(address)
         self.closing.callback(made.close)
         return made
 

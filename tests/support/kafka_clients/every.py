@@ -10,7 +10,8 @@ from tests.support.kafka_clients.contract import Client
 CONFLUENT: Final = "confluent"
 AIOKAFKA: Final = "aiokafka"
 PURE: Final = "kafka-python"
-NAMES: Final = (CONFLUENT, AIOKAFKA, PURE)
+JAVA: Final = ("java-4.3", "java-3.9")
+NAMES: Final = (CONFLUENT, AIOKAFKA, PURE, *JAVA)
 
 
 def another_than(name: str) -> str:
@@ -31,8 +32,22 @@ def opened(name: str) -> Iterator[Client]:
 
             loop = closing.enter_context(running_loop())
             yield Client(name, closing, partial(AioProducer, loop), partial(AioConsumer, loop), partial(AioAdmin, loop))
-        else:
-            assert name == PURE, name
+        elif name == PURE:
             from tests.support.kafka_clients.pure import PureAdmin, PureConsumer, PureProducer
+            from tests.support.kafka_clients.pure_inspector import PureInspector
 
-            yield Client(name, closing, PureProducer, PureConsumer, PureAdmin)
+            yield Client(name, closing, PureProducer, PureConsumer, PureAdmin, PureInspector)
+        else:
+            assert name in JAVA, name
+            from tests.support.kafka_clients.java import JavaAdmin, JavaConsumer, JavaInspector, JavaProducer
+            from tests.support.kafka_clients.machine import running
+
+            machine = running(name.removeprefix("java-"))
+            yield Client(
+                name,
+                closing,
+                partial(JavaProducer, machine),
+                partial(JavaConsumer, machine),
+                partial(JavaAdmin, machine),
+                partial(JavaInspector, machine),
+            )

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition, errors
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -15,23 +16,30 @@ from kafka.structs import OffsetAndMetadata
 
 from tests.support.kafka_clients.contract import (
     CALL_SECONDS_MAX,
-    Committed,
     ConsumerOptions,
     Described,
     Got,
     Header,
-    Place,
     ProducerOptions,
     Refused,
     Sent,
+    Spec,
     got,
 )
+from tests.support.kafka_clients.places import Committed, Place
 
 STRATEGIES: Final = {
     "range": RangePartitionAssignor,
     "roundrobin": RoundRobinPartitionAssignor,
     "sticky": StickyPartitionAssignor,
     "cooperative-sticky": CooperativeStickyAssignor,
+}
+
+
+SPECS: Final[Mapping[Spec, OffsetSpec]] = {
+    "earliest": OffsetSpec.EARLIEST,
+    "latest": OffsetSpec.LATEST,
+    "max-timestamp": OffsetSpec.MAX_TIMESTAMP,
 }
 
 
@@ -43,13 +51,18 @@ def _renamed() -> Iterator[None]:
         raise _refused(error) from error
 
 
-def _call(asked: Callable[..., Any], *arguments: Any) -> Any:
+def call(asked: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the client. Its error becomes `Refused`."""
     with _renamed():
         return asked(*arguments)
 
 
 def _refused(error: BaseException) -> Refused:
     return Refused(getattr(error, "errno", None) or -1, repr(error))
+
+
+def _named(offsets: Mapping[Place, Committed]) -> dict[Any, Any]:
+    return {TopicPartition(*place): OffsetAndMetadata(*one, -1) for place, one in offsets.items()}
 
 
 class PureProducer:
@@ -86,22 +99,31 @@ class PureProducer:
         return future
 
     def flush(self) -> None:
-        _call(self._producer.flush, CALL_SECONDS_MAX)
+        call(self._producer.flush, CALL_SECONDS_MAX)
 
     def init_transactions(self) -> None:
-        _call(self._producer.init_transactions)
+        call(self._producer.init_transactions)
 
     def begin(self) -> None:
-        _call(self._producer.begin_transaction)
+        call(self._producer.begin_transaction)
 
     def commit(self) -> None:
-        _call(self._producer.commit_transaction)
+        call(self._producer.commit_transaction)
 
     def abort(self) -> None:
-        _call(self._producer.abort_transaction)
+        call(self._producer.abort_transaction)
+
+    def send_offsets(self, offsets: Mapping[Place, Committed], membership: object) -> None:
+        call(self._producer.send_offsets_to_transaction, _named(offsets), membership)
 
     def close(self) -> None:
         self._producer.close(CALL_SECONDS_MAX)
+
+
+def check(error: Any) -> None:
+    """Raise what it answers as a class of its errors."""
+    if error is not errors.NoError:
+        raise Refused(error.errno, error.__name__)
 
 
 class PureConsumer:
@@ -152,11 +174,11 @@ class PureConsumer:
 
     def commit(self, offsets: Mapping[Place, Committed] | None = None) -> None:
         with _renamed():
-            self._consumer.commit(
-                None
-                if offsets is None
-                else {TopicPartition(*place): OffsetAndMetadata(*one, -1) for place, one in offsets.items()}
-            )
+            self._consumer.commit(None if offsets is None else _named(offsets))
+
+    def membership(self) -> object:
+        membership: object = self._consumer.group_metadata()
+        return membership
 
     def begin(self, place: Place) -> int:
         return int(self._for_one(self._consumer.beginning_offsets, place))
@@ -185,33 +207,57 @@ class PureAdmin:
         self._admin: Any = KafkaAdminClient(bootstrap_servers=address)
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        _call(self._admin.create_topics, {topic: {"num_partitions": partitions, "replication_factor": 1}})
+        call(self._admin.create_topics, {topic: {"num_partitions": partitions, "replication_factor": 1}})
 
     def delete(self, topic: str) -> None:
-        _call(self._admin.delete_topics, [topic])
+        call(self._admin.delete_topics, [topic])
 
     def grow(self, topic: str, partitions: int) -> None:
-        _call(self._admin.create_partitions, {topic: partitions})
+        call(self._admin.create_partitions, {topic: partitions})
 
     def topics(self) -> Mapping[str, int]:
-        return {topic["name"]: len(topic["partitions"]) for topic in _call(self._admin.describe_topics)}
+        return {topic["name"]: len(topic["partitions"]) for topic in call(self._admin.describe_topics)}
 
     def groups(self) -> frozenset[str]:
-        return frozenset(group["group_id"] for group in _call(self._admin.list_groups))
+        return frozenset(group["group_id"] for group in call(self._admin.list_groups))
 
     def describe(self, group_id: str) -> Described:
-        found = _call(self._admin.describe_groups, [group_id])[group_id]
+        found = call(self._admin.describe_groups, [group_id])[group_id]
         return Described(found["group_state"], tuple(member["group_instance_id"] for member in found["members"]))
 
     def committed(self, group_id: str) -> Mapping[Place, Committed]:
-        found = _call(self._admin.list_group_offsets, {group_id: None})[group_id]
+        found = call(self._admin.list_group_offsets, {group_id: None})[group_id]
         return {Place(*place): Committed(one.offset, one.metadata) for place, one in found.items() if one.offset >= 0}
 
     def delete_group(self, group_id: str) -> None:
         # It names the error's class instead of raising it.
-        result = _call(self._admin.delete_groups, [group_id])[group_id]
+        result = call(self._admin.delete_groups, [group_id])[group_id]
         if result != "OK":
             raise Refused(getattr(errors, result).errno, result)
+
+    def settings(self, topic: str) -> Mapping[str, str]:
+        asked = [ConfigResource(ConfigResourceType.TOPIC, topic)]
+        with _renamed():
+            found = self._admin.describe_configs(asked, config_filter="all")["topic"][topic]
+        return {name: setting["value"] for name, setting in found.items()}
+
+    def change(self, topic: str, setting: str, value: str) -> None:
+        result = call(self._admin.alter_configs, [ConfigResource(ConfigResourceType.TOPIC, topic, {setting: value})])
+        # It tells the error's text instead of raising it.
+        if (text := result["topic"][topic]) != "OK":
+            raise Refused(int(text.partition("]")[0].removeprefix("[Error ")), text)
+
+    def delete_records(self, place: Place, offset: int) -> int:
+        (deleted,) = call(self._admin.delete_records, {TopicPartition(*place): offset}).values()
+        return int(deleted["low_watermark"])
+
+    def offset_of(self, place: Place, spec: Spec) -> int:
+        (found,) = call(self._admin.list_partition_offsets, {TopicPartition(*place): SPECS[spec]}).values()
+        return int(found.offset)
+
+    def move_group(self, group_id: str, offsets: Mapping[Place, Committed]) -> None:
+        for error in call(self._admin.alter_group_offsets, group_id, _named(offsets)).values():
+            check(error)
 
     def close(self) -> None:
         self._admin.close()

@@ -35,7 +35,7 @@ class PureInspector:
 
     def abort_transaction(self, place: Place, writer: Writer) -> None:
         spec = AbortTransactionSpec(
-            TopicPartition(*place), writer.producer_id, writer.epoch, max(writer.coordinator_epoch, 0)
+            TopicPartition(*place), writer.producer_id, writer.epoch, writer.coordinator_epoch
         )
         call(self._admin.abort_transaction, spec)
 

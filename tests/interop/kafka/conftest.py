@@ -14,9 +14,16 @@ from typing import Final
 import pytest
 
 from scripts.reference_kafka import running_kafka
-from tests.support.kafka_clients.contract import Admin, Client, Consumer, ConsumerOptions, Producer, ProducerOptions
+from tests.support.kafka_clients.contract import (
+    Admin,
+    Client,
+    Consumer,
+    ConsumerOptions,
+    Inspector,
+    Producer,
+    ProducerOptions,
+)
 from tests.support.kafka_clients.every import NAMES, opened
-from tests.support.kafka_clients.inspecting import Inspector
 from tests.support.left_out import leave_out
 from tests.support.processes import RunningBroker, running_broker
 

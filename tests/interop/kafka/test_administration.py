@@ -5,9 +5,8 @@ from typing import Final
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import ConsumerOptions, Refused
+from tests.support.kafka_clients.contract import Committed, ConsumerOptions, Place, Refused
 from tests.support.kafka_clients.every import CONFLUENT, JAVA, PURE
-from tests.support.kafka_clients.places import Committed, Place
 from tests.support.kafka_clients.reading import read_all, until, values
 
 pytestmark = pytest.mark.interop

@@ -8,9 +8,8 @@ from typing import Final, get_args
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import Consumer, ConsumerOptions, Refused, Strategy
+from tests.support.kafka_clients.contract import Committed, Consumer, ConsumerOptions, Place, Refused, Strategy
 from tests.support.kafka_clients.every import AIOKAFKA, CONFLUENT, JAVA, PURE, another_than, opened
-from tests.support.kafka_clients.places import Committed, Place
 from tests.support.kafka_clients.reading import read, until, values
 from tests.support.processes import RunningBroker
 

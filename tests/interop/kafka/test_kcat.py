@@ -10,9 +10,8 @@ import pytest
 
 from scripts.need import place
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import Codec, ProducerOptions
+from tests.support.kafka_clients.contract import Codec, Place, ProducerOptions
 from tests.support.kafka_clients.every import CONFLUENT
-from tests.support.kafka_clients.places import Place
 from tests.support.kafka_clients.reading import read_all
 
 pytestmark = [pytest.mark.interop, pytest.mark.parametrize("client", [CONFLUENT], indirect=True)]

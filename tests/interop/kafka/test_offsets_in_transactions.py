@@ -5,9 +5,16 @@ from typing import Final
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import Consumer, ConsumerOptions, Producer, ProducerOptions, Refused
+from tests.support.kafka_clients.contract import (
+    Committed,
+    Consumer,
+    ConsumerOptions,
+    Place,
+    Producer,
+    ProducerOptions,
+    Refused,
+)
 from tests.support.kafka_clients.every import CONFLUENT, JAVA, PURE
-from tests.support.kafka_clients.places import Committed, Place
 from tests.support.kafka_clients.reading import read_all, until, values
 from tests.support.processes import RunningBroker
 

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import Acks, ProducerOptions
-from tests.support.kafka_clients.places import Place
+from tests.support.kafka_clients.contract import Acks, Place, ProducerOptions
 from tests.support.kafka_clients.reading import read, read_all, values
 from tests.support.processes import RunningBroker
 

@@ -7,8 +7,7 @@ import pulsar
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import ConsumerOptions, ProducerOptions
-from tests.support.kafka_clients.places import Place
+from tests.support.kafka_clients.contract import ConsumerOptions, Place, ProducerOptions
 from tests.support.kafka_clients.reading import read_all
 from tests.support.processes import RunningBroker
 

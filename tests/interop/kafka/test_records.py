@@ -6,9 +6,8 @@ from typing import Final, get_args
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import Client, Codec, Header, ProducerOptions, Refused
+from tests.support.kafka_clients.contract import Client, Codec, Header, Place, ProducerOptions, Refused
 from tests.support.kafka_clients.every import NAMES, PURE, another_than, opened
-from tests.support.kafka_clients.places import Place
 from tests.support.kafka_clients.reading import read, read_all, values
 
 pytestmark = pytest.mark.interop

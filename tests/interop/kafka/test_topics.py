@@ -5,8 +5,7 @@ from typing import Final
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import ConsumerOptions, Refused
-from tests.support.kafka_clients.places import Place
+from tests.support.kafka_clients.contract import ConsumerOptions, Place, Refused
 from tests.support.kafka_clients.reading import read, read_all, until, values
 
 pytestmark = pytest.mark.interop

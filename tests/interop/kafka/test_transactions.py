@@ -6,8 +6,7 @@ from typing import Final
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import ConsumerOptions, ProducerOptions, Refused
-from tests.support.kafka_clients.places import Place
+from tests.support.kafka_clients.contract import ConsumerOptions, Place, ProducerOptions, Refused
 from tests.support.kafka_clients.reading import read, read_all, values
 from tests.support.processes import RunningBroker
 

@@ -6,10 +6,8 @@ from typing import Final
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import ConsumerOptions, Producer, ProducerOptions, Refused
+from tests.support.kafka_clients.contract import ConsumerOptions, Place, Producer, ProducerOptions, Refused, Writer
 from tests.support.kafka_clients.every import JAVA, PURE
-from tests.support.kafka_clients.inspecting import Writer
-from tests.support.kafka_clients.places import Place
 from tests.support.kafka_clients.reading import read_all, values
 from tests.support.processes import RunningBroker
 
@@ -38,7 +36,7 @@ def test_open_and_ended_transactions_are_listed_and_described(station: Station, 
     producer, inspector = begun(station, topic, b"open"), station.inspector()
     assert inspector.transactions()[topic] == "Ongoing"
     transaction = inspector.transaction(topic)
-    assert (transaction.state, transaction.places) == ("Ongoing", {Place(topic)})
+    assert (transaction.state, transaction.places) == ("Ongoing", frozenset({Place(topic)}))
     producer.commit()
     # Kafka answers a commit before it is complete.
     assert inspector.transactions()[topic] in {"PrepareCommit", "CompleteCommit"}

@@ -16,17 +16,18 @@ from aiokafka.structs import OffsetAndMetadata
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from tests.support.kafka_clients.contract import (
+    Committed,
     ConsumerOptions,
     Described,
     Got,
     Header,
+    Place,
     ProducerOptions,
     Refused,
     Sent,
     Spec,
     got,
 )
-from tests.support.kafka_clients.places import Committed, Place
 
 STRATEGIES: Final = {
     "range": RangePartitionAssignor,

@@ -13,16 +13,17 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.support.kafka_clients.contract import (
     CALL_SECONDS_MAX,
+    Committed,
     ConsumerOptions,
     Described,
     Got,
     Header,
+    Place,
     ProducerOptions,
     Refused,
     Sent,
     Spec,
 )
-from tests.support.kafka_clients.places import Committed, Place
 
 PASSING: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})
 """What it tells its consumers while it connects anew by itself."""

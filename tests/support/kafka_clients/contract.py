@@ -17,9 +17,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from tests.support.kafka_clients.inspecting import Inspector
-from tests.support.kafka_clients.places import Committed, Place
-
 Header: TypeAlias = tuple[str, bytes | None]
 Codec: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Acks: TypeAlias = Literal["all", "1", "0"]
@@ -36,6 +33,13 @@ class Refused(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code}: {text}")
         self.code = code
+
+
+class Place(NamedTuple):
+    """A partition."""
+
+    topic: str
+    partition: int = 0
 
 
 class Sent(NamedTuple):
@@ -56,12 +60,41 @@ class Got(NamedTuple):
     headers: tuple[Header, ...]
 
 
+class Committed(NamedTuple):
+    """A group's offset in a partition."""
+
+    offset: int
+    metadata: str = ""
+
+
 class Described(NamedTuple):
     """A group, as its coordinator describes it."""
 
     state: str
     instance_ids: tuple[str | None, ...]
     """One for each member."""
+
+
+class Writer(NamedTuple):
+    """What a partition knows of a producer."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    """-1 before its first transaction ended."""
+    open_from: int
+    """Where its open transaction began, or -1."""
+
+
+class Transaction(NamedTuple):
+    """What a coordinator knows of a transactional id."""
+
+    state: str
+    """Kafka's name, such as `Ongoing`."""
+    producer_id: int
+    epoch: int
+    places: frozenset[Place]
+    """The partitions that its open transaction has written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +240,37 @@ class Admin(Protocol):
 
     def move_group(self, group_id: str, offsets: Mapping[Place, Committed]) -> None:
         """Change the offsets of a group that has no members."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Inspector(Protocol):
+    """Looks into partitions, transactions and groups, and puts them right by hand. Java's client can all of it."""
+
+    def writers(self, place: Place) -> Sequence[Writer]:
+        """Return the producers that a partition knows (KIP-664)."""
+
+    def transactions(self) -> Mapping[str, str]:
+        """Return the states of all transactional ids (KIP-664)."""
+
+    def transaction(self, transactional_id: str) -> Transaction:
+        """Describe a transactional id (KIP-664)."""
+
+    def abort_transaction(self, place: Place, writer: Writer) -> None:
+        """Abort what a producer has open in one partition, whatever its coordinator says (KIP-664)."""
+
+    def fence(self, transactional_id: str) -> None:
+        """Let the present producer with this id do nothing more, and abort what it has open (KIP-699)."""
+
+    def sizes(self) -> Mapping[Place, int]:
+        """Return how many bytes each partition has on disk."""
+
+    def delete_offset(self, group_id: str, place: Place) -> None:
+        """Let a group forget a partition (KIP-496)."""
+
+    def remove_member(self, group_id: str, instance_id: str) -> None:
+        """Take a static member out of its group (KIP-345)."""
 
     def close(self) -> None:
         """Close it."""

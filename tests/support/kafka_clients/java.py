@@ -7,17 +7,19 @@ from typing import Any, Final
 
 from tests.support.kafka_clients.contract import (
     CALL_SECONDS_MAX,
+    Committed,
     ConsumerOptions,
     Described,
     Got,
     Header,
+    Place,
     ProducerOptions,
     Sent,
     Spec,
+    Transaction,
+    Writer,
 )
-from tests.support.kafka_clients.inspecting import Transaction, Writer
 from tests.support.kafka_clients.machine import Machine
-from tests.support.kafka_clients.places import Committed, Place
 
 _ASSIGNORS: Final = "org.apache.kafka.clients.consumer"
 STRATEGIES: Final = {

@@ -16,17 +16,18 @@ from kafka.structs import OffsetAndMetadata
 
 from tests.support.kafka_clients.contract import (
     CALL_SECONDS_MAX,
+    Committed,
     ConsumerOptions,
     Described,
     Got,
     Header,
+    Place,
     ProducerOptions,
     Refused,
     Sent,
     Spec,
     got,
 )
-from tests.support.kafka_clients.places import Committed, Place
 
 STRATEGIES: Final = {
     "range": RangePartitionAssignor,

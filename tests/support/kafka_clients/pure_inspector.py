@@ -6,8 +6,7 @@ from typing import Any
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import AbortTransactionSpec, MemberToRemove
 
-from tests.support.kafka_clients.inspecting import Transaction, Writer
-from tests.support.kafka_clients.places import Place
+from tests.support.kafka_clients.contract import Place, Transaction, Writer
 from tests.support.kafka_clients.pure import call, check
 
 
@@ -34,9 +33,7 @@ class PureInspector:
         return Transaction(found.state.value, found.producer_id, found.producer_epoch, places)
 
     def abort_transaction(self, place: Place, writer: Writer) -> None:
-        spec = AbortTransactionSpec(
-            TopicPartition(*place), writer.producer_id, writer.epoch, writer.coordinator_epoch
-        )
+        spec = AbortTransactionSpec(TopicPartition(*place), writer.producer_id, writer.epoch, writer.coordinator_epoch)
         call(self._admin.abort_transaction, spec)
 
     def fence(self, transactional_id: str) -> None:

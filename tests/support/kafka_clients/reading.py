@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Final
 
-from tests.support.kafka_clients.contract import Consumer, Got
-from tests.support.kafka_clients.places import Place
+from tests.support.kafka_clients.contract import Consumer, Got, Place
 
 READ_SECONDS_MAX: Final = 40.0
 """From the first poll to what is waited for. A group's killed member is missed after its session, of 6 s."""

@@ -39,7 +39,8 @@ BY_FILE := --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env java demo pipeline run cluster cluster-down check format-check lint generated types layers tests interop \
-	thorough thorough-examples thorough-kills coverage format against-pulsar wheel generate bench attack chaos docs lock clean
+	thorough thorough-examples thorough-kills coverage format against-pulsar against-kafka wheel generate bench attack \
+	chaos docs lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -104,7 +105,8 @@ interop: WORKERS = 0
 # tests/support/kafka_spark/session.py says the same. This Spark needs an environment of its own.
 SPARK_FOR_KAFKA := python:pyspark==4.0.5 maven:org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0
 interop: java $(STAMP) ## test with other systems' clients (Java, Spark), and run the examples of README and docs
-	$(BIN)/python scripts/need.py pulsar-java-client etcd debian:libfaketime $(SPARK_FOR_KAFKA)
+	$(BIN)/python scripts/need.py pulsar-java-client kafka-java-4.3 kafka-java-3.9 etcd debian:libfaketime \
+		debian:kcat $(SPARK_FOR_KAFKA)
 	$(PYTEST) $(BY_FILE) -m interop --timeout=600 $(ARGS)
 
 thorough: thorough-examples thorough-kills ## run the next two, one after the other
@@ -121,6 +123,9 @@ thorough-kills: java $(STAMP) ## kill brokers, metadata stores and Spark jobs by
 
 against-pulsar: java $(STAMP) ## run the Python client's tests against a real Apache Pulsar 5.0.0-M1
 	@scripts/against_pulsar.sh $(ARGS)
+
+against-kafka: java $(STAMP) ## run the scenarios of Kafka's clients against a real Apache Kafka 4.3.0
+	@scripts/against_kafka.sh $(ARGS)
 
 coverage: java $(STAMP) ## show which lines and branches `make check` reaches
 	$(BIN)/python scripts/need.py porcupine etcd

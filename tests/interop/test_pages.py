@@ -1,8 +1,7 @@
 """Runs pages with examples, top to bottom, each against a new broker.
 
-A block is run if an HTML comment stands right before it: `<!-- test: shell -->`, or `<!-- test: python -->`. If a
-`text`
-block follows a shell block before the next heading, it is the expected output, except for transaction ids.
+A block is run if an HTML comment stands right before it: `<!-- test: shell -->`, or `python` or `java`. If a `text`
+block follows it before the next heading, it is the expected output, except for transaction ids.
 """
 
 import os
@@ -23,7 +22,7 @@ PAGES: Final = ("docs/tutorial/first-steps.md", "docs/how-to/share-work.md")
 RUN_SECONDS_MAX: Final = 60.0
 
 _BLOCK: Final = re.compile(
-    r"<!-- test: (?P<kind>shell|python) -->\n+```(?:python)?\n(?P<code>.*?)^```$"
+    r"<!-- test: (?P<kind>shell|python|java) -->\n+```(?:python|java)?\n(?P<code>.*?)^```$"
     r"(?:\n(?:(?!#|```)[^\n]*\n)*```text\n(?P<printed>.*?)^```$)?",
     re.DOTALL | re.MULTILINE,
 )

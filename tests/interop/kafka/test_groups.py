@@ -15,6 +15,7 @@ from tests.support.processes import RunningBroker
 
 pytestmark = pytest.mark.interop
 
+UNSUPPORTED_VERSION: Final = 35
 NON_EMPTY_GROUP: Final = 68
 SESSION_TIMEOUT_MS: Final = 6_000
 """The shortest session that a broker allows."""
@@ -216,3 +217,14 @@ def test_members_of_different_clients_share_one_group(station: Station, name: st
         until(lambda _: shares(mine, theirs) == [2, 2] and not mine.assignment() & theirs.assignment(), mine, theirs)
         fill(station, name, 4, range(40))
         read_numbers(range(40), mine, theirs)
+
+
+@pytest.mark.parametrize("client", JAVA, indirect=True)
+@pytest.mark.usefixtures("tidewire")
+def test_a_group_of_the_newer_protocol_is_refused_by_name(station: Station, topic: str) -> None:
+    """E20: the broker does not offer it (KIP-848), so the client says what is missing. librdkafka waits in silence."""
+    consumer = station.consumer(ConsumerOptions(group_id=topic, protocol="consumer"))
+    consumer.subscribe(topic)
+    with pytest.raises(Refused) as refusal:
+        until(lambda _: bool(consumer.assignment()), consumer)
+    assert refusal.value.code == UNSUPPORTED_VERSION

@@ -8,8 +8,10 @@ from typing import Final
 
 import pytest
 
-from tests.interop.test_pages import blocks
+from scripts.need import place
+from tests.interop.test_pages import Block, blocks
 from tests.scenarios.client.test_readme import CHECKOUT
+from tests.support.java import QUICK_JAVA
 from tests.support.processes import RunningBroker, running_broker
 
 pytestmark = pytest.mark.interop
@@ -29,11 +31,11 @@ def fresh(tmp_path: Path) -> Iterator[RunningBroker]:
 def test_the_examples_of_the_page_print_what_it_says(fresh: RunningBroker, tmp_path: Path) -> None:
     text = (CHECKOUT / "docs/how-to/use-kafka-clients.md").read_text(encoding="utf-8")
     found = blocks(text)
-    assert len(found) == 3
+    assert [block.kind for block in found] == ["python", "python", "java", "python", "shell"]
     for block in found:
         assert ADDRESS in block.code
         ended = subprocess.run(
-            [sys.executable, "-c", block.code.replace(ADDRESS, str(fresh.kafka))],
+            command(block, block.code.replace(ADDRESS, str(fresh.kafka)), tmp_path),
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -41,3 +43,15 @@ def test_the_examples_of_the_page_print_what_it_says(fresh: RunningBroker, tmp_p
             check=False,
         )
         assert (ended.returncode, ended.stdout) == (0, block.printed), ended.stderr
+
+
+def command(block: Block, code: str, folder: Path) -> list[str]:
+    """Return the command that runs an example."""
+    if block.kind == "python":
+        return [sys.executable, "-c", code]
+    if block.kind == "shell":
+        place("debian:kcat")
+        return ["bash", "-euc", code]
+    program = folder / "Example.java"
+    program.write_text(code, encoding="utf-8")
+    return ["java", *QUICK_JAVA, "-cp", f"{place('kafka-java-4.3')}/lib/*", str(program)]

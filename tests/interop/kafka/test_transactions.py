@@ -125,6 +125,14 @@ def test_a_transaction_that_nobody_ends_is_aborted_in_time(station: Station, top
         producer.commit()
 
 
+def test_a_transaction_may_not_stay_open_for_longer_than_15_minutes(station: Station, topic: str) -> None:
+    """K1: the broker says how long readers wait at most."""
+    producer = station.producer(ProducerOptions(transactional_id=topic, transaction_timeout_ms=15 * 60_000 + 1))
+    # Some clients tell no code.
+    with pytest.raises(Refused, match=r"(?i)transaction_?\s?timeout"):
+        producer.init_transactions()
+
+
 def test_a_transaction_goes_on_after_the_broker_was_killed(doomed: Station, mortal: RunningBroker, name: str) -> None:
     """K27: its records and its openness survive, and it commits whole."""
     doomed.admin().create(name, 2)

@@ -141,6 +141,7 @@ class AioConsumer(_OnLoop):
     """See `Consumer`."""
 
     def __init__(self, portal: BlockingPortal, address: str, options: ConsumerOptions) -> None:
+        assert options.protocol == "classic", "it knows no other"
         super().__init__(portal)
 
         async def make() -> Any:

@@ -130,8 +130,9 @@ class ConfluentProducer:
             try:
                 self._producer.close()
             except KafkaException as error:
-                # It aborts what is open. A fenced producer has nothing to abort any more, and is closed all the same.
-                if error.args[0].code() != KafkaError._FENCED:
+                # It aborts what is open. A fenced producer has nothing to abort any more, and is closed all the same. So
+                # is one that never got its transactional id.
+                if not error.args[0].fatal():
                     raise
 
 
@@ -146,11 +147,16 @@ class ConfluentConsumer:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
-            "partition.assignment.strategy": options.strategy,
-            "session.timeout.ms": options.session_timeout_ms,
-            "heartbeat.interval.ms": options.heartbeat_interval_ms,
             "topic.metadata.refresh.interval.ms": 1_000,
         }
+        if options.protocol == "classic":
+            settings |= {
+                "partition.assignment.strategy": options.strategy,
+                "session.timeout.ms": options.session_timeout_ms,
+                "heartbeat.interval.ms": options.heartbeat_interval_ms,
+            }
+        else:
+            settings["group.protocol"] = options.protocol
         if options.instance_id is not None:
             settings["group.instance.id"] = options.instance_id
         self._consumer = confluent_kafka.Consumer(settings)

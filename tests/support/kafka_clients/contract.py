@@ -21,6 +21,7 @@ Header: TypeAlias = tuple[str, bytes | None]
 Codec: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Acks: TypeAlias = Literal["all", "1", "0"]
 Spec: TypeAlias = Literal["earliest", "latest", "max-timestamp"]
+Protocols: TypeAlias = Literal["classic", "consumer"]
 Strategy: TypeAlias = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 CALL_SECONDS_MAX: Final = 30.0
@@ -116,6 +117,7 @@ class ConsumerOptions:
 
     group_id: str | None = None
     read_committed: bool = False
+    protocol: Protocols = "classic"
     strategy: Strategy = "range"
     instance_id: str | None = None
     session_timeout_ms: int = 10_000

@@ -140,11 +140,16 @@ class JavaConsumer(_Party):
             "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
-            "partition.assignment.strategy": STRATEGIES[options.strategy],
-            "session.timeout.ms": str(options.session_timeout_ms),
-            "heartbeat.interval.ms": str(options.heartbeat_interval_ms),
             "metadata.max.age.ms": "1000",
         }
+        if options.protocol == "classic":
+            settings |= {
+                "partition.assignment.strategy": STRATEGIES[options.strategy],
+                "session.timeout.ms": str(options.session_timeout_ms),
+                "heartbeat.interval.ms": str(options.heartbeat_interval_ms),
+            }
+        else:
+            settings["group.protocol"] = options.protocol
         if options.group_id is not None:
             settings["group.id"] = options.group_id
         if options.instance_id is not None:

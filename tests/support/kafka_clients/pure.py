@@ -131,6 +131,7 @@ class PureConsumer:
     """See `Consumer`."""
 
     def __init__(self, address: str, options: ConsumerOptions) -> None:
+        assert options.protocol == "classic", "it knows no other"
         self._consumer: Any = KafkaConsumer(
             bootstrap_servers=address,
             group_id=options.group_id,

@@ -102,6 +102,20 @@ def test_a_module_is_compiled_anew_when_its_sources_change(root: Path) -> None:
     assert not (folder / "target" / "Old.class").exists()
 
 
+def test_builds_of_a_maven_module_with_two_versions_stand_side_by_side(root: Path) -> None:
+    command(root, "javac", "")
+    command(root, "mvn", 'for chosen; do :; done; /bin/mkdir -p "target/${chosen#*=}"')
+    folder = root / "module"
+    (folder / "src").mkdir(parents=True)
+    (folder / "pom.xml").write_text("<project/>", encoding="utf-8")
+    modules = [need.MavenModule(folder, "library.version", version) for version in ("1.0", "2.0")]
+
+    modules[0].install()
+    assert [module.present() for module in modules] == [folder / "target" / "1.0", None]
+    modules[1].install()
+    assert [module.present() for module in modules] == [folder / "target" / "1.0", folder / "target" / "2.0"]
+
+
 def test_a_go_command_is_compiled_anew_when_its_sources_change(root: Path) -> None:
     command(root, "go", f'echo run >> {root}/runs; echo > "$3"')
     folder = root / "judge"

@@ -61,8 +61,8 @@ def shares(*members: Consumer) -> list[int]:
 def read_numbers(numbers: Sequence[int], *members: Consumer) -> None:
     """Let the members read and commit until they have these numbers, and none that was committed before.
 
-    A group may share its partitions anew at any time: a client that learns late of its topic joins again, and a busy
-    machine may miss a heartbeat. A member then reads again what nobody committed. So a number may come twice.
+    A group may share its partitions anew at any time. kafka-python does so as the leader when its metadata comes late:
+    it then takes the topic for changed. A member reads again what nobody committed, so a number may come twice.
     """
     got = until(lambda got: {int(one or b"") for one in values(got)} >= set(numbers), *members)
     assert {int(one or b"") for one in values(got)} == set(numbers)

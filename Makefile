@@ -106,7 +106,7 @@ interop: WORKERS = 0
 SPARK_FOR_KAFKA := python:pyspark==4.0.5 maven:org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0
 interop: java $(STAMP) ## test with other systems' clients (Java, Spark), and run the examples of README and docs
 	$(BIN)/python scripts/need.py pulsar-java-client kafka-java-4.3 kafka-java-3.9 etcd debian:libfaketime \
-		debian:kcat $(SPARK_FOR_KAFKA)
+		debian:kcat maven:org.apache.kafka:kafka-tools:4.3.0 $(SPARK_FOR_KAFKA)
 	$(PYTEST) $(BY_FILE) -m interop --timeout=600 $(ARGS)
 
 thorough: thorough-examples thorough-kills ## run the next two, one after the other

@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=.venv/bin/python
-"$python" scripts/need.py maven:org.apache.kafka:kafka_2.13:4.3.0 kafka-java-4.3 kafka-java-3.9 debian:kcat
+"$python" scripts/need.py maven:org.apache.kafka:kafka_2.13:4.3.0 maven:org.apache.kafka:kafka-tools:4.3.0 \
+    kafka-java-4.3 kafka-java-3.9 debian:kcat
 "$python" -m pytest tests/interop/kafka --kafka-broker kafka --timeout=300 --durations=10 -rxX "$@"
 echo "against_kafka: OK"

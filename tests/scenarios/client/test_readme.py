@@ -1,8 +1,9 @@
 """Runs the examples of README.md unchanged, top to bottom, against a new broker.
 
 A Python block is run if an HTML comment stands right before it: `<!-- test: python -->`, or `<!-- test: spark -->` if
-it needs Java, too. Other tests run `<!-- test: pytest -->` and `<!-- test: shell -->`. Of shell blocks, lines that begin with `tidewire topics` are run. Only the broker's addresses are
-changed. The environment is activated, which the README must say first.
+it needs Java, too. Other tests run `<!-- test: pytest -->` and `<!-- test: shell -->`. Of shell blocks, lines that
+begin with `tidewire topics` are run. Only the broker's addresses are changed. The environment is activated, which the
+README must say first.
 """
 
 import os

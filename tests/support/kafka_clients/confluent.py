@@ -130,8 +130,8 @@ class ConfluentProducer:
             try:
                 self._producer.close()
             except KafkaException as error:
-                # It aborts what is open. A fenced producer has nothing to abort any more, and is closed all the same. So
-                # is one that never got its transactional id.
+                # It aborts what is open. A fenced producer has nothing to abort any more, and is closed all the same.
+                # So is one that never got its transactional id.
                 if not error.args[0].fatal():
                     raise
 

@@ -6,7 +6,7 @@ from typing import Final
 from broker.errors import TopicNotFound
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.requests import Api, Asked
-from broker.kafka.topic_settings import INT_TYPE, STRING_TYPE, TopicSettings
+from broker.kafka.topic_settings import BOOLEAN_TYPE, INT_TYPE, STRING_TYPE, TopicSettings
 from broker.kafka.topics import KafkaTopics
 from broker.partitioned_topics import Alter, Configs
 from tidewire.wire.kafka.api_keys import ApiKey
@@ -81,7 +81,7 @@ class ConfigHandler:
                     value,
                     read_only=True,
                     config_source=OF_BROKER,
-                    config_type=INT_TYPE if value.isdigit() else STRING_TYPE,
+                    config_type=_type_of(value),
                     documentation=None,
                 )
                 for key, value in self._broker_configs.items()
@@ -156,3 +156,10 @@ class ConfigHandler:
             else:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"{change.name} is no list. Set or delete it.")
         return made
+
+
+def _type_of(value: str) -> int:
+    """The type of a setting of the broker."""
+    if value in {"true", "false"}:
+        return BOOLEAN_TYPE
+    return INT_TYPE if value.isdigit() else STRING_TYPE

@@ -18,6 +18,7 @@ TIMESTAMP_TYPE: Final = "message.timestamp.type"
 CREATE_TIME: Final = "CreateTime"
 LOG_APPEND_TIME: Final = "LogAppendTime"
 
+BOOLEAN_TYPE: Final = 1
 STRING_TYPE: Final = 2
 INT_TYPE: Final = 3
 LONG_TYPE: Final = 5

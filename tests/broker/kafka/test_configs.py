@@ -133,6 +133,14 @@ async def test_a_topic_keeps_its_records_for_a_week_or_as_its_settings_say() -> 
         assert (await shown(client))[RETENTION_BYTES] == ("-1", 5)
 
 
+async def test_the_brokers_settings_have_kafkas_types() -> None:
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
+        request = DescribeConfigsRequest((DescribeConfigsResource(4, "1", None),))
+        (result,) = (await client.ask(request, DescribeConfigsResponse, 4)).results
+    types = {config.name: config.config_type for config in result.configs}
+    assert (types["auto.create.topics.enable"], types["num.partitions"]) == (1, 3)
+
+
 async def test_a_setting_that_cannot_be_changed_is_refused_and_changes_nothing() -> None:
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
         await client.create("t")

@@ -85,7 +85,8 @@ class MetadataHandler:
             # Each once, as in Kafka. Otherwise a small request could ask for a very large response.
             for number, wanted in enumerate(dict.fromkeys(request.topics)):
                 await take_turns(number)
-                if wanted.name is None:
+                # Java asks for an id beside an empty name. As in Kafka, an id decides.
+                if wanted.name is None or wanted.topic_id != NO_TOPIC_ID:
                     # Topics go by their names here. Until version 11, a topic of the answer must have one.
                     nameless = None if asked.version >= _SINCE_NO_NAMES else ""
                     found.append(MetadataTopic(ErrorCode.UNKNOWN_TOPIC_ID, nameless, wanted.topic_id))

@@ -83,6 +83,16 @@ async def deleted(client: KafkaClient, name: str, timeout_ms: int = 10_000) -> D
     return result
 
 
+@pytest.mark.parametrize("name", [None, ""])
+async def test_a_topic_that_is_asked_for_by_id_is_refused_by_that_id(name: str | None) -> None:
+    """E20: Java's administrators write an empty name beside the id, and look for the id in the answer."""
+    asked = MetadataRequest((MetadataRequestTopic(b"0123456789abcdef", name),), False)
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
+        answer = await client.ask(asked, MetadataResponse, 12)
+    (topic,) = answer.topics
+    assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, None, b"0123456789abcdef")
+
+
 async def test_a_created_topic_can_be_used_at_once() -> None:
     """Its partitions have a leader before anybody has loaded them."""
     async with served() as (broker, client):

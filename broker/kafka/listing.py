@@ -15,7 +15,9 @@ from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.list_offsets import (
     EARLIEST,
+    EARLIEST_LOCAL,
     LATEST,
+    LATEST_TIERED,
     MAX_TIMESTAMP,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -92,10 +94,12 @@ class ListingHandler:
         match partition.timestamp:
             case _ if partition.timestamp == LATEST:
                 offset = end
-            case _ if partition.timestamp == EARLIEST:
+            case _ if partition.timestamp in {EARLIEST, EARLIEST_LOCAL}:
                 offset = topic.ledger.first_index
             case _ if partition.timestamp == MAX_TIMESTAMP:
                 timestamp, offset = await self._times.latest(topic, end)
+            case _ if partition.timestamp == LATEST_TIERED:
+                pass  # No record is on other storage.
             case _ if partition.timestamp >= 0:
                 timestamp, offset = await self._times.first_at(topic, partition.timestamp, end)
             case _:

@@ -26,7 +26,7 @@ from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.api_versions import ApiVersionsResponse
 from tidewire.wire.kafka.messages.fetch import AbortedTransaction, FetchResponse, PartitionData
-from tidewire.wire.kafka.messages.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from tidewire.wire.kafka.messages.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from tidewire.wire.kafka.messages.produce import ProduceResponse
 from tidewire.wire.kafka.messages.topics import (
     OffsetForLeaderEpochRequest,
@@ -284,6 +284,8 @@ async def test_offsets_are_found_by_the_times_of_records() -> None:
             found = await client.offset("orders", timestamp)
             assert (found.timestamp, found.offset) == expected
         assert [(await client.offset("orders", at)).offset for at in (EARLIEST, LATEST, MAX_TIMESTAMP)] == [0, 6, 5]
+        # All records are on the broker's own disk.
+        assert [(await client.offset("orders", at)).offset for at in (EARLIEST_LOCAL, LATEST_TIERED)] == [0, -1]
 
 
 async def test_the_leader_epoch_of_a_client_is_checked() -> None:

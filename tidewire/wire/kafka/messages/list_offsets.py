@@ -11,6 +11,10 @@ EARLIEST: Final = -2
 """The timestamp that asks for the beginning."""
 MAX_TIMESTAMP: Final = -3
 """The timestamp that asks for the record with the latest timestamp (KIP-734)."""
+EARLIEST_LOCAL: Final = -4
+"""The timestamp that asks for the first record on the broker's own disk (KIP-405)."""
+LATEST_TIERED: Final = -5
+"""The timestamp that asks for the last record on other storage (KIP-1005)."""
 
 
 @dataclass(frozen=True, slots=True)

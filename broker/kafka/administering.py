@@ -21,6 +21,7 @@ from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
+    CreatedTopicConfig,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
@@ -84,12 +85,22 @@ class AdministrationHandler:
         if topic.num_partitions != -1:
             _require_count(topic.num_partitions)
         partitions = 0 if topic.num_partitions == -1 else topic.num_partitions
+        shown = tuple(
+            CreatedTopicConfig(one.name, one.value, not one.setting.is_free, one.source)
+            for one in self._settings.shown(configs)
+        )
         if is_trial:
             await self._topics.require_free(topic.name)
-            return CreatableTopicResult(topic.name, num_partitions=partitions, replication_factor=REPLICATION)
+            return CreatableTopicResult(
+                topic.name, num_partitions=partitions, replication_factor=REPLICATION, configs=shown
+            )
         made = await self._topics.create(topic.name, partitions, configs)
         return CreatableTopicResult(
-            topic.name, made.topic_id, num_partitions=made.partition_count, replication_factor=REPLICATION
+            topic.name,
+            made.topic_id,
+            num_partitions=made.partition_count,
+            replication_factor=REPLICATION,
+            configs=shown,
         )
 
     async def _delete(self, request: DeleteTopicsRequest, _asked: Asked) -> DeleteTopicsResponse:

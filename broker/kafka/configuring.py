@@ -6,7 +6,7 @@ from typing import Final
 from broker.errors import TopicNotFound
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.requests import Api, Asked
-from broker.kafka.topic_settings import BOOLEAN_TYPE, INT_TYPE, STRING_TYPE, TopicSettings
+from broker.kafka.topic_settings import BOOLEAN_TYPE, INT_TYPE, OF_BROKER, STRING_TYPE, TopicSettings
 from broker.kafka.topics import KafkaTopics
 from broker.partitioned_topics import Alter, Configs
 from tidewire.wire.kafka.api_keys import ApiKey
@@ -26,11 +26,6 @@ from tidewire.wire.kafka.messages.administration import (
 TOPIC: Final = 2
 BROKER: Final = 4
 """The types of resources that have settings here."""
-
-OF_TOPIC: Final = 1
-OF_BROKER: Final = 4
-DEFAULT: Final = 5
-"""Where a value comes from, by Kafka's numbers."""
 
 SET: Final = 0
 DELETE: Final = 1
@@ -90,14 +85,14 @@ class ConfigHandler:
             given = await self._given(kind, name)
             found = [
                 DescribeConfigsResourceResult(
-                    key,
-                    given.get(key, setting.default),
-                    read_only=not setting.is_free,
-                    config_source=OF_TOPIC if key in given else DEFAULT,
-                    config_type=setting.type,
+                    one.name,
+                    one.value,
+                    read_only=not one.setting.is_free,
+                    config_source=one.source,
+                    config_type=one.setting.type,
                     documentation=None,
                 )
-                for key, setting in self._settings.known.items()
+                for one in self._settings.shown(given)
             ]
         return tuple(config for config in found if wanted is None or config.name in wanted)
 

@@ -25,6 +25,11 @@ LONG_TYPE: Final = 5
 LIST_TYPE: Final = 7
 """The types of settings, by Kafka's numbers."""
 
+OF_TOPIC: Final = 1
+OF_BROKER: Final = 4
+DEFAULT: Final = 5
+"""Where a value comes from, by Kafka's numbers."""
+
 _MINUTE_MS: Final = 60_000
 _WEEK_MS: Final = 7 * 24 * 60 * _MINUTE_MS
 _MEGABYTE: Final = 1024 * 1024
@@ -45,6 +50,15 @@ class Setting(NamedTuple):
     def is_free(self) -> bool:
         """Whether it takes other values than its default."""
         return self.minimum is not None or len(self.values) > 1
+
+
+class Shown(NamedTuple):
+    """A setting of a topic, as clients are shown it."""
+
+    name: str
+    value: str
+    source: int
+    setting: Setting
 
 
 class ProduceRules(NamedTuple):
@@ -91,6 +105,13 @@ class TopicSettings:
                 f"{name}={value} is no whole number from {setting.minimum} to {setting.maximum}.",
             )
         return str(number)
+
+    def shown(self, given: Mapping[str, str]) -> list[Shown]:
+        """All settings of a topic that was given these."""
+        return [
+            Shown(name, given.get(name, setting.default), OF_TOPIC if name in given else DEFAULT, setting)
+            for name, setting in self.known.items()
+        ]
 
     def rules_in(self, configs: Mapping[str, str]) -> ProduceRules:
         """What these settings of a topic say about batches. A larger bound of an earlier start does not count."""

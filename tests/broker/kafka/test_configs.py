@@ -133,6 +133,16 @@ async def test_a_topic_keeps_its_records_for_a_week_or_as_its_settings_say() -> 
         assert (await shown(client))[RETENTION_BYTES] == ("-1", 5)
 
 
+async def test_the_answer_to_a_creation_shows_all_settings() -> None:
+    """As in Kafka, so that an administrator need not ask again (KIP-525)."""
+    asked = CreateTopicsRequest((CreatableTopic("t", 1, 1, (), (CreatableTopicConfig(RETENTION_MS, "3600000"),)),))
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
+        (made,) = (await client.ask(asked, CreateTopicsResponse, 7)).topics
+        assert made.configs is not None
+        assert {one.name: (one.value, one.config_source) for one in made.configs} == await shown(client)
+        assert (await shown(client))[RETENTION_MS] == ("3600000", 1)
+
+
 async def test_the_brokers_settings_have_kafkas_types() -> None:
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
         request = DescribeConfigsRequest((DescribeConfigsResource(4, "1", None),))

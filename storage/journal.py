@@ -14,7 +14,8 @@ next block gathers. So batches grow with the load, without tuning.
 - Nothing is accepted that may lack space. Journal files are filled with zeros before they are used, and the next one is
   ready before it is needed. On a full disk, the next file cannot be made, or the ledger files cannot take what is
   confirmed. Then `wait_room` raises `NoSpace`. Accepted entries still fit. Deletions go on, in a reserved part of each
-  file, because they free space. The journal also frees at once the files that a checkpoint would free later. Once there
+  file, because they free space. Another reserved part is for small control entries, because readers wait for the end
+  of a transaction. The journal also frees at once the files that a checkpoint would free later. Once there
   is space, the next file is made, and appending resumes.
 """
 
@@ -49,6 +50,11 @@ ENTRY_ROOM_BYTES: Final = 6 * 1024 * 1024
 DELETIONS_ROOM_BYTES: Final = 64 * 1024
 """The part of a journal file that is reserved for deletions while no next file can be made. It holds hundreds, each in
 its own block."""
+MARKERS_ROOM_BYTES: Final = 256 * 1024
+"""The part of a journal file that is reserved in the same way for small control entries, such as the
+markers that end transactions (K33). It holds about fifty, each in its own block, and thousands that come at once."""
+MARKER_BYTES_MAX: Final = 4 * 1024
+"""More than such an entry takes, its block included."""
 RETIRED_FILES_MAX: Final = 4
 """How many full journal files are kept before a checkpoint frees them. A checkpoint syncs every ledger written to since
 the last one."""
@@ -159,14 +165,14 @@ class Journal:
             await self._room.park()
         raise fresh(self._failure)
 
-    def require_space(self) -> None:
-        """Return if an append now finds space.
+    def require_space(self, *, is_marker: bool = False) -> None:
+        """Return if an append now finds space. A small control entry (`is_marker`) finds some in a reserved part.
 
         Raises:
             NoSpace: it may not.
         """
         shortage = self.shortage
-        if shortage is not None:
+        if shortage is not None and not (is_marker and (self._has_next or self._fits(MARKER_BYTES_MAX))):
             raise NoSpace(shortage)
 
     @property
@@ -188,11 +194,14 @@ class Journal:
 
     @property
     def _fits_this_file(self) -> bool:
-        """Whether everything that waits, and one more entry, fits this file beside deletions.
+        """Whether everything that waits, and one more entry, fits this file beside markers and deletions.
 
         Block overhead is small.
         """
-        needed = self._unconfirmed_bytes + self._unconfirmed_bytes // 16 + ENTRY_ROOM_BYTES + DELETIONS_ROOM_BYTES
+        return self._fits(ENTRY_ROOM_BYTES + MARKERS_ROOM_BYTES)
+
+    def _fits(self, room: int) -> bool:
+        needed = self._unconfirmed_bytes + self._unconfirmed_bytes // 16 + room + DELETIONS_ROOM_BYTES
         return self._offset + needed <= self._file_bytes
 
     async def note_deleted(self, ledger: int) -> None:

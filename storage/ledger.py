@@ -23,6 +23,9 @@ from storage.ledger_log import LedgerLog
 from storage.position import Position
 from storage.watermark import Watermark
 
+MARKER_PAYLOAD_MAX: Final = 1024
+"""Control entries up to this size are written while a full disk refuses others (`journal.py`)."""
+
 BATCH_BYTES: Final = 256 * 1024
 """A batch is closed when it reaches this size, in bytes. So reading one entry never reads much more."""
 
@@ -45,7 +48,7 @@ class AppendQueue(Protocol):
     def failure(self) -> StorageError | None:
         """Why nothing more is appended, or None."""
 
-    def require_space(self) -> None:
+    def require_space(self, *, is_marker: bool = False) -> None:
         """Return if there is space for what is queued now. Raises NoSpace if not."""
 
     def queue(self, ledger: "DirectoryOpenLedger", size: int) -> None:
@@ -114,7 +117,7 @@ class DirectoryOpenLedger:
         failure = self._queue.failure
         if failure is not None:
             raise fresh(failure)
-        self._queue.require_space()
+        self._queue.require_space(is_marker=is_control and len(payload) <= MARKER_PAYLOAD_MAX)
         position = Position(self.id, self._waiting_first + len(self._waiting))
         entry = Entry(position, payload, first_index, message_count, timestamp_ms, txn, entry_format, is_control)
         encoded = encode_entry(entry)

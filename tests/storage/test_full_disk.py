@@ -1,6 +1,7 @@
 """A ledger store while its disk is full: it refuses, keeps what it accepted, and continues when there is space."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from errno import ENOSPC
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -13,6 +14,7 @@ from storage import journal, write_behind
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import SPACE_RETRY_SECONDS, LedgerFailed, NoSpace
 from storage.files import DiskFull
+from storage.ledger import MARKER_PAYLOAD_MAX
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_store import OpenLedger
 from storage.position import Position
@@ -31,6 +33,7 @@ def small_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries here are small compared with the journal files, as usual ones are."""
     monkeypatch.setattr(journal, "ENTRY_ROOM_BYTES", 8 * 1024)
     monkeypatch.setattr(journal, "DELETIONS_ROOM_BYTES", 4 * 1024)
+    monkeypatch.setattr(journal, "MARKERS_ROOM_BYTES", 0)
 
 
 def let_no_journal_file_fit(files: SimulatedFiles) -> None:
@@ -88,6 +91,39 @@ async def test_appending_is_refused_and_goes_on_when_there_is_space(autojump_clo
         assert len(await payloads_of(store, 1)) == taken + 200
     async with ledger_store(dead) as recovered:
         assert await payloads_of(recovered, 1) == [PAYLOAD] * taken
+
+
+async def test_markers_are_written_while_others_are_refused(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K33: in a part of the file that nothing else takes, until that is full, too; then all wait for space."""
+    monkeypatch.setattr(journal, "MARKERS_ROOM_BYTES", 32 * 1024)
+    files = SimulatedFiles(seed=1)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        ledger = await store.create(1)
+        files.set_capacity(files.used_bytes)
+        await publish_until_refused(store, ledger)
+
+        async def written(size: int) -> None:
+            number = ledger.next_entry
+            position = ledger.append(
+                b"m" * size, first_index=number, message_count=1, timestamp_ms=1_000 + number, is_control=True
+            )
+            await ledger.confirmed.wait_for(position)
+
+        await written(100)
+        with pytest.raises(NoSpace):
+            await written(MARKER_PAYLOAD_MAX + 1)
+        markers = 1
+        with suppress(NoSpace):
+            while markers < 1_000:
+                await written(100)
+                markers += 1
+        assert 4 <= markers < 1_000
+        # The part for deletions is left.
+        with trio.fail_after(60):
+            await store.delete(1)
+        files.set_capacity(None)
 
 
 async def test_who_waits_for_room_is_told(autojump_clock: MockClock) -> None:
@@ -309,6 +345,7 @@ async def test_a_writer_without_any_file_left_recovers(
 ) -> None:
     """E13, E3: the file before must name the next one correctly, or a start would miss one that never was."""
     monkeypatch.setattr(journal, "DELETIONS_ROOM_BYTES", 0)
+    monkeypatch.setattr(journal, "MARKERS_ROOM_BYTES", 0)
     monkeypatch.setattr(journal, "ENTRY_ROOM_BYTES", 5_200)
     files = SimulatedFiles(seed=13)
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store, trio.open_nursery() as nursery:

@@ -3,17 +3,24 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from broker.kafka.groups.offsets import TopicPartition, offset_key
 from broker.names import TopicName
+from storage import journal
+from storage.errors import SPACE_RETRY_SECONDS
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Committed, Conflict, Delete, Op, Put, Record, StoreUnavailable, starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_in, kafka_client
 from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import Rooms, moving_clock, rooms
+from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.records import Record as KafkaRecord
+from tidewire.wire.kafka.records import build
+from txn import marker_buffer
 from txn.deferred_puts import KEY_PREFIX as PUTS
 from txn.deferred_puts import deferred, deferred_by, settled, target_of
 from txn.kafka_coordination import begun, completed
@@ -200,3 +207,37 @@ async def test_a_late_settler_writes_nothing_of_the_next_transaction(autojump_cl
         assert offset is not None
         assert b"undecided" not in offset.value
         assert len(await store.scan(*deferred_by("tid"))) == 1
+
+
+async def test_a_transaction_ends_while_a_full_disk_refuses_publishes(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K33: its readers do not wait until somebody frees space. A due snapshot does not stand in the way."""
+    monkeypatch.setattr(marker_buffer, "SNAPSHOT_BYTES", 1_000)
+    # The journal's files are small here.
+    for name, size in (("ENTRY", 24), ("MARKERS", 12), ("DELETIONS", 4)):
+        monkeypatch.setattr(journal, f"{name}_ROOM_BYTES", size * 1024)
+    files = SimulatedFiles(seed=1)
+    async with (
+        rooms(MemoryStore(), files, clock=moving_clock()) as broker,
+        kafka_client(broker) as client,
+    ):
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        await producer.add(("t", 0))
+        await producer.send("t", b"x")
+        topic = await broker.topics.get(TopicName.parse("persistent://public/default/t-partition-0"))
+        files.set_capacity(files.used_bytes)
+        filler = build([KafkaRecord(None, bytes(20_000), 1)])
+        while (await client.produce("t", filler)).error_code == 0:
+            pass
+        await trio.sleep(10 * SPACE_RETRY_SECONDS)
+        assert (await client.produce("t", filler)).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        before = topic.ledger.confirmed_index
+        assert await producer.end(is_commit=True) == 0
+        assert topic.markers.last_stable_offset == topic.ledger.confirmed_index == before + 1
+        assert (await client.produce("t", filler)).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        files.set_capacity(None)
+        await trio.sleep(10 * SPACE_RETRY_SECONDS)
+        assert (await client.produce("t", filler)).error_code == 0

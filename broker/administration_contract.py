@@ -116,6 +116,7 @@ class TopicService(Protocol):
             TopicNotFound: there is no such `persistent://` topic.
             TopicExists: it is scalable already.
             OldClientsConnected: clients are connected that cannot follow, and `force` was not given.
+            TransactionsOpen: transactions of Kafka's clients are open there.
         """
 
     async def begin_migration(self, name: TopicName, asked: MigrationAsked, *, force: bool) -> None:

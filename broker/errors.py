@@ -69,6 +69,10 @@ class OldClientsConnected(BrokerError):
     """Clients are connected that cannot follow the topic through its migration, and force was not given."""
 
 
+class TransactionsOpen(BrokerError):
+    """The topic was not migrated: transactions of Kafka's clients are open there, and their markers need the topic."""
+
+
 class TopicClosed(BrokerError):
     """This broker no longer serves the topic. A lookup finds the broker that serves it next.
 

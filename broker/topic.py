@@ -5,8 +5,8 @@ which decides what is readable (`transaction_buffers.py`). What subscriptions re
 either way, so dispatch knows nothing of transactions (docs/design.md#layers).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Final
 
 import structlog
@@ -16,7 +16,7 @@ from broker.deduplication.deduplication import Deduplication
 from broker.deduplication.sequences import Stored
 from broker.durable_subscriptions import DurableSubscriptions
 from broker.entry_codecs import SendId
-from broker.errors import NotSupported, ProducersFull, TopicClosed
+from broker.errors import NotSupported, ProducersFull, TopicClosed, TransactionsOpen
 from broker.names import Domain, TopicName
 from broker.topic_clients import TopicClients, TopicProducer
 from broker.topic_removal import remove_what_stands_beside
@@ -185,6 +185,29 @@ class Topic(TopicSource):
         if not isinstance(self._buffer, MarkerBuffer):
             raise NotSupported(f"{self.name} is not a regular topic. Kafka's clients cannot use it yet.")
         return self._buffer
+
+    @contextmanager
+    def without_transactions(self) -> Iterator[None]:
+        """Let no transaction that ends with markers write here, during the block and, unless it raises, behind it.
+
+        Raises:
+            TransactionsOpen: one is open. Its marker could not be written to a sealed topic.
+        """
+        buffer = self._buffer
+        if not isinstance(buffer, MarkerBuffer):
+            yield
+            return
+        if buffer.open_transactions:
+            raise TransactionsOpen(
+                f"{buffer.open_transactions} transactions of Kafka's clients are open on {self.name}. Let them end, or "
+                "abort them, and migrate the topic then."
+            )
+        buffer.transactions.is_closed = True
+        try:
+            yield
+        except BaseException:
+            buffer.transactions.is_closed = False
+            raise
 
     async def publish_batch(
         self,

@@ -140,6 +140,11 @@ class MarkerBuffer:
         assert all(txn is None for txn, _position in places), "`require_taking` lets none through"
         return [TxnState.COMMITTED for _ in places]
 
+    @property
+    def open_transactions(self) -> int:
+        """How many transactions have data here and no marker."""
+        return len(self._log.stable.open_transactions)
+
     def active_producers(self) -> Iterator[tuple[int, ProducerState, int | None]]:
         """Yield each known producer id, its state, and the first offset of its open transaction."""
         for producer_id, state in self._log.producers:

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from storage.clock import WallClock
-from storage.errors import SPACE_RETRY_SECONDS, NoSpace
+from storage.errors import SPACE_RETRY_SECONDS, LedgerSealed, NoSpace
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Record, StoreFull, StoreUnavailable
 from txn.errors import OutcomeUnknown, OwnershipLost
@@ -101,6 +101,8 @@ class PartitionTransactions:
         self._settled: OrderedDict[int, None] = OrderedDict()
         """The versions of registrations that were settled, the latest last."""
         self._unreadable = Unreadable()
+        self.is_closed = False
+        """Whether no transaction may write here any more."""
 
     async def recover(self) -> None:
         """Read in which transactions the partition is registered. Nothing may be settled before."""
@@ -130,7 +132,9 @@ class PartitionTransactions:
             TransactionEnding: an earlier transaction of the producer has not ended here yet.
             OwnershipLost, OutcomeUnknown: the caller must close the topic.
             NoSpace: the metadata store is full.
+            LedgerSealed: the topic is becoming a scalable one.
         """
+        self._require_taking()
         known = self._joined.get(sender.producer.id)
         if known is not None and (known.transactional_id, known.producer) == (sender.transactional_id, sender.producer):
             return
@@ -155,6 +159,7 @@ class PartitionTransactions:
                     raise TransactionEnding(
                         f"The last transaction of producer {sender.producer} has not ended everywhere. Try again"
                     )
+                self._require_taking()
                 self._join(registration, stored.version)
                 return
             made = Registration(
@@ -223,6 +228,10 @@ class PartitionTransactions:
             except Conflict as conflict:
                 if conflict.key == self._claim.key:
                     raise OwnershipLost(self._ledger.name) from conflict
+
+    def _require_taking(self) -> None:
+        if self.is_closed:
+            raise LedgerSealed(f"{self._ledger.name} becomes a scalable topic, and takes no transactions with markers")
 
     def _join(self, registration: Registration, version: int) -> None:
         joined = _Joined(registration.transactional_id, registration.producer, version)

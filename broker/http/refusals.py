@@ -31,6 +31,7 @@ from broker.errors import (
     TopicExists,
     TopicInUse,
     TopicNotFound,
+    TransactionsOpen,
     UnknownSegment,
     sentences,
 )
@@ -56,6 +57,7 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     RetentionInvalid: 412,
     TopicInUse: 412,
     OldClientsConnected: 409,
+    TransactionsOpen: 409,
     NotSupported: 501,
     InvalidReports: 400,
     NotController: NOT_CONTROLLER,

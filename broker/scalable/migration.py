@@ -19,7 +19,7 @@ import structlog
 
 from broker.administration_contract import MigrationAsked
 from broker.cluster.ownership import OwnedElsewhere, claim_key
-from broker.errors import OldClientsConnected, TopicClosed, TopicExists, TopicNotFound
+from broker.errors import OldClientsConnected, TopicClosed, TopicExists, TopicNotFound, TransactionsOpen
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import FIRST_CHILD, KIND_BY_TYPE, LEGACY_SEGMENT_ID, migrated_layout
 from broker.layouts.parts import LayoutSubscription, StartPosition
@@ -57,6 +57,7 @@ class Migrations:
             OwnedElsewhere: whoever asked is not the controller any more; nothing was changed.
             TopicExists: the topic is already scalable, or another scalable topic has the name.
             OldClientsConnected: some clients cannot follow, and `force` was not given; nothing was changed.
+            TransactionsOpen: transactions of Kafka's clients are open there; nothing was changed.
             TopicClosed: this broker no longer serves the regular topic; nothing was changed.
             StoreUnavailable: unknown whether it was written. This broker has unloaded the regular topic.
         """
@@ -89,10 +90,11 @@ class Migrations:
                     await make_child(child, creation_id, subscriptions, [regular.claim], self._metadata)
                     if not force:
                         _require_followers(regular)
-                    written = await self._write(topic, regular, creation_id, subscriptions, conditions)
+                    with regular.without_transactions():
+                        written = await self._write(topic, regular, creation_id, subscriptions, conditions)
                     self._topics.migrated(regular)
                     return written
-            except (OldClientsConnected, OwnedElsewhere, TopicExists):
+            except (OldClientsConnected, OwnedElsewhere, TopicExists, TransactionsOpen):
                 await remove_child(child, regular.claim, self._metadata)
                 raise
             except StoreUnavailable as unanswered:

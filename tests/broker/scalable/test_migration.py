@@ -8,7 +8,15 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.administration_contract import MigrationAsked
 from broker.cluster.ownership import Claims, OwnedElsewhere, claim_key
-from broker.errors import BrokerError, IncompatibleSchema, OldClientsConnected, TopicClosed, TopicExists, TopicNotFound
+from broker.errors import (
+    BrokerError,
+    IncompatibleSchema,
+    OldClientsConnected,
+    TopicClosed,
+    TopicExists,
+    TopicNotFound,
+    TransactionsOpen,
+)
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import Layout
 from broker.layouts.parts import SegmentState, StartPosition, SubscriptionKind
@@ -24,9 +32,15 @@ from storage.errors import LedgerSealed
 from storage.metadata.store import Op, Put, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
+from tests.support.kafka_batches import batch, marker
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, now_ms, publish, rooms, visible
 from tests.support.steered_store import SteeredStore, Stopped
+from txn.kafka_errors import ProducerIdMismatch
+from txn.kafka_transaction import Producer
+from txn.marked_log import Ended
+from txn.partition_transactions import Sender
+from txn.producer_states import Batch, EndMarker
 
 REGULAR = TOPIC.as_regular
 CHILD = "segment://public/default/orders/0000-ffff-1"
@@ -498,3 +512,42 @@ async def test_subscriptions_of_a_migrated_topic_are_those_of_all_segments(broke
     await broker.controller.subscriptions.skip_all(TOPIC, "new")
     assert topic.subscriptions["new"].backlog_entries == 0
     assert topic.subscriptions["half"].cursor.mark_delete < LATEST
+
+
+async def test_a_topic_with_an_open_transaction_of_kafkas_clients_is_not_migrated(broker: Rooms) -> None:
+    """Its marker could not be written to the sealed topic, and its readers would wait for good (K32)."""
+    topic = await regular_topic(broker)
+    await topic.markers.admit_producer()
+    begun = Batch(9, 0, 0, 0, is_transactional=True)
+    topic.markers.append_batch(batch(9, 0, 0, in_txn=True), begun, 1)
+    for force in (False, True):
+        with pytest.raises(TransactionsOpen, match="1 transactions"):
+            await broker.controller.migrate(TOPIC, force=force)
+    assert await broker.layouts.stored_or_none(TOPIC) is None
+    assert not await broker.layouts.is_made(TopicName.parse(CHILD))
+    sender = Sender("tid", Producer(8, 0), 2)
+    ended = Ended(EndMarker(9, 0, 0, bumps_epoch=False), is_commit=True)
+    topic.markers.append_marker(marker(9, 0, is_commit=True), ended)
+    with pytest.raises(ProducerIdMismatch):
+        await topic.markers.transactions.admit(sender)
+    await broker.controller.migrate(TOPIC, force=False)
+    with pytest.raises(LedgerSealed, match="scalable"):
+        await topic.markers.transactions.admit(sender)
+
+
+async def test_no_transaction_begins_while_a_topic_is_migrated(broker: Rooms, store: SteeredStore) -> None:
+    """K32: also one that was admitted while the layout was written."""
+    topic = await regular_topic(broker)
+    refused = 0
+
+    async def begin(_ops: Sequence[Op]) -> None:
+        nonlocal refused
+        if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in _ops):
+            store.before = None
+            with pytest.raises(LedgerSealed):
+                await topic.markers.transactions.admit(Sender("tid", Producer(8, 0), 2))
+            refused += 1
+
+    store.before = begin
+    await broker.controller.migrate(TOPIC, force=False)
+    assert refused == 1

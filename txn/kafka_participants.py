@@ -21,14 +21,12 @@ Pure.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from operator import index as whole
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import orjson
 
 from storage.metadata.store import ABSENT, Check, IndexEntry, Op, Put, Record, exactly, starting_with
-from storage.position import Position
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 from txn.errors import UNREADABLE, RecordUnreadable
 from txn.kafka_errors import TransactionalIdDamaged
@@ -37,7 +35,7 @@ from txn.kafka_transaction import EPOCH_LAST, KafkaTransaction, Producer, produc
 KEY_PREFIX: Final = "/kafka/txn-op/"
 BY_PARTICIPANT: Final = "kafka-txn-op-by-participant"
 
-_FIELDS: Final = frozenset({"producer", "creation_id", "lower_bound", "owner"})
+_FIELDS: Final = frozenset({"producer", "creation_id"})
 
 
 class Kind(StrEnum):
@@ -65,10 +63,6 @@ class Registration:
     """The transaction's producer, with the epoch of its data."""
     creation_id: str
     """Of the topic's managed ledger, or of the group."""
-    lower_bound: Position | None = None
-    """No data of the transaction is below it. None: unknown, because the owner did not write this record."""
-    owner: int | None = None
-    """The version of the claim under which the owner wrote this record."""
     unknown: Unknown = NOTHING_UNKNOWN
 
     @property
@@ -81,8 +75,6 @@ class Registration:
         fields: dict[str, object] = {
             "producer": tuple(self.producer),
             "creation_id": self.creation_id,
-            "lower_bound": None if self.lower_bound is None else tuple(self.lower_bound),
-            "owner": self.owner,
             **restored(self.unknown),
         }
         index = IndexEntry(BY_PARTICIPANT, _index_key(self.participant))
@@ -101,7 +93,7 @@ class Registration:
             producer = producer_from(fields["producer"])
             if producer.epoch > EPOCH_LAST:
                 raise ValueError(f"no transaction has the epoch {producer.epoch}")
-            creation_id, bound, owner = fields["creation_id"], fields["lower_bound"], fields["owner"]
+            creation_id = fields["creation_id"]
             if not isinstance(creation_id, str):
                 raise TypeError(f"{creation_id!r} is no creation id")
             return cls(
@@ -109,8 +101,6 @@ class Registration:
                 Participant(Kind(kind), unquote(name)),
                 producer,
                 creation_id,
-                None if bound is None else Position(*map(whole, bound)),
-                None if owner is None else whole(owner),
                 unknown_in(fields, _FIELDS),
             )
         except UNREADABLE as damaged:

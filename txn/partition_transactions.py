@@ -162,14 +162,7 @@ class PartitionTransactions:
                 self._require_taking()
                 self._join(registration, stored.version)
                 return
-            made = Registration(
-                sender.transactional_id,
-                self._participant,
-                sender.producer,
-                self._ledger.creation_id,
-                self._ledger.next_position,
-                self._claim.expected,
-            )
+            made = Registration(sender.transactional_id, self._participant, sender.producer, self._ledger.creation_id)
             ops = ops_to_join(sender.transactional_id, found.version(key), joining.begin, [made])
             try:
                 await self._metadata.commit([*ops, self._claim])

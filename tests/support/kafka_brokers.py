@@ -10,7 +10,6 @@ from typing import Final
 
 from broker.errors import TopicNotFound
 from storage.metadata.store import Conflict, Delete
-from storage.position import Position
 from tests.support.kafka_client import Request
 from tests.support.kafka_partition import Marker, Partition
 from tests.support.kafka_store import ID, KEY, CheckedStore
@@ -141,9 +140,8 @@ class Brokers:
                 now_ms=self.now,
             )
             if joining is not None:
-                bound = Position(partition.creations, len(partition.entries))
                 participant = Participant(Kind.PARTITION, partition.name)
-                made = Registration(ID, participant, data.producer, partition.creation_id, bound, owner)
+                made = Registration(ID, participant, data.producer, partition.creation_id)
                 with contextlib.suppress(Conflict):
                     self._store.join(data.producer, request.attempt, version, joining.begin, [made])
                 continue

@@ -9,7 +9,6 @@ from hypothesis import given
 
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT, Conflict, Put, Record
-from storage.position import Position
 from txn.errors import RecordUnreadable
 from txn.kafka_coordination import EndTxn, begun, ended
 from txn.kafka_participants import (
@@ -31,13 +30,11 @@ registrations = st.builds(
     st.builds(Participant, st.sampled_from(Kind), names),
     st.builds(Producer, st.integers(0, PRODUCER_ID_MAX), st.integers(0, EPOCH_LAST)),
     st.text(max_size=20),
-    st.none() | st.builds(Position, st.integers(0, 2**40), st.integers(-1, 2**40)),
-    st.none() | st.integers(1, 2**40),
 )
 
 PARTITION = Participant(Kind.PARTITION, "persistent://public/default/orders-partition-3")
 WRITER = Producer(7, 6)
-REGISTRATION = Registration("app/1", PARTITION, WRITER, "made-once", Position(4, 2), 12)
+REGISTRATION = Registration("app/1", PARTITION, WRITER, "made-once")
 
 
 def stored(put: Put) -> Record:
@@ -80,9 +77,6 @@ def test_fields_of_a_later_release_are_kept() -> None:
         {"producer": [7]},
         {"producer": [7, EPOCH_LAST + 1]},
         {"creation_id": None},
-        {"lower_bound": [4]},
-        {"lower_bound": ["4", 2]},
-        {"owner": "12"},
     ],
 )
 def test_a_damaged_registration_says_so(change: dict[str, object]) -> None:

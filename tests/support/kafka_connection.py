@@ -165,22 +165,33 @@ def records_of(data: PartitionData) -> list[tuple[int, Record]]:
     return found
 
 
-def committed_in(data: PartitionData) -> list[bytes | None]:
-    """Return the values that a consumer of committed records shows: the filter of Kafka's clients (K13)."""
+def committed_entries(data: PartitionData, offset: int) -> tuple[list[tuple[int, bytes | None]], int]:
+    """Return what a consumer of committed records shows from this offset on: the filter of Kafka's clients (K13).
+
+    These are offsets and values, and then the offset behind all that was fetched, shown or not.
+    """
     whole: object = data.records or b""
     assert isinstance(whole, bytes), "a client reads them as bytes"
     waiting = sorted((one.first_offset, one.producer_id) for one in data.aborted_transactions or ())
     aborted: set[int] = set()
-    shown: list[bytes | None] = []
+    shown: list[tuple[int, bytes | None]] = []
+    behind = offset
     for header, batch in batches(whole):
-        while waiting and waiting[0][0] <= header.base_offset + header.last_offset_delta:
+        behind = header.base_offset + header.last_offset_delta + 1
+        while waiting and waiting[0][0] < behind:
             aborted.add(waiting.pop(0)[1])
         if header.is_control:
             if not read_marker(header, batch).is_commit:
                 aborted.discard(header.producer_id)
         elif header.record_count and not (header.is_transactional and header.producer_id in aborted):
-            shown += [record.value for _delta, record in read(header, batch, 1 << 24)]
-    return shown
+            found = ((header.base_offset + delta, record.value) for delta, record in read(header, batch, 1 << 24))
+            shown += [entry for entry in found if entry[0] >= offset]
+    return shown, behind
+
+
+def committed_in(data: PartitionData) -> list[bytes | None]:
+    """Return the values alone, of all that was fetched."""
+    return [value for _offset, value in committed_entries(data, 0)[0]]
 
 
 def values_of(data: PartitionData) -> list[tuple[int, bytes | None]]:

@@ -103,6 +103,8 @@ def transactions_in(session: str, events: Iterable[Mapping[str, Any]]) -> list[T
             case "told":
                 found[-1].fate = Fate.COMMITTED if event["commit"] else Fate.ABORTED
                 found[-1].told_ns = event["at_ns"]
+            case "failed":
+                pass  # The outcome is as unknown as it was.
             case other:
                 raise ValueError(f"no client notes {other!r}")
     return found

@@ -11,26 +11,22 @@ median of the repeats, followed by the lowest and highest.
 
 import argparse
 import os
-import signal
-import statistics
 import sys
 import tempfile
-import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import orjson
 
 from scripts.bench_transactions import percentiles
-from scripts.measuring_programs import java_v5, measure
+from scripts.comparison import Report, alone, run
+from scripts.measuring_programs import java_v5
 from scripts.need import install, place
-from scripts.process_usage import cpu_seconds
 from scripts.reference_kafka import ARTIFACT as KAFKA
 from scripts.reference_kafka import running_kafka
 from scripts.reference_pulsar import ARTIFACT as PULSAR
@@ -43,9 +39,6 @@ ROUNDS: Final = {"tidewire": 400, "kafka": 400, "pulsar": 100}
 
 WARM_UP_SECONDS: Final = 4
 SECONDS: Final = 4
-SETTLE_SECONDS: Final = 4
-"""How long a broker has to itself before it is measured. Kafka joins its own cluster again after a stop."""
-
 FETCHED_BYTES: Final = 200_000_000
 FETCHED_MESSAGES_MAX: Final = 200_000
 
@@ -65,35 +58,6 @@ class Subject:
 
 
 Turns = Callable[[str], Subject]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The output of one program, and the resources that the broker used meanwhile."""
-
-    result: Any
-    cpu_seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Messages or transactions per second."""
-        return float(self.result["done"] / self.result["seconds"])
-
-    @property
-    def cpu_each(self) -> float:
-        """The broker's CPU seconds for one message or transaction."""
-        return float(self.cpu_seconds / self.result["done"])
-
-
-def run(pid: int, command: Sequence[str], *arguments: object) -> Measured:
-    """Run one phase. Its CPU time is counted between the lines `measuring` and `measured`."""
-    at = {}
-
-    def note(line: str) -> None:
-        at[line] = cpu_seconds(pid)
-
-    measured = measure(command, *arguments, heard=note)
-    return Measured(measured, at["measured"] - at["measuring"])
 
 
 @contextmanager
@@ -116,69 +80,6 @@ def running(chosen: Collection[str]) -> Iterator[Mapping[str, Subject]]:
             command = (*java, pulsar.service_url, pulsar.http_url)
             subjects["pulsar"] = Subject(pulsar.pid, command, (*cpp, pulsar.service_url))
         yield subjects
-
-
-@contextmanager
-def alone(subjects: Mapping[str, Subject]) -> Iterator[Turns]:
-    """Yield a function that gives one system the machine: the others' brokers stop until it is called again."""
-    stopped: list[int] = []
-
-    def resume() -> None:
-        while stopped:
-            os.kill(stopped.pop(), signal.SIGCONT)
-
-    def turn_of(system: str) -> Subject:
-        resume()
-        for name, subject in subjects.items():
-            if name != system:
-                os.kill(subject.pid, signal.SIGSTOP)
-                stopped.append(subject.pid)
-        # What they wrote without a sync would otherwise delay the syncs of this one.
-        os.sync()
-        time.sleep(SETTLE_SECONDS)  # noqa: TID251 - the other systems report nothing to wait for
-        return subjects[system]
-
-    try:
-        yield turn_of
-    finally:
-        resume()
-
-
-def spread(values: Sequence[float], form: str) -> str:
-    """Format the median, lowest and highest."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
-
-
-class Report:
-    """Collects figures by row and system, over the repeats; prints and keeps them."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self._forms: dict[str, str] = {}
-
-    def add(self, row: str, system: str, value: float, form: str) -> None:
-        """Add one figure of one repeat."""
-        self._rows[row][system].append(value)
-        self._forms[row] = form
-
-    def median(self, row: str, system: str) -> float:
-        """Return the median over the repeats."""
-        return statistics.median(self._rows[row][system])
-
-    def has(self, row: str, *systems: str) -> bool:
-        """Return whether the row was measured for all these systems."""
-        return row in self._rows and all(self._rows[row][system] for system in systems)
-
-    def print(self) -> None:
-        """Print one line for each row."""
-        print(f"\n{'':44}" + "".join(f"{system:>30}" for system in SYSTEMS))
-        for row, by_system in self._rows.items():
-            cells = (spread(by_system[s], self._forms[row]) if by_system[s] else "-" for s in SYSTEMS)
-            print(f"{row:44}" + "".join(f"{cell:>30}" for cell in cells))
-
-    def figures(self) -> Mapping[str, Mapping[str, Sequence[float]]]:
-        """Return all figures."""
-        return {row: dict(by_system) for row, by_system in self._rows.items()}
 
 
 def transactions(turn_of: Turns, systems: Sequence[str], report: Report) -> None:
@@ -284,7 +185,7 @@ def main(arguments: Sequence[str]) -> None:
     for need in ("pulsar-java-client", KAFKA, PULSAR):
         install(need)
     chosen = options.systems.split(",")
-    report = Report()
+    report = Report(SYSTEMS)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {options.repeats} repeats", flush=True)
     for repeat in range(options.repeats):
         print(f"repeat {repeat + 1}", flush=True)

@@ -258,6 +258,8 @@ def subscription_problem(text: str) -> str | None:
 
 def text_problem(text: str) -> str | None:
     """Return why `text` cannot be a name of anything; None if it can. Logs and terminals print names unchanged."""
+    if text.isascii() and text.isprintable():
+        return None  # Most names. It takes one look in place of one for each character.
     if any(unicodedata.category(character) in _CATEGORIES_REFUSED for character in text):
         return _UNPRINTABLE
     return None

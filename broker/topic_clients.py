@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Protocol
 
 import trio
@@ -49,6 +50,8 @@ class TopicClients:
         self._undemanding: set[Consumer] = set()
         self._holds = 0
         self._changed = trio.Event()
+        self._used_at = -inf
+        """When it was last used, by Trio's clock."""
 
     @property
     def producers(self) -> tuple[TopicProducer, ...]:
@@ -91,14 +94,14 @@ class TopicClients:
                 f"A producer named {producer.name} is already connected to {self._topic}. Choose another name."
             )
         self._producers[producer.name] = producer
-        self.touch()
+        self._note_change()
 
     def remove_producer(self, producer: TopicProducer) -> bool:
         """Release the producer's name. False if it was not registered."""
         if self._producers.get(producer.name) is not producer:
             return False
         del self._producers[producer.name]
-        self.touch()
+        self._note_change()
         if self.is_retired and not self._producers:
             self._producers_left.set()
         return True
@@ -116,14 +119,14 @@ class TopicClients:
     def add_consumer(self, consumer: Consumer, client: TopicClient, *, takes_any_schema: bool = False) -> None:
         """Register a connected consumer, so that it is told when it is disconnected."""
         self._consumers[consumer] = client
-        self.touch()
+        self._note_change()
         if takes_any_schema:
             self._undemanding.add(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Undo `add_consumer`. Does nothing if the consumer was not registered."""
         if self._consumers.pop(consumer, None) is not None:
-            self.touch()
+            self._note_change()
         self._undemanding.discard(consumer)
 
     def tell_disconnected(self) -> None:
@@ -151,26 +154,33 @@ class TopicClients:
     def held(self) -> Iterator[None]:
         """Keep the topic loaded for the block, as a connected client does."""
         self._holds += 1
-        self.touch()
+        self._note_change()
         try:
             yield
         finally:
             self._holds -= 1
-            self.touch()
+            self._note_change()
 
     def touch(self) -> None:
-        """Note that a use of the topic began or ended. `wait_unused` counts from here."""
+        """Note that the topic is used at this moment. `wait_unused` counts from here. It wakes nobody."""
+        self._used_at = trio.current_time()
+
+    def _note_change(self) -> None:
+        """Note that a use of the topic began or ended."""
+        self.touch()
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
     async def wait_unused(self, seconds: float) -> None:
-        """Wait until the topic was unused for `seconds`."""
+        """Wait until the topic was unused for `seconds`, counted from this call or a later use."""
+        since = trio.current_time()
         while True:
             changed = self._changed
             if self.is_in_use or self._holds:
                 await changed.wait()
                 continue
-            with trio.move_on_after(seconds):
+            with trio.CancelScope(deadline=since + seconds):
                 await changed.wait()
-            if changed is self._changed:
+            if changed is self._changed and self._used_at <= since:
                 return
+            since = max(since, self._used_at)

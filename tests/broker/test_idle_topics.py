@@ -31,3 +31,28 @@ async def test_an_idle_topic_is_freed_at_once(kind: str, autojump_clock: MockClo
             await trio.sleep(2 * IDLE_SECONDS_MAX)
             assert list(broker.topics) == []
             assert gone() is None
+
+
+class Woken(trio.abc.Instrument):
+    """Counts the tasks that are to run."""
+
+    count = 0
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+async def test_a_use_keeps_a_topic_and_wakes_nobody(autojump_clock: MockClock) -> None:
+    """E9: each request of Kafka's clients is a use, because they register no consumers or producers."""
+    async with rooms(SteeredStore(), SimulatedFiles(seed=5)) as broker:
+        topic = await broker.topics.get(TopicName.parse("persistent://public/default/plain"))
+        await trio.sleep(IDLE_SECONDS_MAX / 2)
+        woken = Woken()
+        trio.lowlevel.add_instrument(woken)
+        topic.clients.touch()
+        trio.lowlevel.remove_instrument(woken)
+        assert woken.count == 0
+        await trio.sleep(IDLE_SECONDS_MAX * 0.9)
+        assert list(broker.topics) == [topic]
+        await trio.sleep(IDLE_SECONDS_MAX * 0.2)
+        assert list(broker.topics) == []

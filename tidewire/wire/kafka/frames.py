@@ -7,7 +7,8 @@
 The response of ApiVersions has no tagged fields in its header, because a client may not know yet what the broker
 speaks (KIP-511). A request whose version is not served still has the part up to the client id, so it can be refused.
 
-The caller feeds the decoder what the network delivers, and asks for requests until there are none.
+The caller feeds the decoder what the network delivers, and asks for requests until there are none. What arrives of a
+large request is kept as it is, and copied once when the request is complete.
 """
 
 import struct
@@ -22,6 +23,9 @@ _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">ii")
 _NO_TAGGED_FIELDS: Final = b"\0"
+
+LARGE_BYTES: Final = 64 * 1024
+"""A request of this size is not collected in the buffer, which would copy it as it grows."""
 
 
 class Request(NamedTuple):
@@ -45,7 +49,7 @@ class Request(NamedTuple):
 class RequestDecoder:
     """Divides a stream of bytes into requests. After an error, the stream has no next request."""
 
-    __slots__ = ("_buffer", "_size_max", "_start")
+    __slots__ = ("_buffer", "_large", "_large_missing", "_large_size", "_size_max", "_start")
 
     def __init__(self, size_max: int) -> None:
         """Begin. A request may have `size_max` bytes behind those of its size."""
@@ -53,22 +57,34 @@ class RequestDecoder:
         self._buffer = bytearray()
         self._start = 0
         """Where the first request begins that was not handed out; 0 <= _start <= len(_buffer)."""
+        self._large: list[bytes | memoryview] = []
+        """What arrived of an unfinished large request, behind its size. The buffer is empty meanwhile."""
+        self._large_size = 0
+        self._large_missing = 0
+        """Bytes that it still lacks. Not positive once it is complete."""
 
     @property
     def expected_bytes(self) -> int:
         """The size of the unfinished request, with its first four bytes; 0 while it is not known."""
+        if self._large:
+            return _SIZE.size + self._large_size
         if len(self._buffer) - self._start < _SIZE.size:
             return 0
         return _SIZE.size + int(_SIZE.unpack_from(self._buffer, self._start)[0])
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Add what arrived. Copies it, so the caller may use its buffer again."""
-        self._buffer += data
+        """Add what arrived. Copies it unless it is bytes, so the caller may use its buffer again."""
+        if self._large:
+            self._large.append(bytes(data))
+            self._large_missing -= len(data)
+        else:
+            self._buffer += data
 
     def clear(self) -> None:
         """Drop what was fed and not handed out. The stream has ended."""
         self._buffer = bytearray()
         self._start = 0
+        self._large.clear()
 
     def next_request(self) -> Request | None:
         """The next request, or None if more bytes are needed for it.
@@ -77,6 +93,8 @@ class RequestDecoder:
             RequestTooLarge: it announces more bytes than the bound.
             MalformedRequest: it has no complete header.
         """
+        if self._large:
+            return self._next_large()
         buffer, start = self._buffer, self._start
         available = len(buffer) - start
         if available >= _SIZE.size:
@@ -91,10 +109,25 @@ class RequestDecoder:
                 data = bytes(memoryview(buffer)[start + _SIZE.size : end])
                 self._start = end
                 return read_header(data)
+            if size >= LARGE_BYTES:
+                self._large.append(bytes(memoryview(buffer)[start + _SIZE.size :]))
+                self._large_size = size
+                self._large_missing = end - len(buffer)
+                start = len(buffer)
         if start:
             del buffer[:start]
             self._start = 0
         return None
+
+    def _next_large(self) -> Request | None:
+        if self._large_missing > 0:
+            return None
+        last = memoryview(self._large.pop())
+        end = len(last) + self._large_missing
+        self._buffer += last[end:]
+        data = b"".join((*self._large, last[:end]))
+        self._large.clear()
+        return read_header(data)
 
 
 def read_header(data: bytes) -> Request:
@@ -122,5 +155,7 @@ def response_pieces(request: Request, body: Sequence[bytes]) -> list[bytes]:
     """The bytes of a response: its size, its header, and the body that `codec.encoder` made."""
     has_tagged = is_flexible(request.api_key, request.version) and request.api_key != ApiKey.API_VERSIONS
     tagged = _NO_TAGGED_FIELDS if has_tagged else b""
-    size = _CORRELATION.size - _SIZE.size + len(tagged) + sum(map(len, body))
-    return [_CORRELATION.pack(size, request.correlation_id) + tagged, *body]
+    size = sum(map(len, body))
+    head = _CORRELATION.pack(_CORRELATION.size - _SIZE.size + len(tagged) + size, request.correlation_id) + tagged
+    # Most bodies are many pieces of a few bytes. One piece costs less from here on.
+    return [b"".join((head, *body))] if size < LARGE_BYTES else [head, *body]

@@ -11,7 +11,7 @@ from kio.serial import entity_reader
 
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.errors import MalformedRequest, RequestError, RequestTooLarge
-from tidewire.wire.kafka.frames import Request, RequestDecoder, read_header, response_pieces
+from tidewire.wire.kafka.frames import LARGE_BYTES, Request, RequestDecoder, read_header, response_pieces
 
 SIZE_MAX = 1_000
 
@@ -68,6 +68,35 @@ def test_requests_do_not_depend_on_how_they_arrive(bodies: list[bytes], cuts: li
             found.append(rest_of(one))
     assert found == bodies
     assert decoder.expected_bytes == 0
+
+
+@pytest.mark.parametrize("piece", [3, 4, 1_000, LARGE_BYTES, LARGE_BYTES + 4, 150_000, 10_000_000])
+def test_large_requests_do_not_depend_on_how_they_arrive(piece: int) -> None:
+    """Also if a piece ends a large request and begins the next one."""
+    sizes = (0, LARGE_BYTES - 20, LARGE_BYTES, 140_000, 1, 70_000)
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+    stream = b"".join(request(ApiKey.PRODUCE, 7, body) for body in bodies)
+    decoder, found = RequestDecoder(len(stream)), []
+    for start in range(0, len(stream), piece):
+        decoder.feed(bytearray(stream[start : start + piece]))
+        while (one := decoder.next_request()) is not None:
+            found.append(rest_of(one))
+    assert found == bodies
+    assert decoder.expected_bytes == 0
+
+
+def test_a_large_unfinished_request_says_how_long_it_will_be() -> None:
+    """E9: also when the bytes behind its size are still to come, and until it is dropped."""
+    decoder = RequestDecoder(10 * LARGE_BYTES)
+    data = request(ApiKey.PRODUCE, 7, bytes(2 * LARGE_BYTES))
+    for piece in (data[:4], data[4:LARGE_BYTES]):
+        decoder.feed(piece)
+        assert decoder.next_request() is None
+        assert decoder.expected_bytes == len(data)
+    decoder.clear()
+    assert decoder.expected_bytes == 0
+    decoder.feed(data)
+    assert decoder.next_request() is not None
 
 
 def test_an_unfinished_request_says_how_long_it_will_be() -> None:

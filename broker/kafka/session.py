@@ -43,6 +43,10 @@ REQUEST_EXTRA_BYTES: Final = 64 * 1024
 AT_ONCE_BYTES: Final = 16 * 1024
 """A request up to this size is read in one step. It has too few elements to take long."""
 
+TURN_BYTES: Final = 8 * 1024
+"""Other connections have a turn after requests of so many bytes from one read. Small ones then share a sync: a client
+writes to the partitions of a transaction by one request each."""
+
 PIPELINED_MAX: Final = 64
 """Produce requests of one connection whose batches wait for the disk. At this number, the connection is not read."""
 
@@ -108,7 +112,12 @@ class KafkaSession:
             # The decoder has a copy. Without this, each of many idle connections would hold its last read.
             del data
             try:
+                handled_bytes = 0
                 while (request := decoder_.next_request()) is not None:
+                    if handled_bytes >= TURN_BYTES:
+                        await trio.lowlevel.checkpoint()
+                        handled_bytes = 0
+                    handled_bytes += request.size
                     self._share.arrived()
                     if not await self._handle(request, later):
                         return
@@ -159,7 +168,6 @@ class KafkaSession:
                 # The client may know only later versions. It finds this answer in version 0, and asks again (KIP-511).
                 await self._all_answered()
                 await self._outbox.wait_writable()
-                await trio.lowlevel.checkpoint()
                 refusal = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, self._versions())
                 await self._put(request._replace(version=0), self._apis[ApiKey.API_VERSIONS], refusal)
                 return True
@@ -174,7 +182,6 @@ class KafkaSession:
         if request.api_key != ApiKey.PRODUCE:
             await self._all_answered()
         await self._outbox.wait_writable()
-        await trio.lowlevel.checkpoint()
         try:
             asked = Asked(request.version, request.client_id or "", self._while_connected)
             response = await api.handle(message, asked)
@@ -185,14 +192,23 @@ class KafkaSession:
         if isinstance(response, Later):
             self._waiting += 1
             # Its body has the batches, which are in the ledger now.
-            await later.send((request._replace(body=_NOTHING), api, response))
+            waiting = (request._replace(body=_NOTHING), api, response)
+            try:
+                later.send_nowait(waiting)
+            except trio.WouldBlock:
+                await later.send(waiting)
         elif response is not None:
             await self._all_answered()
             await self._put(request, api, response)
         return True
 
     async def _answer_later(self, waiting: trio.MemoryReceiveChannel[tuple[Request, Api, Later]]) -> None:
-        async for request, api, later in waiting:
+        while True:
+            try:
+                request, api, later = waiting.receive_nowait()
+            except trio.WouldBlock:
+                request, api, later = await waiting.receive()
+            # One sync may have made many durable. Their responses leave together.
             response = await later.wait()
             if response is not None:
                 await self._put(request, api, response)

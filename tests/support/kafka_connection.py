@@ -6,7 +6,7 @@ async with kafka_client(broker) as client:
 It shares the declarations of messages with the broker. Those are compared with `kio` elsewhere.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -61,6 +61,14 @@ class KafkaClient:
 
     async def send(self, request: object, version: int) -> int:
         """Send a request. Returns its correlation id."""
+        return await self.send_together([request], version)
+
+    async def send_together(self, requests: Iterable[object], version: int) -> int:
+        """Send requests in one piece. Returns the correlation id of the last one."""
+        await self.stream.send_all(b"".join([self._encoded(request, version) for request in requests]))
+        return self._numbers
+
+    def _encoded(self, request: object, version: int) -> bytes:
         self._numbers += 1
         key = key_of(request)
         flexible = is_flexible(key, version)
@@ -68,8 +76,7 @@ class KafkaClient:
         encoder(type(request), version, is_flexible=flexible)(body, request)
         head = key.to_bytes(2) + version.to_bytes(2) + self._numbers.to_bytes(4) + len(b"test").to_bytes(2) + b"test"
         data = head + (b"\0" if flexible else b"") + b"".join(body)
-        await self.stream.send_all(len(data).to_bytes(4) + data)
-        return self._numbers
+        return len(data).to_bytes(4) + data
 
     async def receive(self, response: type[Response], key: ApiKey, version: int) -> tuple[int, Response]:
         """Receive the next response, with its correlation id."""

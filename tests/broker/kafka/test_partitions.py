@@ -208,6 +208,42 @@ async def test_pipelined_batches_are_answered_in_order() -> None:
         assert offsets == list(range(1, 21))
 
 
+async def test_small_requests_of_one_read_share_a_sync() -> None:
+    """K25: a client writes to the partitions of a transaction by one request each, and does not wait in between."""
+    async with served() as (broker, client):
+        await client.create("orders", 10)
+        for partition in range(10):
+            await client.produce("orders", of(b"first"), partition=partition)
+        before = broker.ledgers.statistics().journal.blocks
+        requests = [produce_request("orders", of(b"second"), partition=partition) for partition in range(10)]
+        last = await client.send_together(requests, 9)
+        answers = [await client.receive(ProduceResponse, ApiKey.PRODUCE, 9) for _ in requests]
+        assert [number for number, _answer in answers] == list(range(last - 9, last + 1))
+        assert broker.ledgers.statistics().journal.blocks == before + 1
+
+
+async def test_other_connections_have_turns_between_large_requests_of_one_read() -> None:
+    """E7: requests of eight kilobytes and more are handled one in each step of the event loop."""
+    files = SimulatedFiles(seed=1)
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with served(files) as (_broker, client), trio.open_nursery() as nursery:
+        await client.create("orders")
+        await client.produce("orders", of(b"first"))
+        await client.send_together([produce_request("orders", of(bytes(9_000))) for _ in range(6)], 9)
+        nursery.start_soon(take_turns)
+        for _ in range(6):
+            await client.receive(ProduceResponse, ApiKey.PRODUCE, 9)
+        nursery.cancel_scope.cancel()
+    assert turns >= 5
+
+
 async def test_a_repeated_batch_of_a_numbered_producer_is_stored_once() -> None:
     """K23, K24: over two connections, too; a gap is refused."""
     async with served() as (broker, client), kafka_client(broker) as other:

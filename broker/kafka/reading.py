@@ -47,6 +47,7 @@ class PartitionRead:
     def __init__(self, topic: Topic, offset: int, *, is_committed: bool, convert: Converter) -> None:
         """Set up to read from `offset` on: what is decided if `is_committed`, else what is durable."""
         self.topic = topic
+        self._markers = topic.markers
         self.offset = offset
         self._is_committed = is_committed
         self._convert = convert
@@ -71,13 +72,13 @@ class PartitionRead:
     def bounds(self) -> Bounds:
         """The offsets of this moment."""
         ledger = self.topic.ledger
-        return Bounds(ledger.first_index, self.topic.markers.last_stable_offset, ledger.confirmed_index)
+        return Bounds(ledger.first_index, self._markers.last_stable_offset, ledger.confirmed_index)
 
     @property
     def is_at_end(self) -> bool:
         """Whether there is nothing more to read now."""
-        bounds = self.bounds
-        return self._end >= (bounds.last_stable if self._is_committed else bounds.high_watermark)
+        limit = self._markers.last_stable_offset if self._is_committed else self.topic.ledger.confirmed_index
+        return self._end >= limit
 
     def require_in_range(self) -> None:
         """Check the offset that was asked for.
@@ -138,7 +139,7 @@ class PartitionRead:
         """The aborted transactions that have records in what was read (K8)."""
         if not self.pieces or self._start is None:
             return []
-        return await self.topic.markers.aborted_between(self._start, self._first_offset, self._end)
+        return await self._markers.aborted_between(self._start, self._first_offset, self._end)
 
     @property
     def count(self) -> int:

@@ -25,6 +25,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OutcomeUnknown, OwnershipLost, ProducerIdsDamaged, TxnError
 from txn.kafka_errors import (
     EndTxnLate,
+    InvalidPattern,
     InvalidTransactionalId,
     InvalidTransactionState,
     InvalidTransactionTimeout,
@@ -51,6 +52,7 @@ OF_KAFKA: Final = (
     CoordinatorStale,
     EarlierTransactionOpen,
     EndTxnLate,
+    InvalidPattern,
     InvalidTransactionState,
     InvalidTransactionTimeout,
     InvalidTransactionalId,

@@ -12,6 +12,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import org.apache.kafka.common.KafkaException;
@@ -47,9 +48,15 @@ public final class Main {
         private Party party;
     }
 
-    public static void main(String[] arguments) throws IOException {
-        new Main().run(new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8)));
-        Runtime.getRuntime().halt(0);
+    public static void main(String[] arguments) {
+        int status = 1;
+        try {
+            new Main().run(new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8)));
+            status = 0;
+        } catch (IOException | RuntimeException problem) {
+            problem.printStackTrace();
+        }
+        Runtime.getRuntime().halt(status);
     }
 
     private void run(BufferedReader input) throws IOException {
@@ -97,7 +104,7 @@ public final class Main {
     }
 
     private interface Call {
-        java.util.concurrent.CompletionStage<?> make() throws Exception;
+        CompletionStage<?> make() throws Exception;
     }
 
     private void answered(long id, Call call) {

@@ -41,19 +41,18 @@ import trio
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.support.dying_broker import DyingBroker, dying_broker
-from tests.support.history import COMPLAINTS_MAX, Fate, Place, Read
+from tests.support.history import Fate, Place
 from tests.support.kafka_clients.confluent import ConfluentAdmin
-from tests.support.kafka_clients.contract import Place as Partition
-from tests.support.kafka_copiers.copying import Record, copies_in
+from tests.support.kafka_copiers.copying import copies_in
 from tests.support.kafka_copiers.feeding import Feed
 from tests.support.kafka_copiers.following import Follower
+from tests.support.kafka_copiers.judging import read_and_judge
 from tests.support.kafka_copiers.moments import BrokerDeath, broker_death, copier_death
 from tests.support.kafka_copiers.orders import Orders
 from tests.support.kafka_copiers.process import CopierProcess
 from tests.support.kafka_copiers.program import FENCED, REPLACED
 from tests.support.kafka_copiers.report import Report
 from tests.support.kafka_copiers.steps import Death
-from tests.support.row_copies import judge
 
 SOURCE: Final = "inputs"
 PARTITIONS: Final = 4
@@ -77,7 +76,6 @@ FINISH_SECONDS_MAX: Final = 90.0
 """From the last death to the last copy. A dead member's session is 6 s, and its transaction is 10 s."""
 ZOMBIE_SECONDS_MAX: Final = 1.0
 """The longest pause of a stopped copier, from the start of its heir."""
-POLLS_MAX: Final = 300
 _One = TypeVar("_One")
 
 
@@ -118,7 +116,7 @@ class _KafkaKills:
         self._verbose = verbose
         self._address = ""
         self._processes: list[CopierProcess] = []
-        """All that were started and not found dead."""
+        """All that were started and not found dead, stopped ones too."""
         self._stopped: set[str] = set()
         """The names of copiers that were stopped. Their heirs replace them, or they replace their heirs."""
         self._is_ending = False
@@ -144,7 +142,12 @@ class _KafkaKills:
                     process.kill()
             broker.kill()
             await _in_thread(broker.start)
-            await _in_thread(self._judge)
+            targets = {client: target_of(client) for client in CLIENTS}
+            given = (self._address, SOURCE, targets, PARTITIONS, self._report.history, self._follower)
+            counts, complaints = await _in_thread(partial(read_and_judge, *given))
+            self._report.copies.update({f"by {client}": count for client, count in counts.items()})
+            for complaint in complaints:
+                self._complain(complaint)
             await _in_thread(broker.stop)
         self._report.close()
         return self._report
@@ -245,10 +248,10 @@ class _KafkaKills:
                 step = f"in {death.step}"
             if status is None:
                 self._report.copiers[f"stopped {step}"] += 1
-                self._processes.append(process)
                 self._stopped.add(copier.name)
                 paused = process
             elif status == -signal.SIGKILL:
+                self._processes.remove(process)
                 process.kill()
                 self._report.copiers[f"killed {step}"] += 1
             else:
@@ -262,11 +265,9 @@ class _KafkaKills:
         """Let the copier live to the end. A zombie may still take its place; then it begins anew."""
         for life in range(COPIER_DEATHS, COPIER_DEATHS + HEIRS_MAX):
             process = self._start(copier, life, None)
-            self._processes.append(process)
             status = await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
             if self._is_ending:
                 return
-            self._processes.remove(process)
             self._note_end(process, status, copier.name)
         self._complain(f"{copier.name} never stays")
 
@@ -289,9 +290,12 @@ class _KafkaKills:
             seed=self._name(f"{copier.name} {life}"),
             death=death,
         )
-        return CopierProcess(orders, self._folder / f"{copier.name}.stderr")
+        process = CopierProcess(orders, self._folder / f"{copier.name}.stderr")
+        self._processes.append(process)
+        return process
 
     def _note_end(self, process: CopierProcess, status: int, name: str) -> None:
+        self._processes.remove(process)
         if status == FENCED:
             self._report.fenced += 1
         elif status == REPLACED and name in self._stopped:
@@ -304,48 +308,18 @@ class _KafkaKills:
         async with trio.open_nursery() as nursery:
             for process in self._processes:
                 nursery.start_soon(self._end_copier, process)
-        self._processes.clear()
 
     async def _end_copier(self, process: CopierProcess) -> None:
         process.ask_to_end()
         process.proceed()
         with trio.move_on_after(FINISH_SECONDS_MAX):
             status = await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
-            if status != 0:
+            # One that was being started knows no SIGTERM yet.
+            if status not in {0, -signal.SIGTERM}:
                 self._note_end(process, status, process.stderr_path.stem)
             return
         self._complain(f"{process.stderr_path.stem} does not end: {process.said}")
         process.kill()
-
-    # The end
-
-    def _judge(self) -> None:
-        """Read everything anew, and compare."""
-        report, follower = self._report, self._follower
-        topics = [SOURCE, *map(target_of, CLIENTS)]
-        reader = Follower(self._address, dict.fromkeys(topics, PARTITIONS))
-        reader.read_all(POLLS_MAX)
-        inputs = [Read(one.place, one.key.decode(), one.value) for one in reader.records[SOURCE]]
-        for complaint in report.history.judge(inputs):
-            self._complain(f"the source: {complaint}")
-        for client in CLIENTS:
-            target, wrong = target_of(client), list[str]()
-            copies = list(copies_in(reader.records[target], wrong))
-            report.copies[f"by {client}"] = len(copies)
-            for complaint in [*wrong, *judge(report.history, inputs, copies)][:COMPLAINTS_MAX]:
-                self._complain(f"{target}: {complaint}")
-            offsets = ConfluentAdmin(self._address).committed(client)
-            for partition in range(PARTITIONS):
-                last = max(one.offset for one in reader.records[SOURCE] if one.partition == partition)
-                found = offsets.get(Partition(SOURCE, partition))
-                if found is None or found.offset != last + 1:
-                    self._complain(f"group {client} has the offset {found} in partition {partition}, behind {last}")
-        for topic in topics:
-            for partition in range(PARTITIONS):
-                seen, there = (_of(records.records[topic], partition) for records in (follower, reader))
-                if seen != there[: len(seen)]:
-                    self._complain(f"{topic}, partition {partition}: a reader along the way saw something else")
-        reader.close()
 
     def _complain(self, text: str) -> None:
         self._report.complaints.append(f"seed {self._report.seed}: {text}")
@@ -359,10 +333,6 @@ class _KafkaKills:
     def _say(self, text: str) -> None:
         if self._verbose:
             print(text, flush=True)
-
-
-def _of(records: list[Record], partition: int) -> list[Record]:
-    return [one for one in records if one.partition == partition]
 
 
 async def _in_thread(call: Callable[[], _One]) -> _One:

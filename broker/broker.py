@@ -41,8 +41,8 @@ from broker.leftovers import Leftovers
 from broker.loop_monitor import LoopMonitor
 from broker.names import Domain, TopicName
 from broker.own_load import OwnLoad
-from broker.partition_removal import ForgetTopic, PartitionRemoval, forget_nothing
-from broker.partitioned_topics import PartitionedTopics
+from broker.partition_removal import PartitionRemoval
+from broker.partitioned_topics import ForgetTopic, PartitionedTopics, forget_nothing
 from broker.peers import Peers
 from broker.retention import Retention
 from broker.retention_policies import RetentionPolicies
@@ -106,7 +106,7 @@ class Foundation:
     for_subscribers: Converter = as_stored
     """Gives entries in the format of those who subscribe."""
     forget_topic: ForgetTopic = forget_nothing
-    """Removes what the front ends store about a partitioned topic that is gone."""
+    """Removes what the front ends store about a partitioned or scalable topic that is gone."""
     traffic: Traffic = field(default_factory=Traffic)
     loop: LoopMonitor = field(default_factory=LoopMonitor)
     """The event loop's measurements for `/metrics`."""
@@ -194,6 +194,7 @@ class Broker:
             nursery=nursery,
             metadata=metadata,
             auto_scale=AutoScalePolicy(enabled=settings.auto_scale),
+            forget=base.forget_topic,
         )
         self.pruner = Pruner(
             self.layouts,

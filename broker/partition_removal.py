@@ -5,8 +5,6 @@ another one, and a deletion goes on after any of them has died: the others look 
 finds that no partition is left removes the record.
 """
 
-from collections.abc import Awaitable, Callable
-
 import structlog
 import trio
 
@@ -14,22 +12,21 @@ from broker.cluster.members import Members
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicClosed
 from broker.layouts.store import Layouts
-from broker.names import TopicName
-from broker.partitioned_topics import PARTITIONED_TOPICS, PartitionedTopic, PartitionedTopics, read_record
+from broker.partitioned_topics import (
+    PARTITIONED_TOPICS,
+    ForgetTopic,
+    PartitionedTopic,
+    PartitionedTopics,
+    forget_nothing,
+    read_record,
+)
 from broker.retention_policies import RetentionPolicies, topic_key
 from broker.topics import Topics
 from storage.errors import ExpectedError
 from storage.metadata.store import MetadataStore, starting_with
 from storage.signal import Signal
 
-ForgetTopic = Callable[[MetadataStore, TopicName], Awaitable[None]]
-"""Removes what a front end stores about a topic that is gone. It may be repeated; the removal is durable on return."""
-
 log = structlog.get_logger(__name__)
-
-
-async def forget_nothing(_metadata: MetadataStore, _topic: TopicName) -> None:
-    """Front ends store nothing about topics."""
 
 
 class PartitionRemoval:

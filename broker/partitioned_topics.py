@@ -10,7 +10,7 @@ Kafka's clients make a partition under the condition that the record is `unchang
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 from urllib.parse import quote, unquote
@@ -38,6 +38,9 @@ Configs = Mapping[str, str]
 
 Alter = Callable[[Configs], Configs]
 """From the settings before to those after."""
+
+ForgetTopic = Callable[[MetadataStore, TopicName], Awaitable[None]]
+"""Removes what a front end stores about a topic that is gone. It may be repeated; the removal is durable on return."""
 
 log = structlog.get_logger(__name__)
 
@@ -225,6 +228,10 @@ class PartitionedTopics:
                 if topic is not None and not topic.is_deleting:
                     yield topic
             start = page[-1].key + "\0"
+
+
+async def forget_nothing(_metadata: MetadataStore, _topic: TopicName) -> None:
+    """Front ends store nothing about topics."""
 
 
 def _prefix(tenant: str, namespace: str) -> str:

@@ -176,6 +176,11 @@ class Topic(TopicSource):
         return self._append(payload, message_count, txn, entry_format)
 
     @property
+    def has_markers(self) -> bool:
+        """Whether transactions end with markers in this log. In segments they leave nothing."""
+        return isinstance(self._buffer, MarkerBuffer)
+
+    @property
     def markers(self) -> MarkerBuffer:
         """The buffer of a log with markers, for Kafka's clients.
 
@@ -183,7 +188,7 @@ class Topic(TopicSource):
             NotSupported: transactions of this topic leave no markers.
         """
         if not isinstance(self._buffer, MarkerBuffer):
-            raise NotSupported(f"{self.name} is not a regular topic. Kafka's clients cannot use it yet.")
+            raise NotSupported(f"{self.name} is a segment of a scalable topic, and has no markers of transactions.")
         return self._buffer
 
     @contextmanager

@@ -40,6 +40,11 @@ class TopicSource:
         self._has_ended = False
 
     @property
+    def readable_end(self) -> int:
+        """The index behind the last readable message."""
+        return self._buffer.readable_end
+
+    @property
     def sealed_end(self) -> Position | None:
         """The last position of a sealed topic; None while entries may follow."""
         return self.ledger.last_position if self.ledger.is_sealed else None
@@ -83,7 +88,7 @@ class TopicSource:
         while True:
             entries = await self.ledger.read(start, upto=upto, entries_max=entries_max, bytes_max=bytes_max)
             try:
-                judged = await self._judged(entries)
+                judged = await self.judged(entries)
                 if all(entry.format is SUBSCRIBED for entry in judged):
                     return judged
                 converted = [
@@ -91,12 +96,19 @@ class TopicSource:
                     for entry in judged
                 ]
                 # During the conversion, what was loaded to judge them may have been evicted.
-                return await self._judged(converted)
+                return await self.judged(converted)
             except LedgerNotFound:
                 continue  # The ledger was trimmed meanwhile. It is no longer listed, so the next read skips it.
 
-    async def _judged(self, entries: list[Entry]) -> list[Entry]:
-        """Return the entries up to the first one for which it is unknown whether it was aborted."""
+    async def judged(self, entries: list[Entry]) -> list[Entry]:
+        """Return the entries up to the first one for which it is unknown whether it was aborted.
+
+        `is_visible` answers for them until the caller waits.
+
+        Raises:
+            LedgerCorrupt: it is unknown for the first one.
+            LedgerNotFound: a ledger was trimmed since they were read.
+        """
         while True:
             try:
                 await self._buffer.prepare(entries)
@@ -139,9 +151,17 @@ class TopicSource:
         """Count the control entries among them, as far as this owner appended them."""
         return self.ledger.controls_between(low, high)
 
+    async def caught_up(self) -> None:
+        """Return once every decision made before the call is in `readable` (docs/design.md#read-your-commit).
+
+        Raises:
+            OwnershipLost: another broker owns the topic.
+        """
+        await self._buffer.caught_up()
+
     async def last_visible(self) -> Entry | None:
         """Return the last entry that a reader may see, or None. All transactions decided before the call count."""
-        await self._buffer.caught_up()
+        await self.caught_up()
         return await last_visible(self, self.ledger)
 
     def _end(self) -> None:

@@ -45,6 +45,11 @@ class TransactionBuffer(Protocol):
         ...
 
     @property
+    def readable_end(self) -> int:
+        """The index behind the last message at or below `readable`: Kafka's last stable offset (K2)."""
+        ...
+
+    @property
     def takes_transactions(self) -> bool:
         """Whether transactions may write and acknowledge here at all."""
         ...

@@ -107,8 +107,8 @@ class MarkerBuffer:
     # -- reading
 
     @property
-    def last_stable_offset(self) -> int:
-        """The first offset that is not decided and durable (K2)."""
+    def readable_end(self) -> int:
+        """See `TransactionBuffer`."""
         self._log.stable.passed(self._ledger.confirmed.value)
         return self._log.stable.last_stable(self._ledger.confirmed_index)
 

@@ -33,9 +33,10 @@ from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
 from txn.read_barriers import ReadBarriers
 from txn.segment_write import SegmentWrite, find_spans, found_op
 from txn.settlement import Settlement
+from txn.stable_offset import Place
 from txn.states import TxnState
 from txn.tenure import Tenure
-from txn.visibility import HeldPositions
+from txn.visibility import HeldPlaces
 
 
 class MetadataTransactionBuffer:
@@ -66,7 +67,7 @@ class MetadataTransactionBuffer:
         self._claim: tuple[Check, ...] = () if claim is None else (claim,)
         self._barriers = ReadBarriers(metadata)
         self._writes: dict[TxnId, SegmentWrite] = {}
-        self._held = HeldPositions()
+        self._held = HeldPlaces()
         self._owner = None if claim is None else claim.expected
         self._aborted = AbortedTransactions(ledger, self._owner)
         self._counters = counters
@@ -77,6 +78,11 @@ class MetadataTransactionBuffer:
             ledger, self._aborted, self._tenure, metadata=metadata, claim=claim, counters=counters
         )
         self.readable: Watermark = ledger.confirmed.derive(self._readable_at)
+
+    @property
+    def readable_end(self) -> int:
+        """See `TransactionBuffer`."""
+        return self._held.readable_end(self._ledger.confirmed_index)
 
     @property
     def takes_transactions(self) -> bool:
@@ -144,10 +150,10 @@ class MetadataTransactionBuffer:
         if txn is None:
             return self._ledger.append(payload, message_count=message_count, entry_format=entry_format)
         require_open(self._metadata.peek, txn)
-        write = self._writes[txn]
+        write, index = self._writes[txn], self._ledger.next_index
         position = self._ledger.append(payload, message_count=message_count, txn=txn, entry_format=entry_format)
         if write.span is None:
-            self._held.hold(txn, position)
+            self._held.hold(txn, Place(index, position))
             write.span = Span(position, position)
         else:
             write.span = Span(write.span.first, position)
@@ -205,9 +211,9 @@ class MetadataTransactionBuffer:
             self._outstanding.add(1)
             self._headers.join(op.txn, self)
             bounds[op.txn] = min(op.lower_bound, bounds.get(op.txn, LATEST))
-        for txn, span in (await find_spans(self._ledger, bounds)).items():
+        for txn, (index, span) in (await find_spans(self._ledger, bounds)).items():
             self._writes[txn].span = span
-            self._held.hold(txn, span.first)
+            self._held.hold(txn, Place(index, span.first))
         for write in self._writes.values():
             write.joining = None
             if write.decided is not None:
@@ -253,7 +259,7 @@ class MetadataTransactionBuffer:
         write = self._writes[txn] = SegmentWrite(txn, joining=trio.Event())
         bound = self._ledger.next_position
         # Holding the bound before the put starts hides every later entry of this transaction (T13).
-        self._held.hold(txn, bound)
+        self._held.hold(txn, Place(self._ledger.next_index, bound))
         self._headers.join(txn, self)
         op = WriteOp(txn, self._segment, self._ledger.creation_id, bound, self._owner)
         try:

@@ -66,16 +66,18 @@ def found_op(record: Record, segment: str, creation_id: str) -> WriteOp:
         raise OpRecordDamaged(f"The op record {record.key} is damaged: {unknown}. Restore it from a copy") from unknown
 
 
-async def find_spans(ledger: ManagedLedger, bounds: Mapping[TxnId, Position]) -> dict[TxnId, Span]:
+async def find_spans(ledger: ManagedLedger, bounds: Mapping[TxnId, Position]) -> dict[TxnId, tuple[int, Span]]:
     """Where the entries of transactions are: each from its first one, at or above its bound, to the recovered end.
+
+    With each span comes the index of its first message. If that entry cannot be read, it is a true lower bound.
 
     The place of a last entry is unknown without reading on, and the recovered end is not below it. A transaction
     without an entry has no span (T18). However many there are, each entry is read at most once.
     """
     end = ledger.confirmed.value
     order = sorted(bounds, key=bounds.__getitem__)
-    spans: dict[TxnId, Span] = {}
-    start = EARLIEST
+    spans: dict[TxnId, tuple[int, Span]] = {}
+    start, index = EARLIEST, 0
     for txn in order:
         start = max(start, bounds[txn])
         while txn not in spans and start <= end:
@@ -85,15 +87,22 @@ async def find_spans(ledger: ManagedLedger, bounds: Mapping[TxnId, Position]) ->
                 entries = await ledger.read(start, upto=end, entries_max=SCAN_ENTRIES_MAX, bytes_max=SCAN_BYTES_MAX)
             except EntriesUnreadable as damage:
                 # Any first entry that is still sought may be in this range.
+                index = max(index, _first_index_of(ledger, damage.first))
                 for sought in order:
                     if bounds[sought] <= damage.last:
-                        spans.setdefault(sought, Span(damage.first, end))
+                        spans.setdefault(sought, (index, Span(damage.first, end)))
                 start = ledger.next_after(damage.last)
                 continue
             if not entries:
                 return spans
             for entry in entries:
                 if entry.txn is not None and bounds.get(entry.txn, LATEST) <= entry.position:
-                    spans.setdefault(entry.txn, Span(entry.position, end))
+                    spans.setdefault(entry.txn, (entry.first_index, Span(entry.position, end)))
+                index = entry.first_index + entry.message_count
             start = ledger.next_after(entries[-1].position)
     return spans
+
+
+def _first_index_of(ledger: ManagedLedger, position: Position) -> int:
+    """The index of the first message in the ledger with this position, or of the first one of all."""
+    return next((info.first_index for info in ledger.closed if info.id == position.ledger), ledger.first_index)

@@ -1,8 +1,8 @@
-"""Which positions open transactions hold back, and so how far a segment may be read.
+"""Which places open transactions hold back, and so how far a segment may be read.
 
-The readable position is just below the lowest position that an open transaction holds, and never above the confirmed
-one (T14, PIP-473's maxReadPosition). Each open transaction holds one position: first a true lower bound, and from its
-first append on the position of its first entry.
+The readable position is just below the lowest place that an open transaction holds, and never above the confirmed
+one (T14, PIP-473's maxReadPosition). Each open transaction holds one place: first a true lower bound, and from its
+first append on the place of its first entry. A place has the position, and the index for those who count messages.
 
 Pure.
 """
@@ -12,36 +12,37 @@ from typing import Final
 
 from storage.entry import TxnId
 from storage.position import Position
+from txn.stable_offset import Place
 
 STALE_MAX: Final = 64
-"""How many released positions may stay in memory, beyond the number of held ones."""
+"""How many released places may stay in memory, beyond the number of held ones."""
 
 
-class HeldPositions:
-    """The held positions, one for each open transaction. Finds the lowest in O(log n)."""
+class HeldPlaces:
+    """The held places, one for each open transaction. Finds the lowest in O(log n)."""
 
     __slots__ = ("_heap", "_held")
 
     def __init__(self) -> None:
-        self._held: dict[TxnId, Position] = {}
-        # Released or replaced positions stay in the heap until they reach its top, or until they are too many. The
+        self._held: dict[TxnId, Place] = {}
+        # Released or replaced places stay in the heap until they reach its top, or until they are too many. The
         # earliest transaction may stay open for long, while any number of short ones come and go behind it.
-        self._heap: list[tuple[Position, TxnId]] = []
+        self._heap: list[tuple[Place, TxnId]] = []
 
     def __len__(self) -> int:
         return len(self._held)
 
     @property
     def size(self) -> int:
-        """Positions in memory."""
+        """Places in memory."""
         return len(self._heap)
 
-    def hold(self, txn: TxnId, position: Position) -> None:
-        """Hold `position` for `txn`, in place of its earlier one."""
-        if self._held.get(txn) == position:
+    def hold(self, txn: TxnId, place: Place) -> None:
+        """Hold `place` for `txn`, instead of its earlier one."""
+        if self._held.get(txn) == place:
             return
-        self._held[txn] = position
-        heapq.heappush(self._heap, (position, txn))
+        self._held[txn] = place
+        heapq.heappush(self._heap, (place, txn))
         if len(self._heap) > 2 * len(self._held) + STALE_MAX:
             self._heap = [(held, holder) for holder, held in self._held.items()]
             heapq.heapify(self._heap)
@@ -50,16 +51,21 @@ class HeldPositions:
         """Hold nothing more for `txn`."""
         self._held.pop(txn, None)
 
-    def lowest(self) -> Position | None:
-        """The lowest held position, or None."""
+    def lowest(self) -> Place | None:
+        """The lowest held place, or None."""
         while self._heap:
-            position, txn = self._heap[0]
-            if self._held.get(txn) == position:
-                return position
+            place, txn = self._heap[0]
+            if self._held.get(txn) == place:
+                return place
             heapq.heappop(self._heap)
         return None
 
     def readable(self, confirmed: Position) -> Position:
         """How far the segment may be read when everything up to `confirmed` is durable."""
         lowest = self.lowest()
-        return confirmed if lowest is None else min(confirmed, lowest.before())
+        return confirmed if lowest is None else min(confirmed, lowest.position.before())
+
+    def readable_end(self, confirmed_end: int) -> int:
+        """The index behind the last message that may be read when those below `confirmed_end` are durable."""
+        lowest = self.lowest()
+        return confirmed_end if lowest is None else min(confirmed_end, lowest.offset)

@@ -118,6 +118,7 @@ class AdministrationHandler:
             return DeletableTopicResult(None, state.topic_id, ErrorCode.UNKNOWN_TOPIC_ID, "Topics go by name here.")
         try:
             topic = await self._topics.find(state.name)
+            topic.require_regular(f"Delete it with `tidewire topics delete {topic.regular.as_scalable}`.")
             if topic.record is None:
                 raise Refused(
                     ErrorCode.POLICY_VIOLATION,
@@ -141,6 +142,7 @@ class AdministrationHandler:
 
     async def _extend_one(self, topic: CreatePartitionsTopic, *, is_trial: bool) -> None:
         found = await self._topics.find(topic.name)
+        found.require_regular("It gets a partition for each segment. Split one with `tidewire topics split`.")
         if found.record is None:
             raise TopicNotFound(f"{topic.name} has no partitions that could become more.")
         if topic.assignments:

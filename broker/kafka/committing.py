@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from broker.kafka.beginnings import START, Beginnings
 from broker.kafka.errors import EXPECTED, coordinator_code_of
 from broker.kafka.grouping import code, require_group
 from broker.kafka.groups.coordinator import CommitRequest, GroupCoordinator, InTransaction
+from broker.kafka.groups.loaded import refusal
 from broker.kafka.groups.offsets import FetchedOffset, Offset, TopicPartition
 from broker.kafka.groups.values import GroupError
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
 from storage.clock import WallClock
+from storage.errors import ExpectedError
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.offsets import (
@@ -48,9 +51,15 @@ class OffsetHandler:
     """Serves the requests about committed offsets on one connection."""
 
     def __init__(
-        self, groups: GroupCoordinator, coordinator: KafkaCoordinator, topics: KafkaTopics, now_ms: WallClock
+        self,
+        groups: GroupCoordinator,
+        beginnings: Beginnings,
+        coordinator: KafkaCoordinator,
+        topics: KafkaTopics,
+        now_ms: WallClock,
     ) -> None:
         self._groups = groups
+        self._beginnings = beginnings
         self._coordinator = coordinator
         self._topics = topics
         self._now_ms = now_ms
@@ -160,6 +169,11 @@ class OffsetHandler:
         if topics is None:
             for place in found:
                 wanted.setdefault(place.topic, []).append(place.partition)
+        else:
+            try:
+                found |= dict.fromkeys(await self._beginnings.found(group, found), START)
+            except ExpectedError as error:
+                return (), code(refusal(error).error)
         return (
             tuple(
                 OffsetFetchResponseTopic(

@@ -3,11 +3,10 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from broker.errors import TopicNotFound
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topic_settings import BOOLEAN_TYPE, INT_TYPE, OF_BROKER, STRING_TYPE, TopicSettings
-from broker.kafka.topics import KafkaTopics
+from broker.kafka.topics import LIMIT_OTHERWISE, KafkaTopics, read_only
 from broker.partitioned_topics import Alter, Configs
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
@@ -82,12 +81,13 @@ class ConfigHandler:
                 for key, value in self._broker_configs.items()
             ]
         else:
-            given = await self._given(kind, name)
+            _require_topic(kind)
+            given, is_free = await self._topics.settings(name)
             found = [
                 DescribeConfigsResourceResult(
                     one.name,
                     one.value,
-                    read_only=not one.setting.is_free,
+                    read_only=not (is_free and one.setting.is_free),
                     config_source=one.source,
                     config_type=one.setting.type,
                     documentation=None,
@@ -121,24 +121,16 @@ class ConfigHandler:
 
     async def _altered(self, kind: int, name: str, alter: Alter, *, is_trial: bool) -> AlterConfigsResourceResponse:
         try:
-            alter(await self._given(kind, name))
+            _require_topic(kind)
+            given, is_free = await self._topics.settings(name)
+            if not is_free:
+                raise read_only(name, LIMIT_OTHERWISE)
+            alter(given)
             if not is_trial:
                 await self._topics.configure(name, alter)
         except EXPECTED as error:
             return AlterConfigsResourceResponse(code_of(error), str(error), kind, name)
         return AlterConfigsResourceResponse(ErrorCode.NONE, None, kind, name)
-
-    async def _given(self, kind: int, name: str) -> Configs:
-        """The settings that were given to a topic."""
-        if kind != TOPIC:
-            raise Refused(
-                ErrorCode.INVALID_REQUEST,
-                "Only topics have settings that can be changed here. Restart a broker instead.",
-            )
-        topic = await self._topics.find(name)
-        if topic.record is None:
-            raise TopicNotFound(f"{name} is a topic of Pulsar's clients, without settings of Kafka's.")
-        return topic.record.configs
 
     def _changed(self, known: Configs, changes: Collection[ChangedConfig]) -> dict[str, str]:
         made = dict(known)
@@ -158,3 +150,11 @@ def _type_of(value: str) -> int:
     if value in {"true", "false"}:
         return BOOLEAN_TYPE
     return INT_TYPE if value.isdigit() else STRING_TYPE
+
+
+def _require_topic(kind: int) -> None:
+    if kind != TOPIC:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            "Only topics have settings that can be changed here. Restart a broker instead.",
+        )

@@ -5,7 +5,7 @@ from typing import Final
 
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.requests import Api, Asked
-from broker.kafka.topics import KafkaTopics
+from broker.kafka.topics import LIMIT_OTHERWISE, KafkaTopics
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.topics import (
@@ -43,7 +43,7 @@ class DeletionHandler:
     async def _delete_below(self, name: str, partition: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
         index = partition.partition_index
         try:
-            topic = await self._topics.partition(name, index)
+            topic = await self._topics.writable(name, index, LIMIT_OTHERWISE)
             end = topic.ledger.confirmed_index
             offset = end if partition.offset == HIGH_WATERMARK else partition.offset
             if not 0 <= offset <= end:

@@ -6,6 +6,7 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import (
     BrokerError,
     ClosedMeanwhile,
+    LayoutUnreadable,
     ProducersFull,
     TooFewPartitions,
     TopicClosed,
@@ -61,10 +62,16 @@ class Refused(BrokerError):
         super().__init__(message)
 
 
+class SegmentPruned(TopicNotFound):
+    """A partition's segment was pruned, so the partition has no records. No offset but 0 is in it."""
+
+
 # The code decides what a client does. At a retriable one it asks for the metadata again, and then retries.
 _CODES: Final[dict[type[Exception], ErrorCode]] = {
     InvalidTopicName: ErrorCode.INVALID_TOPIC_EXCEPTION,
     TopicNotFound: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    SegmentPruned: ErrorCode.OFFSET_OUT_OF_RANGE,
+    LayoutUnreadable: ErrorCode.KAFKA_STORAGE_ERROR,
     TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
     TooFewPartitions: ErrorCode.INVALID_PARTITIONS,
     TopicClosed: ErrorCode.NOT_LEADER_OR_FOLLOWER,

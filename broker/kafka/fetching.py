@@ -2,6 +2,9 @@
 
 A fetch that finds too little waits for the watermarks of its partitions, and has no timer but its own deadline. Fetch
 sessions (KIP-227) are not kept: each response says so, and clients then name all partitions in each request.
+
+When a segment of a scalable topic is replaced while a fetch waits at its end, the fetch gets NOT_LEADER_OR_FOLLOWER
+once. So its client asks for the metadata at once, and finds the children.
 """
 
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ import trio
 from broker.budgets import SHARE_BYTES, SendBudget
 from broker.entry_codecs import Converter
 from broker.errors import TopicClosed
-from broker.kafka.errors import EXPECTED, Refused, code_of
+from broker.kafka.errors import EXPECTED, Refused, SegmentPruned, code_of
 from broker.kafka.reading import READ_COMMITTED, PartitionRead
 from broker.kafka.requests import Api, Asked, take_turns
 from broker.kafka.topics import KafkaTopics
@@ -39,6 +42,9 @@ WAIT_MS_MAX: Final = 10 * 60 * 1000
 Wanted = Mapping[tuple[str, int], FetchPartition]
 """What a request wants, by topic and partition."""
 
+Found = dict[tuple[str, int], PartitionRead | Exception | None]
+"""What becomes of it. None stands for the empty partition of a pruned segment."""
+
 
 class FetchHandler:
     """Serves Fetch on one connection."""
@@ -62,7 +68,7 @@ class FetchHandler:
         wanted = {
             (topic.topic, partition.partition): partition for topic in request.topics for partition in topic.partitions
         }
-        found: dict[tuple[str, int], PartitionRead | Exception] = {}
+        found: Found = {}
         for key, partition in wanted.items():
             found[key] = await self._begin(key[0], partition, is_committed=is_committed)
         await self._read(request, wanted, found, asked)
@@ -74,23 +80,21 @@ class FetchHandler:
         responses = [FetchableTopicResponse(name, tuple(of_topic)) for name, of_topic in parts.items()]
         return FetchResponse(responses=tuple(responses))
 
-    async def _begin(self, name: str, partition: FetchPartition, *, is_committed: bool) -> PartitionRead | Exception:
+    async def _begin(
+        self, name: str, partition: FetchPartition, *, is_committed: bool
+    ) -> PartitionRead | Exception | None:
         try:
             topic = await self._topics.partition(name, partition.partition)
             require_epoch(topic, partition.current_leader_epoch)
             read = PartitionRead(topic, partition.fetch_offset, is_committed=is_committed, convert=self._convert)
             read.require_in_range()
+        except SegmentPruned as pruned:
+            return None if partition.fetch_offset == 0 else pruned
         except EXPECTED as error:
             return error
         return read
 
-    async def _read(
-        self,
-        request: FetchRequest,
-        wanted: Wanted,
-        found: dict[tuple[str, int], PartitionRead | Exception],
-        asked: Asked,
-    ) -> None:
+    async def _read(self, request: FetchRequest, wanted: Wanted, found: Found, asked: Asked) -> None:
         """Read until there is enough, or the deadline has passed. What fails is replaced by its error."""
         size_max = min(request.max_bytes, SHARE_BYTES if self._sending.is_short else FETCH_BYTES_MAX)
         signal = Signal()
@@ -101,7 +105,7 @@ class FetchHandler:
             deadline = trio.current_time() + min(max(0, request.max_wait_ms), WAIT_MS_MAX) / 1000
             # The deadline ends a wait and no read. On a slow disk, a consumer would otherwise never get anything.
             while not await self._read_on(request.min_bytes, size_max, wanted, reads, found):
-                if len(reads) < len(found):
+                if any(isinstance(read, Exception) for read in found.values()):
                     return
                 async with asked.while_connected():
                     with trio.CancelScope(deadline=deadline) as waiting:
@@ -118,13 +122,16 @@ class FetchHandler:
         size_max: int,
         wanted: Wanted,
         reads: Mapping[tuple[str, int], PartitionRead],
-        found: dict[tuple[str, int], PartitionRead | Exception],
+        found: Found,
     ) -> bool:
         total = sum(read.size for read in reads.values())
         for number, (key, read) in enumerate(reads.items()):
             await take_turns(number)
             if read.topic.has_ended:
                 found[key] = TopicClosed(f"This broker no longer serves {read.topic.name}. Ask for the metadata again.")
+                return True
+            if read.has_successors and not read.size:
+                found[key] = TopicClosed(f"{read.topic.name} was replaced by others. Ask for the metadata again.")
                 return True
             if read.is_at_end or (total and total >= size_max):
                 continue
@@ -139,9 +146,19 @@ class FetchHandler:
         return total >= size_min or total >= size_max
 
     async def _part(
-        self, partition: FetchPartition, read: PartitionRead | Exception, *, is_committed: bool
+        self, partition: FetchPartition, read: PartitionRead | Exception | None, *, is_committed: bool
     ) -> PartitionData:
-        aborted = None
+        aborted: tuple[AbortedTransaction, ...] | None = None
+        if read is None:
+            aborted = () if is_committed else None
+            return PartitionData(
+                partition.partition,
+                high_watermark=0,
+                last_stable_offset=0,
+                log_start_offset=0,
+                aborted_transactions=aborted,
+                records=(),
+            )
         if isinstance(read, PartitionRead) and is_committed:
             try:
                 aborted = tuple(AbortedTransaction(one.producer_id, one.first) for one in await read.aborted())

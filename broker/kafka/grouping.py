@@ -6,6 +6,7 @@ It translates for `groups/coordinator.py`. A group's errors have the names of Ka
 from collections.abc import Mapping
 from typing import Final
 
+from broker.kafka.beginnings import Beginnings
 from broker.kafka.errors import EXPECTED, Refused, code_of
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.loaded import Refused as GroupRefused
@@ -52,8 +53,9 @@ _SINCE_MISSING_IS_AN_ERROR: Final = 6
 class GroupHandler:
     """Serves the requests about groups on one connection."""
 
-    def __init__(self, groups: GroupCoordinator, client_host: str) -> None:
+    def __init__(self, groups: GroupCoordinator, beginnings: Beginnings, client_host: str) -> None:
         self._groups = groups
+        self._beginnings = beginnings
         self._client_host = client_host
 
     @property
@@ -103,6 +105,7 @@ class GroupHandler:
         )
 
     async def _sync(self, request: SyncGroupRequest, _asked: Asked) -> SyncGroupResponse:
+        given = {one.member_id: one.assignment for one in request.assignments}
         answer = await self._groups.sync(
             request.group_id,
             SyncRequest(
@@ -111,7 +114,8 @@ class GroupHandler:
                 generation=request.generation_id,
                 protocol_type=request.protocol_type,
                 protocol=request.protocol_name,
-                assignments={one.member_id: one.assignment for one in request.assignments},
+                assignments=given,
+                seen=await self._beginnings.counts(given.values()),
             ),
         )
         return SyncGroupResponse(

@@ -51,7 +51,7 @@ class HangingHandler:
 
     async def _end(self, name: str, index: int, marker: WritableTxnMarker) -> ErrorCode:
         try:
-            topic = await self._topics.partition(name, index)
+            topic = await self._topics.writable(name, index)
             markers = topic.markers
             if await markers.transactions.is_registered(marker.producer_id):
                 raise Refused(

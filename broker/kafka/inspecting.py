@@ -5,7 +5,7 @@ from typing import Final
 
 from broker.cluster.placement import worker
 from broker.kafka.coordinators import SCHEME
-from broker.kafka.errors import EXPECTED, code_of
+from broker.kafka.errors import EXPECTED, SegmentPruned, code_of
 from broker.kafka.members import KafkaMembers
 from broker.kafka.requests import Api, Asked, take_turns
 from broker.kafka.topics import KafkaTopics
@@ -76,9 +76,14 @@ class InspectionHandler:
 
     async def _producers_of(self, name: str, index: int) -> DescribedPartition:
         try:
-            markers = (await self._topics.partition(name, index)).markers
+            topic = await self._topics.partition(name, index)
+        except SegmentPruned:
+            return DescribedPartition(index)
         except EXPECTED as error:
             return DescribedPartition(index, code_of(error), str(error))
+        if not topic.has_markers:
+            # Kafka's producers cannot write there.
+            return DescribedPartition(index)
         return DescribedPartition(
             index,
             active_producers=tuple(
@@ -90,7 +95,7 @@ class InspectionHandler:
                     state.coordinator_epoch,
                     -1 if first is None else first,
                 )
-                for producer_id, state, first in markers.active_producers()
+                for producer_id, state, first in topic.markers.active_producers()
             ),
         )
 

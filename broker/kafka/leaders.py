@@ -1,10 +1,14 @@
-"""Which broker leads a partition: its owner, or the broker that should own it and loads it at its first request."""
+"""Which broker leads a partition: its owner, or the broker that should own it and loads it at its first request.
+
+A pruned segment has no owner. Any broker answers for its partition, and the one with the lowest number stands for them.
+"""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker.addresses import KafkaNode
 from broker.cluster.locator import Locator
+from broker.cluster.members import Members
 from broker.names import TopicName
 from broker.topics import Topics
 
@@ -23,25 +27,37 @@ class Leader(NamedTuple):
 class PartitionLeaders:
     """See the module's docstring."""
 
-    def __init__(self, locator: Locator, loaded: Topics, me: KafkaNode) -> None:
+    def __init__(self, locator: Locator, members: Members, loaded: Topics, me: KafkaNode) -> None:
         """Set up; `me` is this broker."""
         self._locator = locator
+        self._members = members
         self._loaded = loaded
         self._me = me
 
-    async def of(self, names: Sequence[TopicName]) -> list[Leader]:
-        """Return the leader of each of these partitions.
+    async def of(self, names: Sequence[TopicName | None]) -> list[Leader]:
+        """Return the leader of each of these partitions. None stands for that of a pruned segment.
 
         Raises:
             StoreUnavailable: the store did not say who owns them.
         """
+        living = [name for name in names if name is not None]
+        members = iter(await self._locator.leaders(living))
         leaders = []
-        for name, member in zip(names, await self._locator.leaders(names), strict=True):
+        for name in names:
+            if name is None:
+                leaders.append(Leader(self._lowest, -1))
+                continue
+            member = next(members)
             if member is None or member.kafka is None:
                 leaders.append(Leader(NO_LEADER, -1))
             else:
                 leaders.append(Leader(member.kafka.id, self._epoch(name) if member.kafka.id == self._me.id else -1))
         return leaders
+
+    @property
+    def _lowest(self) -> int:
+        others = [member.kafka.id for member in self._members.live.values() if member.kafka is not None]
+        return min([self._me.id, *others])
 
     def _epoch(self, name: TopicName) -> int:
         topic = self._loaded.running(name)

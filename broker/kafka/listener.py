@@ -15,6 +15,7 @@ from broker.budgets import Budgets
 from broker.cluster.locator import Locator
 from broker.cluster.members import Members
 from broker.kafka.administering import AdministrationHandler
+from broker.kafka.beginnings import Beginnings
 from broker.kafka.committing import OffsetHandler
 from broker.kafka.configuring import ConfigHandler
 from broker.kafka.conversion import ToKafka
@@ -174,7 +175,7 @@ def open_session(
     """Make a session with all handlers, over any stream. Its `run` serves the client."""
     budgets, topics = services.budgets, services.topics
     session = KafkaSession(stream, Outbox(budgets.sending), budgets.receiving.share(), client, services.batch_bytes_max)
-    leaders = PartitionLeaders(services.locator, services.loaded, node)
+    leaders = PartitionLeaders(services.locator, services.members, services.loaded, node)
     session.use(MetadataHandler(topics, leaders, services.members, node, cluster=services.cluster))
     session.use(PageHandler(topics, leaders))
     session.use(ProduceHandler(topics, services.traffic))
@@ -196,6 +197,7 @@ def open_session(
     )
     session.use(CoordinatorHandler(services.groups, services.serving, node))
     session.use(InspectionHandler(topics, services.metadata, services.serving, services.now_ms, me=services.broker_id))
-    session.use(GroupHandler(services.groups, f"/{client_host}"))
-    session.use(OffsetHandler(services.groups, transactions.coordinator, topics, services.now_ms))
+    beginnings = Beginnings(topics, services.groups)
+    session.use(GroupHandler(services.groups, beginnings, f"/{client_host}"))
+    session.use(OffsetHandler(services.groups, beginnings, transactions.coordinator, topics, services.now_ms))
     return session

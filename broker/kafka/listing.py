@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 
-from broker.kafka.errors import EXPECTED, Refused, code_of
+from broker.kafka.errors import EXPECTED, Refused, SegmentPruned, code_of
 from broker.kafka.fetching import require_epoch
 from broker.kafka.reading import READ_COMMITTED
 from broker.kafka.record_times import RecordTimes
@@ -62,6 +62,9 @@ class ListingHandler:
         try:
             topic = await self._topics.partition(name, partition.partition)
             require_epoch(topic, partition.current_leader_epoch)
+        except SegmentPruned:
+            # No end is known. To a client that remembers an epoch, the log was truncated.
+            return EpochEndOffset(partition=partition.partition)
         except EXPECTED as error:
             return EpochEndOffset(code_of(error), partition.partition)
         if not 0 <= partition.leader_epoch <= topic.ledger.leader_epoch:
@@ -77,6 +80,9 @@ class ListingHandler:
             for partition in topic.partitions:
                 try:
                     parts.append(await self._list(topic.name, partition, is_committed=is_committed))
+                except SegmentPruned:
+                    offset = 0 if partition.timestamp in {LATEST, EARLIEST, EARLIEST_LOCAL} else -1
+                    parts.append(ListOffsetsPartitionResponse(partition.partition_index, offset=offset))
                 except EXPECTED as error:
                     parts.append(ListOffsetsPartitionResponse(partition.partition_index, code_of(error)))
             topics.append(ListOffsetsTopicResponse(topic.name, tuple(parts)))
@@ -88,8 +94,8 @@ class ListingHandler:
         topic = await self._topics.partition(name, partition.partition_index)
         require_epoch(topic, partition.current_leader_epoch)
         # A client that has seen a commit return must find it below the end (docs/design.md#read-your-commit).
-        await topic.markers.caught_up()
-        end = topic.markers.last_stable_offset if is_committed else topic.ledger.confirmed_index
+        await topic.caught_up()
+        end = topic.readable_end if is_committed or not topic.has_markers else topic.ledger.confirmed_index
         timestamp, offset = -1, -1
         match partition.timestamp:
             case _ if partition.timestamp == LATEST:

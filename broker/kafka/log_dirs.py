@@ -51,8 +51,8 @@ class LogDirHandler:
             return DescribeLogDirsTopic(topic.topic)
         parts = []
         for index in topic.partitions:
-            is_there = 0 <= index < found.partition_count
-            running = self._loaded.running(found.partition(index)) if is_there else None
+            name = found.partition(index) if 0 <= index < found.partition_count else None
+            running = None if name is None else self._loaded.running(name)
             if running is not None:
                 parts.append(DescribeLogDirsPartition(index, running.ledger.statistics().size_bytes))
         return DescribeLogDirsTopic(topic.topic, tuple(parts))

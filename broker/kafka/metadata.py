@@ -116,7 +116,7 @@ class MetadataHandler:
             topics=tuple(topics),
         )
 
-    async def _described(self, topic: KafkaTopic, leaders: Mapping[TopicName, Leader]) -> MetadataTopic:
+    async def _described(self, topic: KafkaTopic, leaders: Mapping[TopicName | None, Leader]) -> MetadataTopic:
         partitions = []
         for number, name in enumerate(topic.partitions):
             await take_turns(number)

@@ -104,7 +104,7 @@ class ProduceHandler:
         try:
             if acks not in ACKS:
                 raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} means nothing; use all, 1 or 0.")
-            result.topic = topic = await self._topics.partition(name, data.index)
+            result.topic = topic = await self._topics.writable(name, data.index)
             await self._append_batches(topic, self._topics.rules(name), data.records or b"", within, result)
         except EXPECTED as error:
             result.error = error

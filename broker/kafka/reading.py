@@ -7,10 +7,16 @@ front of the checksum. Everything else becomes batches that take the same offset
 |-------------------------------------------|----------------------------------------------------|
 | a batch of Kafka's clients, or a marker   | its bytes, placed                                  |
 | a message or batch of Pulsar's clients    | the same records, converted                        |
-| a Pulsar entry that cannot be converted   | an empty batch that takes its offsets              |
+| a Pulsar entry that cannot be converted   | a batch that takes its offsets, without records    |
+| one of an aborted Pulsar transaction      | a batch that takes its offsets, without records    |
 | a control entry without an offset         | nothing                                            |
+
+Transactions of Kafka's producers end with markers, and their consumers drop what was aborted. Pulsar's do not: on a
+segment of a scalable topic the metadata decides. So there the broker itself keeps back what is open and hides what was
+aborted, and a consumer of uncommitted records gets the same as one of committed records.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import trio
@@ -25,7 +31,7 @@ from storage.signal import Signal
 from storage.watermark import Watermark
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.record_batches import placed
-from tidewire.wire.kafka.records import build_empty
+from tidewire.wire.kafka.records import build_filler
 
 READ_COMMITTED: Final = 1
 
@@ -41,15 +47,35 @@ class Bounds(NamedTuple):
     high_watermark: int
 
 
+async def judged(topic: Topic, entries: list[Entry]) -> Sequence[tuple[Entry, bool]]:
+    """Return entries that were read, each with whether Kafka's clients get its records, or only its offsets.
+
+    They get the records of aborted transactions that have markers, and drop them. If it is unknown whether an entry was
+    aborted, it and what follows is left out.
+
+    Raises:
+        LedgerCorrupt: it is unknown for the first one.
+        LedgerNotFound: its ledger was trimmed.
+    """
+    if any(entry.txn is not None and entry.format is not EntryFormat.KAFKA for entry in entries):
+        entries = await topic.judged(entries)
+    # All at once: during the next wait, what `is_visible` needs may be evicted.
+    return [(entry, entry.format is EntryFormat.KAFKA or topic.is_visible(entry)) for entry in entries]
+
+
 class PartitionRead:
     """The read of one partition for one fetch. It may be continued when there is more to read."""
 
     def __init__(self, topic: Topic, offset: int, *, is_committed: bool, convert: Converter) -> None:
-        """Set up to read from `offset` on: what is decided if `is_committed`, else what is durable."""
+        """Set up to read from `offset` on: what is decided if `is_committed`, else what is durable.
+
+        Without markers, clients could not tell what is decided. Then it is always what is decided.
+        """
         self.topic = topic
-        self._markers = topic.markers
         self.offset = offset
-        self._is_committed = is_committed
+        self._has_markers = topic.has_markers
+        self._is_committed = is_committed or not self._has_markers
+        self._was_sealed = topic.sealed_end is not None
         self._convert = convert
         self._start: Position | None = None
         """The entry with the first offset."""
@@ -71,14 +97,20 @@ class PartitionRead:
     @property
     def bounds(self) -> Bounds:
         """The offsets of this moment."""
-        ledger = self.topic.ledger
-        return Bounds(ledger.first_index, self._markers.last_stable_offset, ledger.confirmed_index)
+        ledger, readable_end = self.topic.ledger, self.topic.readable_end
+        end = ledger.confirmed_index if self._has_markers else readable_end
+        return Bounds(ledger.first_index, readable_end, end)
 
     @property
     def is_at_end(self) -> bool:
         """Whether there is nothing more to read now."""
-        limit = self._markers.last_stable_offset if self._is_committed else self.topic.ledger.confirmed_index
+        limit = self.topic.readable_end if self._is_committed else self.topic.ledger.confirmed_index
         return self._end >= limit
+
+    @property
+    def has_successors(self) -> bool:
+        """Whether the segment was replaced since this read began, and is read to its end."""
+        return not self._was_sealed and self.topic.sealed_end is not None and self.is_at_end
 
     def require_in_range(self) -> None:
         """Check the offset that was asked for.
@@ -97,7 +129,8 @@ class PartitionRead:
         """Read what there is, up to so many bytes more. With `takes_one`, one batch may be larger (K40).
 
         Raises:
-            LedgerCorrupt: the first of the entries cannot be read.
+            LedgerCorrupt: the first of the entries cannot be read, or it is unknown whether it was aborted.
+            LedgerNotFound: it was trimmed.
         """
         ledger = self.topic.ledger
         room = size_max
@@ -109,9 +142,9 @@ class PartitionRead:
             )
             if not entries:
                 return
-            for entry in entries:
+            for entry, is_shown in await judged(self.topic, entries):
                 if entry.first_index + entry.message_count > self._end:
-                    pieces = await self._pieces_of(entry)
+                    pieces = await self._pieces_of(entry, is_shown=is_shown)
                     size = sum(map(len, pieces))
                     if size > room and not (takes_one and not self.pieces):
                         return
@@ -124,22 +157,22 @@ class PartitionRead:
                 self._at = ledger.next_after(entry.position)
             await trio.lowlevel.checkpoint()
 
-    async def _pieces_of(self, entry: Entry) -> list[bytes]:
+    async def _pieces_of(self, entry: Entry, *, is_shown: bool) -> list[bytes]:
         epoch = self.topic.ledger.epoch_of(entry.position.ledger)
         if entry.format is EntryFormat.KAFKA:
             batch = entry.payload
-        elif entry.is_control:
-            batch = build_empty(entry.message_count, entry.timestamp_ms)
+        elif not is_shown:
+            batch = build_filler(entry.message_count, entry.timestamp_ms)
         else:
             batch = (await self._convert(entry)).payload
         head, rest = placed(batch, entry.first_index, epoch)
         return [head, rest]  # type: ignore[list-item]
 
     async def aborted(self) -> list[AbortedOffsets]:
-        """The aborted transactions that have records in what was read (K8)."""
-        if not self.pieces or self._start is None:
+        """The aborted transactions that have records in what was read (K8), and that their readers have to drop."""
+        if not self.pieces or self._start is None or not self._has_markers:
             return []
-        return await self._markers.aborted_between(self._start, self._first_offset, self._end)
+        return await self.topic.markers.aborted_between(self._start, self._first_offset, self._end)
 
     @property
     def count(self) -> int:

@@ -23,8 +23,10 @@ import trio
 
 from broker.entry_codecs import Converter
 from broker.kafka.entry_codec import INFLATED_BYTES_MAX
+from broker.kafka.reading import judged
 from broker.topic import Topic
 from storage.entry import Entry
+from storage.errors import LedgerNotFound
 from storage.ledger_list import NO_RECORDS, UNKNOWN_TIME
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.pacing import paced
@@ -86,7 +88,7 @@ class RecordTimes:
         """The first record below the offset `end` that is not earlier than this; NOTHING if there is none.
 
         Raises:
-            EntriesUnreadable: the search met damage.
+            LedgerCorrupt: the search met damage.
         """
         for ledger, first_index in _ledgers(topic.ledger):
             if first_index >= end:
@@ -169,8 +171,12 @@ class RecordTimes:
             entries = await topic.ledger.read(at, upto=upto, entries_max=ENTRIES_AT_ONCE, bytes_max=BLOCK_BYTES)
             if not entries:
                 break
-            for entry in entries:
-                if entry.is_control or entry.first_index >= end:
+            try:
+                known = await judged(topic, entries)
+            except LedgerNotFound:
+                break  # It was trimmed meanwhile.
+            for entry, is_shown in known:
+                if not is_shown or entry.is_control or entry.first_index >= end:
                     continue
                 batch = (await self._convert(entry)).payload
                 header = _header(entry._replace(payload=batch))
@@ -182,7 +188,7 @@ class RecordTimes:
                     best = await _in_batch(topic, entry.first_index, header, batch, end, best, enough_ms=enough_ms)
                 if enough_ms is not None and best.timestamp_ms >= enough_ms:
                     return best
-            at = Position(ledger, entries[-1].position.entry + 1)
+            at = Position(ledger, known[-1][0].position.entry + 1)
             await trio.lowlevel.checkpoint()
         return best
 
@@ -219,10 +225,12 @@ def _ledgers(source: ManagedLedger) -> Iterator[tuple[int, int]]:
 
 
 def _header(entry: Entry) -> BatchHeader | None:
+    """The header of a batch with records; None if there is nothing to find in it."""
     try:
-        return read_header(entry.payload)
+        header = read_header(entry.payload)
     except (CorruptBatch, UnsupportedFormat):
         return None  # It was checked when it came. No record of a damaged one can be found.
+    return None if header.is_control else header
 
 
 def _may_reach(latest_ms: int, timestamp_ms: int) -> bool:

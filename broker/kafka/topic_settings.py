@@ -135,3 +135,10 @@ def retention_in(configs: Mapping[str, str]) -> Retention:
     minutes = _FOREVER if age_ms < 0 else min(-(-age_ms // _MINUTE_MS), _NUMBER_MAX)
     megabytes = _FOREVER if size < 0 else min(-(-size // _MEGABYTE), _NUMBER_MAX)
     return Retention(minutes, megabytes)
+
+
+def settings_of(retention: Retention) -> dict[str, str]:
+    """What a topic's settings are if it keeps its records that long."""
+    age_ms = _FOREVER if retention.minutes < 0 else retention.minutes * _MINUTE_MS
+    size = _FOREVER if retention.megabytes < 0 else retention.megabytes * _MEGABYTE
+    return {RETENTION_MS: str(age_ms), RETENTION_BYTES: str(size)}

@@ -1,22 +1,30 @@
-"""Kafka's topics: which regular topics stand behind a name, and the names that clients may use (K43).
+"""Kafka's topics: which topics stand behind a name, and the names that clients may use (K43).
 
-    a Kafka topic x          is                                                             it has
-    a partitioned topic      the record of `persistent://<namespace>/x` (`partitioned_topics.py`)   as many partitions
-    any other regular topic  `persistent://<namespace>/x`, as Pulsar's clients make one             one partition
+    a Kafka topic x          is                                                           it has
+    a partitioned topic      the record of `persistent://<namespace>/x`                   as many partitions
+    a scalable topic         `topic://<namespace>/x`, which can only be read              one for each segment
+    any other regular topic  `persistent://<namespace>/x`, as Pulsar's clients make one   one partition
 
-A name that ends as a partition's does is no topic of its own, so different names are different topics.
+`partitioned_topics.py` has the records, and `scalable_topics.py` tells of segments.
+
+A name that ends as a partition's does is no topic of its own. No scalable topic is created beside a regular one of its
+name, nor the other way round. So different names are different topics. If both exist nevertheless, x is the regular
+one. A topic that was migrated is the scalable one, whose segment 0 has the messages of the regular one.
 """
 
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from broker.errors import TopicExists, TopicNotFound
-from broker.kafka.errors import Refused
+from broker.kafka.errors import Refused, SegmentPruned
 from broker.kafka.requests import take_turns
-from broker.kafka.topic_settings import ProduceRules, TopicSettings, retention_in
-from broker.layouts.store import Layouts
+from broker.kafka.scalable_topics import log_of, partition_count, topic_id_of, was_migrated_from
+from broker.kafka.topic_settings import ProduceRules, TopicSettings, retention_in, settings_of
+from broker.layouts.layout import Layout
+from broker.layouts.store import Layouts, layout_key
 from broker.names import Domain, TopicName
 from broker.partitioned_topics import (
     TOPIC_ID_BYTES,
@@ -31,13 +39,17 @@ from broker.retention_policies import RetentionPolicies, topic_key
 from broker.topic import Topic
 from broker.topics import Topics
 from storage.managed_ledger_opening import creation_id_of
-from storage.metadata.store import ABSENT, Conflict, MetadataStore, Op
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Op
 from tidewire.wire.kafka.error_codes import ErrorCode
 
 NAME_LENGTH_MAX: Final = 249
 KNOWN_MAX: Final = 10_000
-"""Partitions whose names are kept checked."""
+"""Partitions whose topics are kept in mind."""
 NO_TOPIC_ID: Final = bytes(TOPIC_ID_BYTES)
+
+WRITE_OTHERWISE: Final = "Write to it with Pulsar's clients of scalable topics."
+LIMIT_OTHERWISE: Final = "Set its retention over HTTP."
+"""What to do instead of a change that is refused."""
 
 _NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{NAME_LENGTH_MAX}}}")
 
@@ -48,29 +60,45 @@ class KafkaTopic(NamedTuple):
     name: str
     topic_id: bytes
     regular: TopicName
-    """The regular topic of this name. Its partitions stand behind this topic, or it does itself."""
-    record: PartitionedTopic | None
-    """Its record; None if it is one regular topic."""
+    """The regular topic of this name. Unless it is scalable, its partitions stand behind this topic, or it does itself.
+    """
+    record: PartitionedTopic | None = None
+    """Its record, if it is a partitioned topic."""
+    layout: Layout | None = None
+    """Its layout, if it is a scalable topic."""
 
     @property
     def partition_count(self) -> int:
         """How many partitions it has."""
+        if self.layout is not None:
+            return partition_count(self.layout)
         return 1 if self.record is None else self.record.partitions
 
     @property
-    def partitions(self) -> tuple[TopicName, ...]:
-        """The regular topic behind each partition. There may be many; `partition` makes one name."""
+    def partitions(self) -> tuple[TopicName | None, ...]:
+        """The topic behind each partition; None for a pruned segment. There may be many; `partition` makes one name."""
         return tuple(self.partition(index) for index in range(self.partition_count))
 
-    def partition(self, index: int) -> TopicName:
-        """The regular topic behind a partition.
+    def partition(self, index: int) -> TopicName | None:
+        """The topic behind a partition; None for a pruned segment.
 
         Raises:
             TopicNotFound: the topic has no such partition.
         """
         if not 0 <= index < self.partition_count:
             raise TopicNotFound(f"The topic {self.name} has no partition {index}; it has {self.partition_count}.")
+        if self.layout is not None:
+            return log_of(self.regular.as_scalable, self.layout, index)
         return self.regular if self.record is None else self.regular.partition(index)
+
+    def require_regular(self, instead: str) -> None:
+        """Check that Kafka's clients may change the topic. `instead` tells what to do if they may not.
+
+        Raises:
+            Refused: it is scalable.
+        """
+        if self.layout is not None:
+            raise read_only(self.name, instead)
 
 
 class _KnownRules(NamedTuple):
@@ -105,8 +133,8 @@ class KafkaTopics:
         self._rules: dict[str, _KnownRules] = {}
         self._tenant, self._namespace = namespace.split("/")
         self._partitions_default = partitions_default
-        self._known: dict[tuple[str, int], tuple[TopicName, ...]] = {}
-        """Names that were checked before."""
+        self._known: dict[tuple[str, int], TopicName] = {}
+        """The topics behind partitions that were looked up. They count while they run here."""
         self._look_ups = 0
         """Of all clients. Others have a turn after some of them."""
 
@@ -142,9 +170,31 @@ class KafkaTopics:
         record = await self._partitioned.find(regular)
         if record is not None:
             return _seen(record)
+        layout = await self._layouts.stored_or_none(regular.as_scalable)
+        if layout is not None and await self._is_shown(layout, regular):
+            return _scaled(regular, layout)
         if await self._layouts.is_made(regular):
-            return KafkaTopic(name, NO_TOPIC_ID, regular, None)
+            return KafkaTopic(name, NO_TOPIC_ID, regular)
         raise TopicNotFound(f"The topic {name} does not exist. Create it first.")
+
+    async def newest_layout(self, name: str) -> Layout | None:
+        """Return the layout of a scalable topic, with every change that was made before the call; None of others.
+
+        Raises:
+            Refused: it is no legal name.
+            StoreUnavailable: the metadata store does not answer.
+        """
+        regular = self.regular(name)
+        if await self._partitioned.find(regular) is not None:
+            return None
+        layout = await self._layouts.newest_or_none(regular.as_scalable)
+        return layout if layout is not None and await self._is_shown(layout, regular) else None
+
+    async def _is_shown(self, layout: Layout, regular: TopicName) -> bool:
+        """Whether a name without a partitioned topic is that of the scalable topic with this layout."""
+        if layout.is_deleting:
+            return False
+        return was_migrated_from(layout, regular) or not await self._layouts.is_made(regular)
 
     async def find_or_create(self, name: str) -> KafkaTopic:
         """Return the topic. A missing one is created with the default number of partitions. Raises as `find` does."""
@@ -161,7 +211,7 @@ class KafkaTopics:
 
         Raises:
             Refused: it is no legal name.
-            TopicExists: it exists, or is being deleted.
+            TopicExists: it exists, or is being deleted, or a scalable topic has the name.
         """
         regular = await self.require_free(name)
         partitions = partitions or self._partitions_default
@@ -169,7 +219,8 @@ class KafkaTopics:
             if await self._layouts.is_made(regular.partition(index)):
                 raise TopicExists(f"{regular.partition(index)} exists already. Choose another name.")
         policy = self._retention.to_put(topic_key(regular), retention_in(configs))
-        return _seen(await self._partitioned.create(regular, partitions, configs, [policy]))
+        no_other = Check(layout_key(regular.as_scalable), ABSENT)
+        return _seen(await self._partitioned.create(regular, partitions, configs, [policy, no_other]))
 
     async def configure(self, name: str, alter: Alter) -> None:
         """Change the settings of a topic; durable on return. `alter` is asked again if they change meanwhile.
@@ -202,54 +253,88 @@ class KafkaTopics:
             known = self._rules[name] = _KnownRules(key, version, rules)
         return known.rules
 
+    async def settings(self, name: str) -> tuple[Mapping[str, str], bool]:
+        """Return the settings that a topic was given, and whether Kafka's clients may change them.
+
+        Raises:
+            Refused: it is no legal name.
+            TopicNotFound: there is no such topic, or it has no settings of Kafka's.
+        """
+        topic = await self.find(name)
+        if topic.layout is not None:
+            return settings_of(self._retention.of(topic.regular.as_scalable)), False
+        if topic.record is None:
+            raise TopicNotFound(f"{name} is a topic of Pulsar's clients, without settings of Kafka's.")
+        return topic.record.configs, True
+
     async def require_free(self, name: str) -> TopicName:
         """Return the regular topic of a Kafka name that is not in use. Raises as `create` does."""
         regular = self.regular(name)
-        if await self._layouts.is_made(regular) or await self._partitioned.find(regular) is not None:
+        if (
+            await self._layouts.is_made(regular)
+            or await self._layouts.stored_or_none(regular.as_scalable) is not None
+            or await self._partitioned.find(regular) is not None
+        ):
             raise TopicExists(f"The topic {name} exists already. Choose another name, or delete it first.")
         return regular
 
     async def all(self, start: str = "") -> AsyncGenerator[KafkaTopic, None]:
-        """Yield the partitioned topics from this name on, by name."""
+        """Yield the partitioned and the scalable topics from this name on, by name."""
+        scalable = deque(await self._scalable_from(start))
         async with aclosing(self._partitioned.all_in(self._tenant, self._namespace, start)) as records:
             async for record in records:
                 if _NAME.fullmatch(record.name.local):
+                    while scalable and scalable[0].name < record.name.local:
+                        yield scalable.popleft()
+                    if scalable and scalable[0].name == record.name.local:
+                        scalable.popleft()
                     yield _seen(record)
+        while scalable:
+            yield scalable.popleft()
+
+    async def _scalable_from(self, start: str) -> list[KafkaTopic]:
+        """The scalable topics from this name on, by name, except those beside a regular topic without partitions."""
+        found = []
+        for topic, layout in (await self._layouts.scan(f"{self._tenant}/{self._namespace}")).items():
+            await self._take_turns()
+            regular = topic.as_regular
+            if topic.local < start or not _NAME.fullmatch(topic.local) or regular.partition_index is not None:
+                continue
+            if isinstance(layout, Layout) and await self._is_shown(layout, regular):
+                found.append(_scaled(regular, layout))
+        return sorted(found, key=lambda one: one.name)
 
     async def _take_turns(self) -> None:
         self._look_ups += 1
         await take_turns(self._look_ups)
 
-    def _candidates(self, name: str, index: int) -> tuple[TopicName, ...]:
-        """The regular topics that may stand behind a partition."""
-        known = self._known.get((name, index))
-        if known is None:
-            regular = self.regular(name)
-            if index < 0:
-                raise TopicNotFound(f"The topic {name} has no partition {index}.")
-            known = (regular.partition(index), regular) if index == 0 else (regular.partition(index),)
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            self._known[name, index] = known
-        return known
-
     async def made(self, name: str, index: int) -> tuple[TopicName, str]:
         """Return the regular topic behind a partition, and its creation id. It is made if there is none yet.
 
         Raises:
-            Refused: it is no legal name.
+            Refused: it is no legal name, or a scalable topic.
             TopicNotFound: there is no such topic or partition.
             LedgerListCorrupt: its record is damaged.
         """
         while True:
             topic = await self.find(name)
+            topic.require_regular(WRITE_OTHERWISE)
             regular = topic.partition(index)
-            # None is made behind the deletion of the topic. Nobody would remove it.
-            conditions = () if topic.record is None else (topic.record.unchanged,)
+            assert regular is not None, "only a scalable topic is without some"
             try:
-                return regular, await creation_id_of(str(regular), self._metadata, conditions)
+                return regular, await self._make(topic, regular)
             except Conflict:
                 continue
+
+    async def _make(self, topic: KafkaTopic, regular: TopicName) -> str:
+        """Return the creation id of a partition, which is made if there is none yet.
+
+        Raises:
+            Conflict: the topic has changed.
+        """
+        # None is made behind the deletion of the topic. Nobody would remove it.
+        conditions = () if topic.record is None else (topic.record.unchanged,)
+        return await creation_id_of(str(regular), self._metadata, conditions)
 
     async def partition(self, name: str, index: int) -> Topic:
         """Return a partition, loaded here.
@@ -257,17 +342,59 @@ class KafkaTopics:
         Raises:
             Refused: it is no legal name.
             TopicNotFound: there is no such topic or partition.
+            SegmentPruned: its segment was pruned. Any broker may say so.
             OwnedElsewhere, TopicClosed, TopicDamaged: this broker does not serve it.
         """
-        await self._take_turns()
-        for candidate in self._candidates(name, index):
-            running = self._topics.running(candidate)
-            if running is not None:
-                running.clients.touch()
-                return running
-        regular, _creation_id = await self.made(name, index)
-        return await self._topics.get(regular, creates=False)
+        known = self._known.get((name, index))
+        running = None if known is None else self._topics.running(known)
+        if running is not None:
+            await self._take_turns()
+            running.clients.touch()
+            return running
+        found = await self._partition(name, index)
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[name, index] = found
+        return await self._topics.get(found, creates=False)
+
+    async def _partition(self, name: str, index: int) -> TopicName:
+        """The topic behind a partition. Raises as `partition` does, unless it has to be loaded."""
+        while True:
+            topic = await self.find(name)
+            found = topic.partition(index)
+            if found is None:
+                raise SegmentPruned(f"Segment {index} of {name} was pruned, because its retention was over.")
+            try:
+                if topic.layout is None:
+                    await self._make(topic, found)
+            except Conflict:
+                continue
+            return found
+
+    async def writable(self, name: str, index: int, instead: str = WRITE_OTHERWISE) -> Topic:
+        """As `partition`, for a change. `instead` tells what to do if Kafka's clients may not make it.
+
+        Raises:
+            Refused: it is a partition of a scalable topic, or see `partition`.
+        """
+        try:
+            topic = await self.partition(name, index)
+        except SegmentPruned:
+            raise read_only(name, instead) from None
+        if topic.scalable_topic is not None:
+            raise read_only(name, instead)
+        return topic
+
+
+def read_only(name: str, instead: str) -> Refused:
+    """Return why Kafka's clients may not change a scalable topic. They do not retry after this code."""
+    reason = f"{name} is a scalable topic, which Kafka's clients can only read. {instead}"
+    return Refused(ErrorCode.POLICY_VIOLATION, reason)
 
 
 def _seen(record: PartitionedTopic) -> KafkaTopic:
     return KafkaTopic(record.name.local, record.topic_id, record.name, record)
+
+
+def _scaled(regular: TopicName, layout: Layout) -> KafkaTopic:
+    return KafkaTopic(regular.local, topic_id_of(layout), regular, layout=layout)

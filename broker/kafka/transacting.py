@@ -6,10 +6,10 @@ It translates for `txn/kafka_coordinator.py`. The version of a request says whic
 from collections.abc import Mapping
 from typing import Final
 
-from broker.kafka.errors import EXPECTED, coordinator_code_of
+from broker.kafka.errors import EXPECTED, Refused, coordinator_code_of
 from broker.kafka.grouping import require_group
 from broker.kafka.requests import Api, Asked
-from broker.kafka.topics import KafkaTopics
+from broker.kafka.topics import WRITE_OTHERWISE, KafkaTopics
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.transactions import (
@@ -114,6 +114,9 @@ class TransactionHandler:
 
     async def _participant(self, name: str, index: int) -> tuple[Participant, str]:
         """A partition, and the creation id of its topic, which is made if there is none yet."""
+        if (await self._topics.find(name)).layout is not None:
+            # The response has no room for a reason. At this code each client lets its user abort. At others some end.
+            raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} is a scalable topic. {WRITE_OTHERWISE}")
         regular, creation_id = await self._topics.made(name, index)
         return Participant(Kind.PARTITION, str(regular)), creation_id
 

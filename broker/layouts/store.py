@@ -69,6 +69,16 @@ class Layouts:
         record = await self._metadata.get(layout_key(topic))
         return None if record is None else from_json(record.value)
 
+    async def newest_or_none(self, topic: TopicName) -> Layout | None:
+        """As `stored_or_none`, as new as every change that was made before the call.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        key = layout_key(topic)
+        record = (await self._metadata.fresh([key])).records[key]
+        return None if record is None else from_json(record.value)
+
     async def version(self, topic: TopicName) -> LayoutVersion:
         """Return the topic's current layout, even if the topic is being deleted, with the version of its record.
 

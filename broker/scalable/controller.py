@@ -42,6 +42,7 @@ from broker.layouts.legacy import segment_topic
 from broker.layouts.parts import Intent
 from broker.layouts.store import Layouts
 from broker.names import TopicName
+from broker.partitioned_topics import ForgetTopic, record_key
 from broker.scalable.children import make_child
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.migration import Migrations
@@ -50,7 +51,7 @@ from broker.scalable.subscriptions import ScalableSubscriptions
 from broker.scalable.unfinished_changes import UnfinishedChanges, names_left
 from broker.topics import Topics
 from storage.clock import WallClock
-from storage.metadata.store import Check, Conflict, MetadataStore
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +86,7 @@ class Controller:
         nursery: trio.Nursery,
         metadata: MetadataStore,
         auto_scale: AutoScalePolicy,
+        forget: ForgetTopic,
     ) -> None:
         """Set up.
 
@@ -99,6 +101,7 @@ class Controller:
             nursery: runs the splits and merges.
             metadata: the store of the records that a migrated topic keeps.
             auto_scale: the policy of topics without their own settings.
+            forget: removes what front ends store about a topic that is gone.
         """
         self.elections = elections
         self.turns = turns
@@ -110,6 +113,7 @@ class Controller:
         self._metadata = metadata
         self._now_ms = now_ms
         self._auto_scale = auto_scale
+        self._forget = forget
         # This process runs one split, merge, deletion or pruning of a topic at a time. A change may wait for others: an
         # owner whose disk is full seals nothing. A forced deletion does not wait for the change.
         self.locks: InterruptibleLocks[TopicName] = InterruptibleLocks(_interrupted)
@@ -144,12 +148,19 @@ class Controller:
 
         Raises:
             TopicExists, SegmentCountInvalid: nothing was changed. `TopicExists` is also raised for a regular topic of
-                this name. It must be migrated; otherwise its clients would lose access to its messages.
+                this name. It must be migrated; otherwise its clients would lose access to its messages. The same holds
+                for a partitioned topic, because Kafka's clients use both by one name.
         """
         if await self._layouts.is_made(topic.as_regular):
             raise TopicExists(f"{topic.as_regular} exists. Migrate it to get a scalable topic of this name.")
         layout = create(segments, self._now_ms(), creation_id=uuid.uuid4().hex, properties=properties)
-        await self._layouts.create(topic, layout)
+        partitioned = Check(record_key(topic.as_regular), ABSENT)
+        try:
+            await self._layouts.create(topic, layout, partitioned)
+        except Conflict as conflict:
+            raise TopicExists(
+                f"{topic.as_regular} is a partitioned topic. Choose another name, or delete it first."
+            ) from conflict
 
     async def split(self, topic: TopicName, segment_id: int) -> Layout:
         """Divide an active segment into two; the new layout is durable and pushed on return.
@@ -278,6 +289,7 @@ class Controller:
     async def _finish_deletion(self, topic: TopicName, layout: Layout) -> None:
         for name in names_left(topic, layout):
             await self._segments.remove(topic, layout.creation_id, name)
+        await self._forget(self._metadata, topic)
         await self._layouts.remove(topic, layout.creation_id)
         await self._resign(topic)
 

@@ -26,6 +26,16 @@ from tidewire.wire.kafka.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from tidewire.wire.kafka.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
 from tidewire.wire.kafka.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -204,6 +214,25 @@ def committed_in(data: PartitionData) -> list[bytes | None]:
 def values_of(data: PartitionData) -> list[tuple[int, bytes | None]]:
     """Return the values of a fetched partition with their offsets."""
     return [(offset, record.value) for offset, record in records_of(data)]
+
+
+async def commit(client: KafkaClient, group: str, partition: int, offset: int, *, topic: str = "orders") -> None:
+    """Commit a group's offset, without being a member."""
+    part = OffsetCommitRequestPartition(partition, offset)
+    request = OffsetCommitRequest(group, -1, "", topics=(OffsetCommitRequestTopic(topic, (part,)),))
+    answer = await client.ask(request, OffsetCommitResponse, 8)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+async def committed(client: KafkaClient, group: str, *partitions: int, topic: str = "orders") -> list[int]:
+    """Ask where a group goes on, for some partitions; -1 if it has no offset."""
+    wanted = (OffsetFetchRequestTopic(topic, partitions),)
+    request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group, topics=wanted),))
+    (answer,) = (await client.ask(request, OffsetFetchResponse, 8)).groups
+    assert answer.error_code == 0
+    parts = answer.topics[0].partitions
+    assert [part.error_code for part in parts] == [0] * len(parts)
+    return [part.committed_offset for part in parts]
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ group.pass_time(5_000)
 """
 
 import struct
+from collections.abc import Mapping
 
 from broker.kafka.groups.group import Group
 from broker.kafka.groups.values import (
@@ -65,6 +66,15 @@ def subscription(*topics: str, rest: bytes = b"\xff\xff\xff\xff") -> bytes:
     return struct.pack(">hi", 1, len(topics)) + names + rest
 
 
+def assignment(topics: Mapping[str, tuple[int, ...]]) -> bytes:
+    """Return what a leader assigns to a consumer."""
+    parts = [
+        struct.pack(">H", len(topic.encode())) + topic.encode() + struct.pack(f">{1 + len(them)}i", len(them), *them)
+        for topic, them in topics.items()
+    ]
+    return struct.pack(">hi", 1, len(parts)) + b"".join(parts) + struct.pack(">i", -1)
+
+
 class DrivenGroup:
     """See the module's docstring. Records are stored when the test says so, or at once."""
 
@@ -100,12 +110,13 @@ class DrivenGroup:
         instance_id: str | None = None,
         protocol_type: str | None = None,
         protocol: str | None = None,
+        seen: Mapping[str, int] | None = None,
     ) -> int:
         """Sync in the current generation, or in another one."""
         self._tickets += 1
         ticket = self._tickets
         current = self.group.generation if generation is None else generation
-        request = SyncRequest(member_id, instance_id, current, protocol_type, protocol, assignments or {})
+        request = SyncRequest(member_id, instance_id, current, protocol_type, protocol, assignments or {}, seen or {})
         self._apply(self.group.sync(request, ticket, self.now_ms))
         return ticket
 

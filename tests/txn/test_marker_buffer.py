@@ -149,7 +149,7 @@ async def test_the_worked_example(autojump_clock: None, *, rolls: bool, restarts
 
 async def check_example(owner: Owner, *, rolls: bool) -> None:
     p2, p1 = AbortedOffsets(2, 2, 5, 6), AbortedOffsets(1, 6, 9, 7)
-    assert owner.buffer.last_stable_offset == 11
+    assert owner.buffer.readable_end == 11
     assert await owner.aborted(0, 5) == [p2]
     assert await owner.aborted(5, 9) == [p2, p1]
     assert await owner.aborted(10, 11) == []
@@ -167,19 +167,19 @@ async def test_an_open_transaction_and_a_marker_that_is_not_durable_hold_readers
         await owner.durable()
         await owner.send(7, 2, in_txn=False)
         await owner.durable()
-        assert owner.buffer.last_stable_offset == 2
+        assert owner.buffer.readable_end == 2
         assert await owner.visible() == [0]
         await owner.end(1, is_commit=True)
-        assert owner.buffer.last_stable_offset == 2
+        assert owner.buffer.readable_end == 2
         assert await owner.visible() == [0]
         await owner.durable()
-        assert owner.buffer.last_stable_offset == 7
+        assert owner.buffer.readable_end == 7
         assert await owner.visible() == [0, 2, 5]
         await owner.send(1, 3)
         await owner.durable()
-        assert owner.buffer.last_stable_offset == 7
+        assert owner.buffer.readable_end == 7
     async with host.owner() as owner:
-        assert owner.buffer.last_stable_offset == 7
+        assert owner.buffer.readable_end == 7
         assert await owner.visible() == [0, 2, 5]
 
 
@@ -264,7 +264,7 @@ async def test_snapshots_bound_what_the_next_owner_reads(autojump_clock: None, m
         expected = owner.buffer._log.snapshot(owner.ledger.next_index)
     async with host.owner() as owner:
         assert owner.buffer._log.snapshot(owner.ledger.next_index) == expected
-        assert owner.buffer.last_stable_offset == 0
+        assert owner.buffer.readable_end == 0
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -335,7 +335,7 @@ class Story:
         """Compare what readers get. Everything appended is durable."""
         assert owner.ledger.next_index == self._end
         stable = min((offsets[0] for offsets in self._open.values()), default=self._end)
-        assert owner.buffer.last_stable_offset == stable
+        assert owner.buffer.readable_end == stable
         assert await owner.visible() == [o for o, shown in sorted(self._fates.items()) if shown and o < stable]
         start = self._random.randrange(stable + 1)
         end = self._random.randrange(start, stable + 1)

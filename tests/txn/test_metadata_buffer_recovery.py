@@ -45,9 +45,11 @@ async def test_what_an_open_transaction_wrote_stays_hidden_after_a_takeover(
     async with segment_host(metadata, files.kill()) as second:
         segment = await second.own()
         assert segment.buffer.readable.value == position.before()
+        assert segment.buffer.readable_end == 1
         assert await segment.visible() == [b"before"]
         await second.commit(txn)
         await wait_all_tasks_blocked()
+        assert segment.buffer.readable_end == 3
         assert await segment.visible() == [b"before", b"open", b"after"]
         assert await second.op_keys() == []
 

@@ -55,6 +55,8 @@ class World:
             now = segment.buffer.readable.value
             assert now >= self.readable_before
             self.readable_before = now
+            # Each entry has one message, and none was trimmed.
+            assert segment.buffer.readable_end == segment.ledger.entries_between(EARLIEST, now)
             await segment.buffer.readable.wait_for(Position(now.ledger, now.entry + 1))
 
 

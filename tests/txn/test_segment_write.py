@@ -26,10 +26,10 @@ async def test_a_span_begins_with_the_first_entry_and_ends_with_the_log() -> Non
         for payload, writer in [(b"1", None), (b"2", txn), (b"3", None), (b"4", txn), (b"5", None)]:
             places.append(await segment.publish(payload, writer))
             await wait_all_tasks_blocked()
-        wanted: list[tuple[TxnId, Position, Span | None]] = [
-            (txn, EARLIEST, Span(places[1], places[4])),
-            (txn, places[1], Span(places[1], places[4])),
-            (txn, places[2], Span(places[3], places[4])),
+        wanted: list[tuple[TxnId, Position, tuple[int, Span] | None]] = [
+            (txn, EARLIEST, (1, Span(places[1], places[4]))),
+            (txn, places[1], (1, Span(places[1], places[4]))),
+            (txn, places[2], (3, Span(places[3], places[4]))),
             (txn, places[4], None),
             (other, EARLIEST, None),
             (v5_id(0, 99), EARLIEST, None),
@@ -37,7 +37,7 @@ async def test_a_span_begins_with_the_first_entry_and_ends_with_the_log() -> Non
         for asked, bound, span in wanted:
             assert (await find_spans(segment.ledger, {asked: bound})).get(asked) == span
         together = {txn: places[2], other: EARLIEST}
-        assert await find_spans(segment.ledger, together) == {txn: Span(places[3], places[4])}
+        assert await find_spans(segment.ledger, together) == {txn: (3, Span(places[3], places[4]))}
 
 
 async def test_a_takeover_reads_the_log_once_for_all_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +94,7 @@ async def test_an_entry_that_nobody_can_read_may_be_its_first(damaged: int) -> N
     async with segment_host(metadata, files) as second:
         segment = await second.own(ledger_bytes_max=1)
         assert segment.buffer.readable.value < places[damaged] <= segment.ledger.confirmed.value
+        assert segment.buffer.readable_end == damaged
         await second.commit(silent)
         await wait_all_tasks_blocked()
         assert segment.buffer.readable.value < places[damaged], "the first entry of either may be there"

@@ -5,7 +5,7 @@ before their requests are answered. A join and a sync may wait long, as Kafka me
 for the metadata store alone.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -14,7 +14,7 @@ import trio
 from broker.kafka.groups.administration import GroupAdministration
 from broker.kafka.groups.coordination import Coordination
 from broker.kafka.groups.expiry import OffsetExpiry
-from broker.kafka.groups.group_record import group_key
+from broker.kafka.groups.group_record import from_value, group_key
 from broker.kafka.groups.loaded import Refused, refusal, require_name
 from broker.kafka.groups.loaded_groups import LoadedGroups, now_ms
 from broker.kafka.groups.offsets import FetchedOffset, Offset, OffsetStore, Slice, TopicPartition, slices
@@ -69,6 +69,15 @@ class LeaveAnswer(NamedTuple):
     """For each member, why it did not leave."""
 
 
+class Reading(NamedTuple):
+    """What a group has read of a topic."""
+
+    committed: Set[int]
+    """The partitions on which it has offsets, or gets them when a transaction commits."""
+    seen: int | None
+    """How many partitions its members knew when they began to read the topic; None if they do not read it."""
+
+
 class GroupStatistics(NamedTuple):
     """A snapshot for metrics and for people."""
 
@@ -86,6 +95,7 @@ class GroupCoordinator:
     ) -> None:
         """Set up. `wall_ms` stamps offsets and records."""
         self._coordination = coordination
+        self._metadata = metadata
         self._settings = settings
         self._wall_ms = wall_ms
         self._groups = LoadedGroups(coordination, metadata, settings, wall_ms)
@@ -248,6 +258,23 @@ class GroupCoordinator:
             return found
         except (Refused, MetadataError) as failed:
             return refusal(failed).error
+
+    async def reading(self, group: str, topic: str) -> Reading:
+        """Return what tells that a group reads a topic. Any broker may answer.
+
+        Raises:
+            Refused: no group can have that name.
+            GroupRecordDamaged: the group cannot be read.
+            StoreUnavailable: the store does not answer.
+        """
+        require_name(group, may_be_empty=True)
+        committed = {stored.partition.partition for stored in await self._offsets.scan(group, topic)}
+        deferred = await self._offsets.deferred(group)
+        committed |= {place.partition for place in deferred if place.topic == topic}
+        key = group_key(group)
+        record = (await self._metadata.fresh({key})).records[key]
+        seen = None if record is None else from_value(key, record.value).record.seen.get(topic)
+        return Reading(committed, seen)
 
 
 def _written(slice_: Slice, request: CommitRequest) -> list[Put]:

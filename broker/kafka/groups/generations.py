@@ -14,6 +14,7 @@ due at `wake_ms`. Pure.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from broker.kafka.groups.membership import Member, Membership, base64_bytes
@@ -34,6 +35,10 @@ from broker.kafka.groups.values import (
 
 ASSIGNMENT_BYTES_MAX: Final = 384 * 1024
 """What the assignments of a group may take. Together with the members they fit a record of the metadata store."""
+
+SEEN_TOPICS_MAX: Final = 256
+"""Scalable topics of which a group remembers how many partitions it knew. They fit the record beside the assignments.
+"""
 
 MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
@@ -56,6 +61,8 @@ class Generations:
         self.generation = stored.generation
         self.protocol_type = stored.protocol_type
         self.protocol = stored.protocol
+        self.seen: Mapping[str, int] = stored.seen
+        """How many partitions of each scalable topic were known when the members began to read it."""
         self.members: Final = Membership()
         self.pending: Final[dict[str, int]] = {}
         """Ids of members that have not joined with them yet (KIP-394), and when those ids end."""
@@ -98,7 +105,7 @@ class Generations:
     def record(self) -> GroupRecord:
         """The group as it is stored."""
         members = tuple(member.record() for member in self.members)
-        return GroupRecord(self.generation, self.protocol_type, self.protocol, self.members.leader, members)
+        return GroupRecord(self.generation, self.protocol_type, self.protocol, self.members.leader, members, self.seen)
 
     # Members
 
@@ -213,8 +220,13 @@ class Generations:
         if is_preparing and not self._is_first and not self.pending and self.members.have_all_joined:
             self._complete_join()
 
-    def sync(self, member: Member, assignments: Mapping[str, bytes], ticket: int) -> None:
-        """A member of the current generation asks for its assignment. The leader brings everybody's."""
+    def sync(
+        self, member: Member, assignments: Mapping[str, bytes], ticket: int, seen: Mapping[str, int] | None = None
+    ) -> None:
+        """A member of the current generation asks for its assignment. The leader brings everybody's.
+
+        Of a topic that is read for the first time, the partitions are remembered that were `seen`.
+        """
         self._unsynced.discard(member.member_id)
         if not self._unsynced:
             self._sync_due_ms = None
@@ -223,7 +235,7 @@ class Generations:
         if self.state is GroupState.STABLE:
             self._answer_sync(member, self._assignment_of(member))
         elif self.members.leader == member.member_id and self._assigning is None:
-            self._assign(assignments)
+            self._assign(assignments, seen or {})
 
     def stored(self, number: int) -> None:
         """Note that the record of this number is stored, and so all before it."""
@@ -297,6 +309,7 @@ class Generations:
         self.generation += 1
         if not len(self.members):
             self.protocol = None
+            self.seen = {}
             self._move(GroupState.EMPTY)
             self._persist()
             return
@@ -310,7 +323,7 @@ class Generations:
         self._sync_due_ms = self.now_ms + self.members.rebalance_timeout_ms
         self._wake_by(self._sync_due_ms)
 
-    def _assign(self, assignments: Mapping[str, bytes]) -> None:
+    def _assign(self, assignments: Mapping[str, bytes], seen: Mapping[str, int]) -> None:
         given = {member.member_id: assignments.get(member.member_id, b"") for member in self.members}
         if sum(map(base64_bytes, given.values())) > ASSIGNMENT_BYTES_MAX:
             for member in self.members:
@@ -319,6 +332,9 @@ class Generations:
             return
         for member in self.members:
             member.assignment = given[member.member_id]
+        # Topics that are read now come first, if there are too many.
+        known = {topic: self.seen.get(topic, count) for topic, count in seen.items()}
+        self.seen = dict(islice({**known, **self.seen}.items(), SEEN_TOPICS_MAX))
         self._assigning = self._persist()
 
     # Effects

@@ -129,7 +129,7 @@ class Group:
         if error is None and self.state is GroupState.PREPARING_REBALANCE:
             error = GroupError.REBALANCE_IN_PROGRESS
         if error is None:
-            generations.sync(self._members[request.member_id], request.assignments, ticket)
+            generations.sync(self._members[request.member_id], request.assignments, ticket, request.seen)
         else:
             generations.refuse_sync(ticket, error)
         return generations.taken()

@@ -28,7 +28,7 @@ BY_AGE: Final = "kafka-groups-by-age"
 
 _DIGITS: Final = 20
 
-_FIELDS: Final = frozenset({"generation", "protocol_type", "protocol", "leader", "members", "since_ms"})
+_FIELDS: Final = frozenset({"generation", "protocol_type", "protocol", "leader", "members", "seen", "since_ms"})
 
 
 class GroupRecordDamaged(ExpectedError):
@@ -75,6 +75,7 @@ def to_put(group: str, stored: StoredGroup, expected: int, *, from_ms: int | Non
             "protocol": record.protocol,
             "leader": record.leader,
             "members": [_encode_member(member) for member in record.members],
+            **({"seen": dict(record.seen)} if record.seen else {}),
             "since_ms": stored.since_ms,
             **restored(stored.unknown),
         }
@@ -95,7 +96,12 @@ def from_value(key: str, value: bytes) -> StoredGroup:
         fields = orjson.loads(value)
         members = tuple(_decode_member(member) for member in fields["members"])
         record = GroupRecord(
-            int(fields["generation"]), fields["protocol_type"], fields["protocol"], fields["leader"], members
+            int(fields["generation"]),
+            fields["protocol_type"],
+            fields["protocol"],
+            fields["leader"],
+            members,
+            {str(topic): int(count) for topic, count in fields.get("seen", {}).items()},
         )
         if record.leader not in (None, *(member.member_id for member in members)):
             raise ValueError("the leader is no member")

@@ -124,9 +124,12 @@ class OffsetStore:
                     found[keys[key]] = _fetched(_stored(record))
         return found
 
-    async def scan(self, group: str) -> list[StoredOffset]:
-        """Return all offsets of a group, with their records. They are read in pages, and not at one revision."""
-        start, end = starting_with(_group_prefix(group))
+    async def scan(self, group: str, topic: str | None = None) -> list[StoredOffset]:
+        """Return all offsets of a group, or those on a topic, with their records.
+
+        They are read in pages, and not at one revision.
+        """
+        start, end = starting_with(_group_prefix(group) if topic is None else _topic_prefix(group, topic))
         found: list[StoredOffset] = []
         while True:
             page = await self._metadata.scan(start, end, limit=RECORDS_AT_ONCE)

@@ -129,6 +129,8 @@ class SyncRequest(NamedTuple):
     protocol: str | None = None
     assignments: Mapping[str, bytes] = {}
     """By member id."""
+    seen: Mapping[str, int] = {}
+    """How many partitions of each scalable topic the leader knew."""
 
 
 class SyncAnswer(NamedTuple):
@@ -170,6 +172,8 @@ class GroupRecord(NamedTuple):
     protocol: str | None = None
     leader: str | None = None
     members: tuple[MemberRecord, ...] = ()
+    seen: Mapping[str, int] = {}
+    """How many partitions of each scalable topic were known when its members began to read it."""
 
     @property
     def state(self) -> GroupState:

@@ -236,7 +236,7 @@ async def test_a_transaction_ends_while_a_full_disk_refuses_publishes(
         assert (await client.produce("t", filler)).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
         before = topic.ledger.confirmed_index
         assert await producer.end(is_commit=True) == 0
-        assert topic.markers.last_stable_offset == topic.ledger.confirmed_index == before + 1
+        assert topic.readable_end == topic.ledger.confirmed_index == before + 1
         assert (await client.produce("t", filler)).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
         files.set_capacity(None)
         await trio.sleep(10 * SPACE_RETRY_SECONDS)

@@ -21,6 +21,7 @@ Header: TypeAlias = tuple[str, bytes | None]
 Codec: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Acks: TypeAlias = Literal["all", "1", "0"]
 Spec: TypeAlias = Literal["earliest", "latest", "max-timestamp"]
+Reset: TypeAlias = Literal["earliest", "latest"]
 Protocols: TypeAlias = Literal["classic", "consumer"]
 Strategy: TypeAlias = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
@@ -113,9 +114,10 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How a consumer reads. It begins at the earliest record, and commits when it is told to."""
+    """How a consumer reads. Without an offset it begins where `reset` says. It commits when it is told to."""
 
     group_id: str | None = None
+    reset: Reset = "earliest"
     read_committed: bool = False
     protocol: Protocols = "classic"
     strategy: Strategy = "range"

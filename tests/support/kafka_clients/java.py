@@ -138,7 +138,7 @@ class JavaConsumer(_Party):
         settings = {
             "bootstrap.servers": address,
             "enable.auto.commit": "false",
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": options.reset,
             "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
             "metadata.max.age.ms": "1000",
         }

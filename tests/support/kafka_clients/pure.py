@@ -137,7 +137,7 @@ class PureConsumer:
             group_id=options.group_id,
             group_instance_id=options.instance_id,
             enable_auto_commit=False,
-            auto_offset_reset="earliest",
+            auto_offset_reset=options.reset,
             isolation_level="read_committed" if options.read_committed else "read_uncommitted",
             partition_assignment_strategy=(STRATEGIES[options.strategy],),
             session_timeout_ms=options.session_timeout_ms,

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from tidewire.wire.conversion.errors import Unconvertible
 from tidewire.wire.conversion.headers import HEADERS_MAX, headers_of
-from tidewire.wire.kafka.records import BatchBuilder, Header, Record, build_empty
+from tidewire.wire.kafka.records import BatchBuilder, Header, Record, build_filler
 from tidewire.wire.pulsar.compression import decompress_steps
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
@@ -68,7 +68,7 @@ def to_kafka(
     try:
         batch = yield from _converted(payload, message_count, timestamp_ms, size_max)
     except (WireError, Unconvertible) as error:
-        return KafkaBatch(build_empty(message_count, timestamp_ms), str(error))
+        return KafkaBatch(build_filler(message_count, timestamp_ms), str(error))
     return KafkaBatch(batch, None)
 
 
@@ -91,7 +91,7 @@ def _converted(payload: bytes, message_count: int, timestamp_ms: int, size_max: 
     messages = read_batch(metadata, data, metadata_size_max=METADATA_BYTES_MAX) if is_batch else [(0, metadata, data)]
     builder = yield from _records(messages, sent_ms, _GROWTH_MAX * size_max)
     # Compaction may have removed all.
-    return builder.finish(message_count) if builder.count else build_empty(message_count, timestamp_ms)
+    return builder.finish(message_count) if builder.count else build_filler(message_count, timestamp_ms)
 
 
 def _records(messages: Iterable[tuple[int, _Described, bytes]], sent_ms: int, size_max: int) -> Steps[BatchBuilder]:

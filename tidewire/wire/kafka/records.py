@@ -19,6 +19,7 @@ from tidewire.wire.kafka.compression import compress, decompress_steps
 from tidewire.wire.kafka.record_batches import (
     CONTROL,
     HEADER_SIZE,
+    NO_EPOCH,
     TRANSACTIONAL,
     BatchHeader,
     Compression,
@@ -178,15 +179,21 @@ def read_marker(header: BatchHeader, batch: bytes) -> Marker:
     return Marker(kind == _COMMIT, _MARKER_VALUE.unpack_from(value)[1])
 
 
-def build_empty(offsets: int, timestamp_ms: int) -> bytes:
-    """A batch without records that takes this many offsets. Consumers pass over it (K21)."""
+def build_filler(offsets: int, timestamp_ms: int) -> bytes:
+    """A batch that takes this many offsets and has no record for anybody. Consumers pass over it (K21).
+
+    It is the marker of a commit by nobody, at the last of the offsets. A batch without records would do for the format.
+    But librdkafka moves the position that its users see only at records and markers.
+    """
+    key, value = _MARKER_KEY.pack(_MARKER_VERSION, _COMMIT), _MARKER_VALUE.pack(_MARKER_VERSION, NO_EPOCH)
+    written = _record_bytes(offsets - 1, Record(key, value, timestamp_ms), timestamp_ms)
     return encode(
-        b"",
-        attributes=0,
+        _varint(len(written)) + written,
+        attributes=CONTROL,
         offsets=offsets,
         base_timestamp_ms=timestamp_ms,
         max_timestamp_ms=timestamp_ms,
-        record_count=0,
+        record_count=1,
     )
 
 

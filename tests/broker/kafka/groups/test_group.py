@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.kafka.groups.generations import ASSIGNMENT_BYTES_MAX, MOVES
+from broker.kafka.groups.generations import ASSIGNMENT_BYTES_MAX, MOVES, SEEN_TOPICS_MAX
 from broker.kafka.groups.group import MEMBERS_BYTES_MAX
 from broker.kafka.groups.values import (
     DescribedMember,
@@ -540,3 +540,35 @@ def test_nobody_waits_in_a_group_that_ends() -> None:
 def test_each_state_can_be_left_except_the_last() -> None:
     assert {state for state, after in MOVES.items() if not after} == {DEAD}
     assert all(DEAD in after for state, after in MOVES.items() if state is not DEAD)
+
+
+def test_a_group_remembers_how_many_partitions_it_saw_first() -> None:
+    """K41: through generations, and until it is empty. The next coordinator reads it."""
+    group = DrivenGroup().stable("one")
+    group.join("two")
+    group.rejoin("one")
+    group.sync("one", {"one": b"", "two": b""}, seen={"t": 1})
+    assert group.group.record().seen == {"t": 1}
+    group.join("three")
+    group.rejoin("one", "two")
+    group.sync("one", {}, seen={"t": 3, "u": 2})
+    group.sync("two", seen={"t": 9})
+    assert group.group.record().seen == {"t": 1, "u": 2}
+    after = DrivenGroup(record=group.records[-1].record)
+    assert after.group.record().seen == {"t": 1, "u": 2}
+    group.leave(*(Leaver(member) for member in ("one", "two", "three")))
+    assert group.group.record().seen == {}
+
+
+def test_what_a_group_remembers_is_bounded() -> None:
+    """E8: topics that it reads now come first, with what it knew of them."""
+    group = DrivenGroup().stable("one")
+    group.join("two")
+    group.rejoin("one")
+    group.sync("one", {}, seen={f"t{n}": n for n in range(SEEN_TOPICS_MAX)})
+    group.join("three")
+    group.rejoin("one", "two")
+    group.sync("one", {}, seen={"u": 7, "t5": 9})
+    seen = group.group.record().seen
+    assert len(seen) == SEEN_TOPICS_MAX
+    assert (seen["u"], seen["t5"]) == (7, 5)

@@ -35,12 +35,24 @@ MEMBERS = st.lists(
 ).map(tuple)
 
 
-@given(MEMBERS, st.integers(0, 2**31 - 1), st.none() | TEXT, TEXT, st.integers(0, 2**44))
+@given(
+    MEMBERS,
+    st.integers(0, 2**31 - 1),
+    st.none() | TEXT,
+    TEXT,
+    st.integers(0, 2**44),
+    st.dictionaries(TEXT, st.integers(0, 9), max_size=3),
+)
 def test_a_record_is_read_as_it_was_written(
-    members: tuple[MemberRecord, ...], generation: int, protocol: str | None, group: str, since_ms: int
+    members: tuple[MemberRecord, ...],
+    generation: int,
+    protocol: str | None,
+    group: str,
+    since_ms: int,
+    seen: dict[str, int],
 ) -> None:
     """C22, E7: with fields of a later release. Its size is known before, so that it fits the store."""
-    record = GroupRecord(generation, protocol, protocol, members[0].member_id if members else None, members)
+    record = GroupRecord(generation, protocol, protocol, members[0].member_id if members else None, members, seen)
     stored = StoredGroup(record, since_ms, (("later", b"[1]"),))
     put = to_put(group, stored, 7, from_ms=since_ms + 5)
     assert from_value(put.key, put.value) == stored
@@ -67,6 +79,8 @@ GOOD = to_put("g", StoredGroup(GroupRecord(3, "consumer", None, None, ()), 5), 0
         GOOD.replace(b'"leader":null', b'"leader":"who"'),
         GOOD.replace(b'"generation":3', b'"generation":"x"'),
         GOOD.replace(b'"since_ms":5', b'"later":5'),
+        GOOD.replace(b'"since_ms":5', b'"since_ms":5,"seen":{"t":"x"}'),
+        GOOD.replace(b'"since_ms":5', b'"since_ms":5,"seen":[]'),
     ],
 )
 def test_a_damaged_record_is_no_empty_group(value: bytes) -> None:

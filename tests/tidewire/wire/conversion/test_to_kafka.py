@@ -20,7 +20,7 @@ from tests.tidewire.wire.conversion.drawn import (
 from tidewire.wire.conversion.headers import HEADERS_MAX
 from tidewire.wire.conversion.to_kafka import METADATA_BYTES_MAX, WORK_AT_ONCE, to_kafka
 from tidewire.wire.kafka import records
-from tidewire.wire.kafka.record_batches import NO_PRODUCER_ID, Compression, read_header
+from tidewire.wire.kafka.record_batches import CONTROL, NO_PRODUCER_ID, Compression, read_header
 from tidewire.wire.kafka.records import Header, Record
 from tidewire.wire.pulsar.building import build_batch, build_chunks, build_message, build_payload, encode_batch
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -159,7 +159,7 @@ def test_a_batch_of_which_nothing_is_left_takes_its_offsets() -> None:
     """K21: that is no damage."""
     found = kafka_of(build_batch(metadata(), [(single(compacted_out=True), b"")] * 3), 3)
     assert found.reason is None
-    assert read_header(found.batch).record_count == 0
+    assert read_header(found.batch).is_control
 
 
 def chunk() -> bytes:
@@ -226,10 +226,10 @@ def test_an_entry_that_cannot_be_converted_takes_its_offsets(name: str) -> None:
     payload, count, why = UNREADABLE[name]
     found = kafka_of(payload, count)
     header = read_header(found.batch)
-    assert (header.record_count, header.offset_count, header.max_timestamp_ms) == (0, count, NOW_MS)
+    assert (header.is_control, header.offset_count, header.max_timestamp_ms) == (True, count, NOW_MS)
     assert found.reason is not None
     assert why in found.reason
-    assert oracle_reads(found.batch, 0)[0].records == ()
+    assert oracle_reads(found.batch, 0)[0].attributes & CONTROL
 
 
 @given(some_messages, codecs, st.integers(0), st.binary(min_size=1, max_size=3), st.integers(-2, 2))

@@ -172,6 +172,7 @@ def test_no_marker_becomes_a_message() -> None:
         pulsar_of(marker)
 
 
+EMPTY = encode(b"", attributes=0, offsets=2, base_timestamp_ms=AT, max_timestamp_ms=AT, record_count=0)
 TWO = batch_of([Record(b"k", b"v", AT), Record(b"k", b"v", AT)])
 
 
@@ -196,7 +197,7 @@ def changed(at: int, new: bytes) -> bytes:
         (changed(22, b"\x01"), 2, "do not decompress"),
         (changed(61 + 3, b"\x02"), 2, "record 0 of the batch stands at the offset of record 1"),
         (changed(61 + 4, b"\x7f"), 2, "a number|longer than"),
-        (records.build_empty(2, AT), 2, "counts 0 records"),
+        (EMPTY, 2, "counts 0 records"),
     ],
 )
 def test_a_batch_that_does_not_add_up_is_refused(batch: bytes, count: int, why: str) -> None:

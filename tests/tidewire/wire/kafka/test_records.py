@@ -16,7 +16,7 @@ from kio.static.primitive import i8, i16, i32, i64
 
 from tidewire.wire.kafka import records
 from tidewire.wire.kafka.compression import compress, decompress_steps
-from tidewire.wire.kafka.record_batches import Compression, CorruptBatch, check, read_header
+from tidewire.wire.kafka.record_batches import CONTROL, NO_PRODUCER_ID, Compression, CorruptBatch, check, read_header
 from tidewire.wire.kafka.records import HEADERS_MAX, BatchBuilder, Header, Marker, Record
 from tidewire.wire.steps import finished
 
@@ -279,10 +279,16 @@ def test_an_unknown_marker_is_refused(record: Record) -> None:
         records.read_marker(read_header(batch), batch)
 
 
-def test_an_empty_batch_takes_offsets() -> None:
-    """K21: it stands for entries that the broker does not show."""
-    batch = records.build_empty(40, 7)
+@pytest.mark.parametrize("offsets", [1, 2, 64, 65, 100_000])
+def test_a_filler_takes_offsets(offsets: int) -> None:
+    """K21: it stands for entries that the broker does not show. It ends nobody's transaction."""
+    batch = records.build_filler(offsets, 7)
     header = read_header(batch)
-    assert (header.offset_count, header.record_count) == (40, 0)
-    assert read_all(batch) == []
-    assert oracle_reads(batch).records == ()
+    assert (header.offset_count, header.is_control, header.is_transactional) == (offsets, True, False)
+    assert header.producer_id == NO_PRODUCER_ID
+    ((place, _marker),) = read_all(batch)
+    assert place == offsets - 1
+    assert records.read_marker(header, batch).is_commit
+    oracle = oracle_reads(batch)
+    assert (oracle.last_offset_delta, oracle.attributes) == (offsets - 1, CONTROL)
+    assert [record.offset for record in oracle.records] == [offsets - 1]

@@ -4,29 +4,27 @@ from collections.abc import Mapping, Sequence
 
 from broker.administration_contract import (
     BrokerStatistics,
+    LogStatistics,
     MigrationAsked,
-    SegmentSubscription,
+    RegularStatistics,
     SegmentUsers,
-    SubscriptionStatistics,
     TopicStatistics,
     TransactionStatistics,
 )
 from broker.budgets import Budgets
 from broker.cluster.members import Members
 from broker.cluster.ownership import Claims, OwnedElsewhere
-from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFound
+from broker.errors import SubscriptionExists, SubscriptionNotFound
 from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
-from broker.layouts.parts import Segment, StartPosition, SubscriptionKind
-from broker.layouts.registrations import GroupId
+from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.layouts.store import Layouts
 from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
-from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
-from broker.segment_requests import SegmentRequests
 from broker.topic import Topic
+from broker.topic_statistics import StatisticsOfTopics
 from broker.topics import Topics
 from broker.traffic import Traffic
 from dispatch.subscription import Subscription
@@ -45,14 +43,12 @@ class Administration:
         controller: Controller,
         layouts: Layouts,
         topics: Topics,
-        groups: ConsumerGroups,
-        requests: SegmentRequests,
+        statistics: StatisticsOfTopics,
         *,
         initial_segments: int,
     ) -> None:
-        self._requests = requests
+        self._statistics = statistics
         self._controller = controller
-        self._groups = groups
         self._layouts = layouts
         self._topics = topics
         self._initial_segments = initial_segments
@@ -121,9 +117,11 @@ class Administration:
         _topic, here = await self._on_segment(name, subscription)
         return here.backlog_entries
 
-    async def segment_statistics(self, name: TopicName) -> Mapping[str, SegmentSubscription]:
+    async def log_statistics(self, name: TopicName) -> LogStatistics:
         """See `TopicService`."""
-        return _counted(await self._segment(name))
+        if name.segment is not None:
+            name = _log_of(name, await self._layouts.get(name.scalable_topic))
+        return await self._statistics.of_log(name)
 
     async def segment_is_untouched(self, name: TopicName) -> bool:
         """See `TopicService`."""
@@ -174,53 +172,17 @@ class Administration:
         if self._controller.elections.is_elsewhere(name):
             # Only the controller knows the ordered consumers. This raises who it is.
             await self._controller.elections.elect(name)
-        layout, segments = await self._segments(name)
-        subscriptions = {}
-        for subscription_name in sorted(layout.living_subscriptions()):
-            registered = layout.subscriptions[subscription_name]
-            counted = [segment[subscription_name] for segment in segments if subscription_name in segment]
-            subscriptions[subscription_name] = SubscriptionStatistics(
-                registered.kind,
-                # An ordered consumer has another name on each of its segments. Other consumers have one name.
-                consumers=self._groups.connected_count(GroupId(name, subscription_name))
-                or len(frozenset().union(*(one.consumers for one in counted))),
-                backlog_entries=sum(one.backlog_entries for one in counted),
-            )
-        return TopicStatistics(layout, subscriptions)
+        return await self._statistics.of_scalable(name)
 
-    async def _segments(self, name: TopicName) -> tuple[Layout, list[Mapping[str, SegmentSubscription]]]:
-        """Return the topic's layout, and the subscriptions of all its segments, as their owners know them."""
-        while True:
-            layout = await self._layouts.get(name)
-            try:
-                return layout, [await self._counted(name, segment) for segment in layout.segments.values()]
-            except TopicNotFound:
-                # If a segment was pruned meanwhile, the layout has a new epoch. Otherwise the error stands.
-                if (await self._layouts.get(name)).epoch == layout.epoch:
-                    raise
-
-    async def _counted(self, name: TopicName, segment: Segment) -> Mapping[str, SegmentSubscription]:
-        try:
-            return _counted(await self._topics.get(segment_topic(name, segment)))
-        except OwnedElsewhere as elsewhere:
-            if elsewhere.owner is None:
-                raise
-            return await self._requests.statistics(elsewhere.owner, name.segment_name(segment.descriptor))
+    async def regular_statistics(self, name: TopicName) -> RegularStatistics:
+        """See `TopicService`."""
+        return await self._statistics.of_regular(name)
 
 
 def _log_of(name: TopicName, layout: Layout) -> TopicName:
     """Return the name under which a segment is loaded. That of a migrated topic keeps its `persistent://` name."""
     found = [segment for segment in layout.segments.values() if segment.descriptor == name.segment]
     return segment_topic(name.scalable_topic, found[0]) if found else name
-
-
-def _counted(segment: Topic) -> Mapping[str, SegmentSubscription]:
-    return {
-        name: SegmentSubscription(
-            subscription.backlog_entries, frozenset(consumer.name for consumer in subscription.consumers)
-        )
-        for name, subscription in segment.subscriptions.items()
-    }
 
 
 class Monitor:

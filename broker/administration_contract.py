@@ -36,6 +36,40 @@ class SegmentSubscription(NamedTuple):
     """See `SubscriptionStatistics`."""
     consumers: frozenset[str]
     """The names of the consumers that are connected to this segment now."""
+    type: str
+    """The type of its consumers, or of the last ones, by Pulsar's name."""
+
+
+class RegularSubscription(NamedTuple):
+    """One subscription of a regular topic, over all its partitions."""
+
+    type: str
+    """See `SegmentSubscription`."""
+    consumers: int
+    """See `SubscriptionStatistics`."""
+    backlog_entries: int
+    """See `SubscriptionStatistics`."""
+
+
+class LogStatistics(NamedTuple):
+    """Numbers about one segment or partition at one moment."""
+
+    subscriptions: Mapping[str, SegmentSubscription]
+    first_index: int
+    """The index of the first message that is retained."""
+    end_index: int
+    """The index behind the last readable message."""
+
+
+class GroupStatistics(NamedTuple):
+    """A group of Kafka's consumers on a topic, over all its segments or partitions."""
+
+    state: str
+    """In Kafka's words."""
+    consumers: int
+    """Its members that read the topic."""
+    backlog: int
+    """The offsets from those that it has committed to the ends. It counts messages, and aborted ones too."""
 
 
 class MigrationAsked(NamedTuple):
@@ -62,6 +96,17 @@ class TopicStatistics:
 
     layout: Layout
     subscriptions: Mapping[str, SubscriptionStatistics] = field(default_factory=dict)
+    groups: Mapping[str, GroupStatistics] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RegularStatistics:
+    """Numbers about one regular topic at one moment."""
+
+    partitions: int
+    """1 if it is not partitioned."""
+    subscriptions: Mapping[str, RegularSubscription]
+    groups: Mapping[str, GroupStatistics]
 
 
 class TopicService(Protocol):
@@ -162,8 +207,8 @@ class TopicService(Protocol):
             TopicNotFound, SubscriptionNotFound
         """
 
-    async def segment_statistics(self, name: TopicName) -> Mapping[str, SegmentSubscription]:
-        """Return the subscriptions of a segment by name.
+    async def log_statistics(self, name: TopicName) -> LogStatistics:
+        """Return the statistics of a segment, or of a `persistent://` topic without its partitions.
 
         Raises:
             TopicNotFound
@@ -202,6 +247,13 @@ class TopicService(Protocol):
 
     async def statistics(self, name: TopicName) -> TopicStatistics:
         """Return the topic's statistics.
+
+        Raises:
+            TopicNotFound
+        """
+
+    async def regular_statistics(self, name: TopicName) -> RegularStatistics:
+        """Return the statistics of a `persistent://` topic, with all its partitions.
 
         Raises:
             TopicNotFound

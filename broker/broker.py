@@ -60,6 +60,7 @@ from broker.schemas.registry import Schemas
 from broker.segment_requests import SegmentRequests
 from broker.topic import Topic
 from broker.topic_services import TopicServices
+from broker.topic_statistics import GroupsOn, StatisticsOfTopics, no_groups
 from broker.topics import Topics
 from broker.traffic import Traffic
 from broker.transaction_buffers import ANY_NAMESPACE, TransactionBuffers
@@ -107,6 +108,8 @@ class Foundation:
     """Gives entries in the format of those who subscribe."""
     forget_topic: ForgetTopic = forget_nothing
     """Removes what the front ends store about a partitioned or scalable topic that is gone."""
+    groups_on: GroupsOn = no_groups
+    """Finds the groups of Kafka's consumers that read a topic."""
     traffic: Traffic = field(default_factory=Traffic)
     loop: LoopMonitor = field(default_factory=LoopMonitor)
     """The event loop's measurements for `/metrics`."""
@@ -244,8 +247,15 @@ class Broker:
             self.controller,
             self.layouts,
             self.topics,
-            self.groups,
-            requests,
+            StatisticsOfTopics(
+                self.layouts,
+                self.topics,
+                self.partitioned_topics,
+                self.groups,
+                requests,
+                metadata,
+                base.groups_on,
+            ),
             initial_segments=settings.default_initial_segments,
         )
         self.monitor = Monitor(

@@ -1,13 +1,13 @@
-"""Requests about single segments, to the brokers that own them. The paths are those of `broker.http.segments`.
+"""Requests about single segments and regular topics, to the brokers that own them.
 
-A regular topic that is being migrated becomes a segment, so the request for that is here too.
+The paths are those of `broker.http.segments`. A regular topic that is being migrated becomes a segment, so the request
+for that is here too.
 """
 
-from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
-from broker.administration_contract import MigrationAsked, SegmentSubscription, SegmentUsers
-from broker.names import TopicName
+from broker.administration_contract import LogStatistics, MigrationAsked, SegmentSubscription, SegmentUsers
+from broker.names import Domain, TopicName
 from broker.peers import Peers
 
 
@@ -18,13 +18,20 @@ class SegmentRequests:
         """Set up; `peers` are the other brokers."""
         self._peers = peers
 
-    async def statistics(self, owner: str, segment: TopicName) -> Mapping[str, SegmentSubscription]:
-        """Return the segment's subscriptions by name."""
-        answer = await self._peers.request(owner, "GET", _path(segment) + "/stats")
-        return {
-            name: SegmentSubscription(int(counted["msgBacklog"]), frozenset(map(str, counted["consumers"])))
+    async def statistics(self, owner: str, log: TopicName) -> LogStatistics:
+        """Return the statistics of a segment, or of a `persistent://` topic."""
+        kind = "/log" if log.domain is Domain.PERSISTENT else "/stats"
+        answer = await self._peers.request(owner, "GET", _path(log) + kind)
+        subscriptions = {
+            name: SegmentSubscription(
+                int(counted["msgBacklog"]),
+                frozenset(map(str, counted["consumers"])),
+                # A broker of an earlier release says less.
+                str(counted.get("type", "")),
+            )
             for name, counted in answer["subscriptions"].items()
         }
+        return LogStatistics(subscriptions, int(answer.get("firstIndex", 0)), int(answer.get("endIndex", 0)))
 
     async def is_untouched(self, owner: str, segment: TopicName) -> bool:
         """Return `Topic.is_untouched` of the segment."""
@@ -49,6 +56,9 @@ class SegmentRequests:
         await self._peers.request(owner, "POST", f"{path}?{urlencode(given)}")
 
 
-def _path(segment: TopicName) -> str:
-    parts = (segment.tenant, segment.namespace, segment.local, str(segment.segment))
-    return "/admin/v2/segments/" + "/".join(quote(part, safe="") for part in parts)
+def _path(log: TopicName) -> str:
+    parts = [log.tenant, log.namespace, log.local]
+    if log.segment is not None:
+        parts.append(str(log.segment))
+    prefix = "/admin/v2/persistent/" if log.domain is Domain.PERSISTENT else "/admin/v2/segments/"
+    return prefix + "/".join(quote(part, safe="") for part in parts)

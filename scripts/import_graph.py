@@ -56,6 +56,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "handover",
         "leftovers",
         "partition_removal",
+        "topic_statistics",
     ),
     "broker: topics": (
         "topics",

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from broker.administration_contract import BrokerMonitor, ClusterService, TopicService
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import sentences
-from broker.http import cluster, metadata, metrics, retention, scalable, segments
+from broker.http import cluster, metadata, metrics, regular, retention, scalable, segments
 from broker.http.credentials import NoCredentials
 from broker.http.forwarding import passes_on
 from broker.http.origin import KnownHostsOnly, SameOriginOnly
@@ -43,6 +43,7 @@ def build_application(
             *cluster.routes(store, ownership),
             *scalable.routes(topics),
             *segments.routes(topics),
+            *regular.routes(topics),
             *metadata.routes(store),
         ],
         middleware=[Middleware(KnownHostsOnly, hosts), Middleware(SameOriginOnly), Middleware(NoCredentials)],

@@ -24,6 +24,7 @@ method of a path answers 405. Paths that Pulsar has below a topic, but this brok
 takes it for a missing topic.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -31,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from broker.administration_contract import MigrationAsked, TopicService, TopicStatistics
+from broker.administration_contract import GroupStatistics, MigrationAsked, TopicService, TopicStatistics
 from broker.errors import NotSupported
 from broker.http.parameters import (
     check_path,
@@ -202,4 +203,17 @@ def _statistics_view(name: TopicName, statistics: TopicStatistics) -> dict[str, 
             }
             for subscription, counted in statistics.subscriptions.items()
         },
+        **groups_view(statistics.groups),
+    }
+
+
+def groups_view(groups: Mapping[str, GroupStatistics]) -> dict[str, object]:
+    """The groups of Kafka's consumers on a topic in JSON; nothing if there are none."""
+    if not groups:
+        return {}
+    return {
+        "kafkaGroups": {
+            name: {"state": group.state, "consumerCount": group.consumers, "msgBacklog": group.backlog}
+            for name, group in groups.items()
+        }
     }

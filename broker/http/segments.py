@@ -1,7 +1,7 @@
 """Single segments over HTTP: /admin/v2/segments. In Pulsar, brokers and operators use it.
 
     GET    /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/backlog        a number of entries
-    GET    /{tenant}/{namespace}/{topic}/{descriptor}/stats      each subscription's backlog, and consumers' names
+    GET    /{tenant}/{namespace}/{topic}/{descriptor}/stats      its ends; each subscription's backlog and consumers
     GET    /{tenant}/{namespace}/{topic}/{descriptor}/untouched  whether its topic may still get any schema
     GET    /{tenant}/{namespace}/{topic}/{descriptor}/users      how many clients, and which subscriptions have some
     POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/seek?timestamp=MS
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from broker.administration_contract import TopicService
+from broker.administration_contract import LogStatistics, TopicService
 from broker.errors import NotSupported
 from broker.http.parameters import required_number_of, segment_of, subscription_of
 from broker.http.refusals import done, json_response
@@ -57,15 +57,7 @@ class _SegmentAdmin:
         return json_response(await self._service.segment_backlog(segment_of(request), subscription_of(request)))
 
     async def statistics(self, request: Request) -> Response:
-        subscriptions = await self._service.segment_statistics(segment_of(request))
-        return json_response(
-            {
-                "subscriptions": {
-                    name: {"msgBacklog": counted.backlog_entries, "consumers": sorted(counted.consumers)}
-                    for name, counted in subscriptions.items()
-                }
-            }
-        )
+        return json_response(log_view(await self._service.log_statistics(segment_of(request))))
 
     async def untouched(self, request: Request) -> Response:
         return json_response(await self._service.segment_is_untouched(segment_of(request)))
@@ -88,3 +80,19 @@ class _SegmentAdmin:
         raise NotSupported(
             f"{name} is created, sealed and deleted by its topic's controller. Change the topic's layout instead."
         )
+
+
+def log_view(statistics: LogStatistics) -> dict[str, object]:
+    """The statistics of a segment or regular topic in JSON."""
+    return {
+        "firstIndex": statistics.first_index,
+        "endIndex": statistics.end_index,
+        "subscriptions": {
+            name: {
+                "msgBacklog": counted.backlog_entries,
+                "consumers": sorted(counted.consumers),
+                "type": counted.type,
+            }
+            for name, counted in statistics.subscriptions.items()
+        },
+    }

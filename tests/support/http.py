@@ -19,8 +19,12 @@ import trio
 from broker.addresses import Address
 from broker.administration_contract import (
     BrokerStatistics,
+    GroupStatistics,
+    LogStatistics,
     MigrationAsked,
     PeerAnswer,
+    RegularStatistics,
+    RegularSubscription,
     SegmentSubscription,
     SegmentUsers,
     SubscriptionStatistics,
@@ -240,6 +244,7 @@ class FakeTopics:
     layouts: dict[TopicName, Layout] = field(default_factory=dict)
     in_use: set[TopicName] = field(default_factory=set)
     subscriptions: dict[str, SubscriptionStatistics] = field(default_factory=dict)
+    groups: dict[str, GroupStatistics] = field(default_factory=dict)
     initial_segments: int = 1
     moved: list[tuple[str, str, int | None]] = field(default_factory=list)
     """Calls of `seek` and (with no time) `skip_all`: name, subscription, time."""
@@ -329,10 +334,10 @@ class FakeTopics:
         await trio.lowlevel.checkpoint()
         return name not in self.in_use
 
-    async def segment_statistics(self, name: TopicName) -> Mapping[str, SegmentSubscription]:
+    async def log_statistics(self, name: TopicName) -> LogStatistics:
         await self._begin()
-        self._find(name.scalable_topic)
-        return {"s": SegmentSubscription(17, frozenset({"b", "a"}))}
+        self._find(name.as_scalable)
+        return LogStatistics({"s": SegmentSubscription(17, frozenset({"b", "a"}), "SHARED")}, 3, 9)
 
     async def segment_users(self, name: TopicName) -> SegmentUsers:
         await self._begin()
@@ -359,7 +364,12 @@ class FakeTopics:
 
     async def statistics(self, name: TopicName) -> TopicStatistics:
         await self._begin()
-        return TopicStatistics(self._find(name), self.subscriptions)
+        return TopicStatistics(self._find(name), self.subscriptions, self.groups)
+
+    async def regular_statistics(self, name: TopicName) -> RegularStatistics:
+        await self._begin()
+        self._find(name.as_scalable)
+        return RegularStatistics(3, {"s": RegularSubscription("SHARED", 2, 17)}, self.groups)
 
     async def _begin(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -19,6 +19,7 @@ ANSWER_SECONDS_MAX: Final = 60.0
 
 _UNAVAILABLE: Final = 503
 _PREFIX: Final = "/admin/v2/scalable"
+_PREFIX_REGULAR: Final = "/admin/v2/persistent"
 _SCALABLE: Final = "topic://"
 _REGULAR: Final = "persistent://"
 _TOPIC_PARTS: Final = 3
@@ -83,6 +84,10 @@ class Administration:
         """Return the numbers of segments, and each subscription's consumers and backlog."""
         return dict(self._ask("GET", _path(topic) + "/stats"))
 
+    def regular_statistics(self, topic: str) -> dict[str, Any]:
+        """Return the number of partitions of a `persistent://` topic, and each subscription's consumers and backlog."""
+        return dict(self._ask("GET", _path(topic, _REGULAR) + "/stats", prefix=_PREFIX_REGULAR))
+
     def split(self, topic: str, segment_id: int) -> None:
         """Split a segment. Its children take messages when this returns."""
         self._ask("POST", f"{_path(topic)}/split/{segment_id}")
@@ -101,8 +106,9 @@ class Administration:
         path: str,
         query: Sequence[tuple[str, str]] = (),
         body: object = None,
+        prefix: str = _PREFIX,
     ) -> Any:  # noqa: ANN401 - JSON; each caller says what it expects
-        target = _PREFIX + path + (f"?{urlencode(query)}" if query else "")
+        target = prefix + path + (f"?{urlencode(query)}" if query else "")
         for url in self._urls[:-1]:
             try:
                 return self._ask_at(url, method, target, body)

@@ -1,6 +1,6 @@
 """`tidewire topics`: create, list, show, split and delete scalable topics, or migrate a regular topic to one.
 
-A `persistent://` topic needs no command: its first producer or consumer creates it.
+A `persistent://` topic needs no command: its first producer or consumer creates it. `show` shows one, too.
 """
 
 from pathlib import Path
@@ -12,6 +12,8 @@ from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addr
 from tidewire.cli.endings import one_sentence, pairs
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tidewire.cli.administration import Administration
 
 app: Final = typer.Typer(help="Create, list, show, split, migrate and delete topics.", no_args_is_help=True)
@@ -50,11 +52,20 @@ def names(
 
 
 @app.command("show")
-def show(topic: Topic, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
-    """Show a topic's segments and subscriptions."""
+def show(
+    topic: Annotated[
+        str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME, or persistent://...", show_default=False)
+    ],
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
+) -> None:
+    """Show a topic's segments or partitions, its subscriptions and its groups of Kafka's consumers."""
     with one_sentence("tidewire topics"):
         administration = _administration(data_dir, http)
-        _print(topic, administration.layout(topic), administration.statistics(topic))
+        if topic.startswith("persistent://"):
+            _print_regular(topic, administration.regular_statistics(topic))
+        else:
+            _print(topic, administration.layout(topic), administration.statistics(topic))
 
 
 @app.command("split")
@@ -128,10 +139,27 @@ def _print(topic: str, layout: dict[str, Any], statistics: dict[str, Any]) -> No
             " ".join(map(str, segment["childIds"])),
         )
     console.print(segments)
-    if statistics["subscriptions"]:
-        subscriptions = Table("subscription", "type", "consumers", "backlog")
-        for name, counted in sorted(statistics["subscriptions"].items()):
-            subscriptions.add_row(
-                name, str(counted["type"]).lower(), str(counted["consumerCount"]), str(counted["msgBacklog"])
-            )
-        console.print(subscriptions)
+    _print_subscriptions(console, statistics)
+
+
+def _print_regular(topic: str, statistics: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    count = int(statistics["partitions"])
+    console.print(f"{topic}  {count} partition{'' if count == 1 else 's'}", soft_wrap=True, markup=False)
+    _print_subscriptions(console, statistics)
+
+
+def _print_subscriptions(console: "Console", statistics: dict[str, Any]) -> None:
+    """Print the subscriptions, and groups of Kafka's consumers beside them. Two of them may have one name."""
+    from rich.table import Table
+
+    rows = [(name, str(counted["type"]).lower(), counted) for name, counted in statistics["subscriptions"].items()]
+    groups = statistics.get("kafkaGroups", {})
+    rows += [(name, f"kafka group, {str(counted['state']).lower()}", counted) for name, counted in groups.items()]
+    if rows:
+        table = Table("subscription", "type", "consumers", "backlog")
+        for name, kind, counted in sorted(rows, key=lambda row: row[:2]):
+            table.add_row(name, kind, str(counted["consumerCount"]), str(counted["msgBacklog"]))
+        console.print(table)

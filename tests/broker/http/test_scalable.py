@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from broker.addresses import Address
-from broker.administration_contract import MigrationAsked, SubscriptionStatistics
+from broker.administration_contract import GroupStatistics, MigrationAsked, SubscriptionStatistics
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import IntentOpen, LayoutTooLarge, LayoutUnreadable, TopicClosed, sentences
 from broker.http.parameters import BODY_BYTES_MAX
@@ -118,6 +118,7 @@ async def test_what_does_not_exist_is_not_found(server: Address, method: str, pa
 async def test_statistics_count_segments_and_subscriptions(server: Address, topics: FakeTopics) -> None:
     topics.layouts[NAME] = create(1, NOW_MS, creation_id="c")
     topics.subscriptions["s"] = SubscriptionStatistics(SubscriptionKind.STREAM, 2, 17)
+    topics.groups["s"] = GroupStatistics("Stable", 3, 9)
     assert (await request(server, "POST", f"{BASE}/x/split/0")).status == 204
     answer = await request(server, "GET", f"{BASE}/x/stats")
     assert answer.status == 200
@@ -132,6 +133,25 @@ async def test_statistics_count_segments_and_subscriptions(server: Address, topi
             "2": {"name": "segment://public/default/x/8000-ffff-2", "state": "ACTIVE"},
         },
         "subscriptions": {"s": {"type": "STREAM", "consumerCount": 2, "msgBacklog": 17}},
+        "kafkaGroups": {"s": {"state": "Stable", "consumerCount": 3, "msgBacklog": 9}},
+    }
+
+
+async def test_statistics_of_a_regular_topic(server: Address, topics: FakeTopics) -> None:
+    """Its partitions are counted together. Without Kafka's groups nothing is said of them."""
+    path = "/admin/v2/persistent/public/default/x"
+    assert (await request(server, "GET", f"{path}/stats")).status == 404
+    topics.layouts[NAME] = create(1, NOW_MS, creation_id="c")
+    answer = await request(server, "GET", f"{path}/stats")
+    assert answer.json == {
+        "partitions": 3,
+        "subscriptions": {"s": {"type": "SHARED", "consumerCount": 2, "msgBacklog": 17}},
+    }
+    answer = await request(server, "GET", f"{path}/log")
+    assert answer.json == {
+        "firstIndex": 3,
+        "endIndex": 9,
+        "subscriptions": {"s": {"msgBacklog": 17, "consumers": ["a", "b"], "type": "SHARED"}},
     }
 
 

@@ -46,12 +46,14 @@ from tidewire.wire.kafka.messages.offsets import (
 PROTOCOLS: Final = (JoinGroupRequestProtocol("range", b"topics"),)
 
 
-async def joined(client: KafkaClient, group: str = "g") -> JoinGroupResponse:
+async def joined(
+    client: KafkaClient, group: str = "g", protocols: tuple[JoinGroupRequestProtocol, ...] = PROTOCOLS
+) -> JoinGroupResponse:
     """Join as a new member, which first gets an id (KIP-394)."""
-    request = JoinGroupRequest(group, 10_000, 10_000, "", None, "consumer", PROTOCOLS)
+    request = JoinGroupRequest(group, 10_000, 10_000, "", None, "consumer", protocols)
     first = await client.ask(request, JoinGroupResponse, 9)
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    request = JoinGroupRequest(group, 10_000, 10_000, first.member_id, None, "consumer", PROTOCOLS)
+    request = JoinGroupRequest(group, 10_000, 10_000, first.member_id, None, "consumer", protocols)
     return await client.ask(request, JoinGroupResponse, 9)
 
 

@@ -1,5 +1,7 @@
 """Scalable topics, written by Tidewire's client in transactions and read by Kafka's, while segments split and merge."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from time import monotonic
 from typing import Final
@@ -8,8 +10,16 @@ import pytest
 
 from tests.interop.kafka.conftest import Station
 from tests.support.admin import Admin
-from tests.support.kafka_clients.contract import Consumer, ConsumerOptions, Got, Place, ProducerOptions, Refused
-from tests.support.kafka_clients.every import NAMES, PURE
+from tests.support.kafka_clients.contract import (
+    Committed,
+    Consumer,
+    ConsumerOptions,
+    Got,
+    Place,
+    ProducerOptions,
+    Refused,
+)
+from tests.support.kafka_clients.every import CONFLUENT, NAMES, PURE
 from tests.support.kafka_clients.reading import read_all, until, values
 from tests.support.processes import RunningBroker
 from tests.support.scalable_writer import ScalableWriter, scalable_writer
@@ -204,3 +214,32 @@ def test_administrators_see_it_and_change_nothing(
     with pytest.raises(Refused):
         kafka.grow(name, 9)
     assert values(read_all(station.consumer(), *(Place(name, n) for n in range(3)))) == [b"0"]
+
+
+@pytest.mark.parametrize("client", [CONFLUENT], indirect=True)
+def test_groups_are_shown_beside_subscriptions(
+    station: Station, name: str, scalable: str, writer: ScalableWriter, tidewire: RunningBroker
+) -> None:
+    """K36: with their members and what is left to read; of a regular topic, too."""
+    regular = f"{name}-regular"
+    station.admin().create(regular)
+    producer = station.producer()
+    for _ in range(10):
+        writer.send(b"0")
+        producer.send(regular, b"0")
+    producer.flush()
+    consumer = station.consumer(ConsumerOptions(group_id=name))
+    consumer.subscribe(name, regular)
+    until(lambda got: len(got) >= 20, consumer)
+    consumer.commit({Place(name): Committed(4, ""), Place(regular): Committed(7, "")})
+    assert shown(tidewire, scalable) == [[name, "kafka group, stable", "1", "6"]]
+    assert shown(tidewire, f"persistent://public/default/{regular}") == [[name, "kafka group, stable", "1", "3"]]
+
+
+def shown(broker: RunningBroker, topic: str) -> list[list[str]]:
+    """Return the subscriptions that `tidewire topics show` prints."""
+    command = [sys.executable, "-m", "tidewire.cli", "topics", "show", topic, "--http", broker.http_url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    table = ended.stdout.partition("subscription")[2]
+    rows = [line.strip("│").split("│") for line in table.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in row] for row in rows]

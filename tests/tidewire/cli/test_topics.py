@@ -44,6 +44,18 @@ def test_subscriptions_are_shown_with_their_backlog(tidewire: CommandLine, topic
     assert [cell.strip() for cell in row.strip("│").split("│")] == ["board", "stream", "0", "2"]
 
 
+def test_a_regular_topic_is_shown(tidewire: CommandLine) -> None:
+    name = "persistent://public/flights/gates"
+    assert "does not exist" in tidewire.complaint("topics", "show", name)
+    tidewire.well("produce", name, "a")
+    tidewire.well("consume", name, "--subscription", "board", "--count", "1")
+    tidewire.well("produce", name, "b")
+    first, *rest = tidewire.well("topics", "show", name).splitlines()
+    assert first == f"{name}  1 partition"
+    (row,) = [line for line in rest if "board" in line]
+    assert [cell.strip() for cell in row.strip("│").split("│")][2:] == ["0", "1"]
+
+
 def test_a_regular_topic_is_migrated(tidewire: CommandLine) -> None:
     """Its messages are read once, before those produced since."""
     regular, scalable = "persistent://public/flights/old", "topic://public/flights/old"
@@ -78,7 +90,7 @@ def test_what_the_broker_refuses_is_told_in_its_words(tidewire: CommandLine, top
 
 def test_mistakes_are_told_without_a_broker(tidewire: CommandLine, topic: str) -> None:
     for mistake in (
-        ("show", "persistent://public/default/x"),
+        ("show", "persistent://public/default"),
         ("show", "x"),
         ("show", "topic://public/default"),
         ("list", "public"),

@@ -1,0 +1,185 @@
+"""Who reads a topic, and how much is left to read: subscriptions, and the groups of other front ends.
+
+A topic's numbers are the sums over its segments or partitions, as their owners know them. Any broker asks them. A group
+of Kafka's consumers reads like a subscription, but has offsets where that has a cursor. The two may have one name, and
+neither moves the other (K36). So they stand beside each other.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from broker.administration_contract import (
+    GroupStatistics,
+    LogStatistics,
+    RegularStatistics,
+    RegularSubscription,
+    SegmentSubscription,
+    SubscriptionStatistics,
+    TopicStatistics,
+)
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import TopicNotFound
+from broker.layouts.layout import Layout
+from broker.layouts.legacy import segment_topic
+from broker.layouts.registrations import GroupId
+from broker.layouts.store import Layouts
+from broker.names import TopicName
+from broker.partitioned_topics import PartitionedTopics
+from broker.scalable.consumer_groups import ConsumerGroups
+from broker.segment_requests import SegmentRequests
+from broker.topic import Topic
+from broker.topics import Topics
+from storage.metadata.store import MetadataStore
+
+
+class GroupOnTopic(NamedTuple):
+    """A group that reads a topic."""
+
+    state: str
+    consumers: int
+    offsets: Mapping[int, int]
+    """Where it goes on, by the number of the segment or partition."""
+
+
+GroupsOn = Callable[[MetadataStore, TopicName, Layout | None], Awaitable[Mapping[str, GroupOnTopic]]]
+"""Returns the groups of a front end that read a topic, by name. A scalable topic comes with its layout."""
+
+
+async def no_groups(_store: MetadataStore, _topic: TopicName, _layout: Layout | None) -> Mapping[str, GroupOnTopic]:
+    """No front end has groups."""
+    return {}
+
+
+class StatisticsOfTopics:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        layouts: Layouts,
+        topics: Topics,
+        partitioned: PartitionedTopics,
+        consumer_groups: ConsumerGroups,
+        requests: SegmentRequests,
+        metadata: MetadataStore,
+        groups_on: GroupsOn,
+    ) -> None:
+        self._layouts = layouts
+        self._topics = topics
+        self._partitioned = partitioned
+        self._consumer_groups = consumer_groups
+        self._requests = requests
+        self._metadata = metadata
+        self._groups_on = groups_on
+
+    async def of_scalable(self, name: TopicName) -> TopicStatistics:
+        """Return the statistics of a scalable topic whose controller this broker is, or that has none.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        layout, segments = await self._segments(name)
+        subscriptions = {}
+        for subscription_name in sorted(layout.living_subscriptions()):
+            registered = layout.subscriptions[subscription_name]
+            counted = _on_each(subscription_name, segments.values())
+            subscriptions[subscription_name] = SubscriptionStatistics(
+                registered.kind,
+                # An ordered consumer has another name on each of its segments. Other consumers have one name.
+                consumers=self._consumer_groups.connected_count(GroupId(name, subscription_name))
+                or len(_consumers_of(counted)),
+                backlog_entries=sum(one.backlog_entries for one in counted),
+            )
+        groups = await self._groups_on(self._metadata, name, layout)
+        return TopicStatistics(layout, subscriptions, _group_statistics(groups, segments))
+
+    async def of_regular(self, name: TopicName) -> RegularStatistics:
+        """Return the statistics of a regular topic, or of a partitioned one with all its partitions.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        record = await self._partitioned.find(name)
+        if record is None and not await self._layouts.is_made(name):
+            raise TopicNotFound(f"{name} does not exist. A producer creates it, and so does a consumer.")
+        count = 1 if record is None else record.partitions
+        logs = {index: await self._log(name if record is None else name.partition(index)) for index in range(count)}
+        names = sorted({subscription for log in logs.values() for subscription in log.subscriptions})
+        subscriptions = {}
+        for subscription_name in names:
+            counted = _on_each(subscription_name, logs.values())
+            subscriptions[subscription_name] = RegularSubscription(
+                counted[0].type, len(_consumers_of(counted)), sum(one.backlog_entries for one in counted)
+            )
+        groups = await self._groups_on(self._metadata, name, None)
+        return RegularStatistics(count, subscriptions, _group_statistics(groups, logs))
+
+    async def of_log(self, name: TopicName) -> LogStatistics:
+        """Return the statistics of a segment, or of a regular topic without its partitions, that this broker owns.
+
+        Raises:
+            OwnedElsewhere: another broker owns it.
+            TopicNotFound: it does not exist.
+        """
+        return _counted(await self._topics.get(name, creates=False))
+
+    async def _segments(self, name: TopicName) -> tuple[Layout, dict[int, LogStatistics]]:
+        """Return the topic's layout, and the statistics of all its segments."""
+        while True:
+            layout = await self._layouts.get(name)
+            try:
+                return layout, {
+                    segment.id: await self._log(segment_topic(name, segment), name.segment_name(segment.descriptor))
+                    for segment in layout.segments.values()
+                }
+            except TopicNotFound:
+                # If a segment was pruned meanwhile, the layout has a new epoch. Otherwise the error stands.
+                if (await self._layouts.get(name)).epoch == layout.epoch:
+                    raise
+
+    async def _log(self, name: TopicName, segment: TopicName | None = None) -> LogStatistics:
+        """The statistics of a log, wherever it is owned. That of a partition which nobody used yet are zeros."""
+        if segment is None and not await self._layouts.is_made(name):
+            return LogStatistics({}, 0, 0)
+        try:
+            return await self.of_log(name)
+        except OwnedElsewhere as elsewhere:
+            if elsewhere.owner is None:
+                raise
+            return await self._requests.statistics(elsewhere.owner, segment or name)
+
+
+def _counted(log: Topic) -> LogStatistics:
+    subscriptions = {
+        name: SegmentSubscription(
+            subscription.backlog_entries,
+            frozenset(consumer.name for consumer in subscription.consumers),
+            subscription.kind.name,
+        )
+        for name, subscription in log.subscriptions.items()
+    }
+    return LogStatistics(subscriptions, log.ledger.first_index, log.readable_end)
+
+
+def _on_each(subscription: str, logs: Iterable[LogStatistics]) -> list[SegmentSubscription]:
+    return [log.subscriptions[subscription] for log in logs if subscription in log.subscriptions]
+
+
+def _consumers_of(counted: Iterable[SegmentSubscription]) -> frozenset[str]:
+    return frozenset().union(*(one.consumers for one in counted))
+
+
+def _group_statistics(
+    groups: Mapping[str, GroupOnTopic], logs: Mapping[int, LogStatistics]
+) -> dict[str, GroupStatistics]:
+    return {
+        name: GroupStatistics(
+            group.state,
+            group.consumers,
+            sum(
+                max(0, logs[index].end_index - max(offset, logs[index].first_index))
+                for index, offset in group.offsets.items()
+                if index in logs
+            ),
+        )
+        for name, group in sorted(groups.items())
+    }

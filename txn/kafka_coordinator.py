@@ -36,6 +36,9 @@ JOIN_AT_ONCE_MAX: Final = 50
 Take = Callable[[KafkaTransaction | None, int | None], Step]
 """Takes a step from the record that was read. It gets a new producer id if the step may need one."""
 
+TellRegistered = Callable[[Registration, int], object]
+"""Hears of a registration in an open transaction that this broker has just made, and its record's version."""
+
 
 class _NewestAdd(NamedTuple):
     """The last Add* of an open transaction."""
@@ -55,10 +58,12 @@ class KafkaCoordinator:
         watch: KafkaTransactionWatch,
         ids: ProducerIds,
         now_ms: WallClock,
+        tell_registered: TellRegistered,
         *,
         timeout_ms_max: int,
     ) -> None:
         self._metadata = metadata
+        self._tell_registered = tell_registered
         self._watch = watch
         self._ids = ids
         self._now_ms = now_ms
@@ -164,12 +169,15 @@ class KafkaCoordinator:
                     elif required_registration(known).creation_id != creation_id:
                         raise TransactionEnding(f"What a deleted topic left of {transactional_id} is not removed yet")
                 if missing or step.write is not None:
+                    ops = ops_to_join(transactional_id, version, step.write, missing)
                     try:
-                        made = await self._metadata.commit(ops_to_join(transactional_id, version, step.write, missing))
+                        made = await self._metadata.commit(ops)
                     except Conflict:
                         continue
                     if step.write is not None:
                         version = made.revision
+                    for registration in missing:
+                        self._tell_registered(registration, made.revision)
                 self._note_add(transactional_id, version, connection)
                 return
         raise _ending(transactional_id)

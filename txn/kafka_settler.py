@@ -8,7 +8,8 @@ Another broker's partitions are that broker's work. A partition that nobody owns
 `drive`. Each step may be repeated. Whoever removes the last registration completes the transaction.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import structlog
@@ -17,6 +18,7 @@ import trio
 from storage.clock import WallClock
 from storage.errors import ExpectedError
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Record
+from storage.position import Position
 from storage.signal import Signal
 from txn.deferred_puts import deferred_by
 from txn.deferred_puts import settled as settled_puts
@@ -34,6 +36,9 @@ AT_ONCE_MAX: Final = 64
 
 REMOVED_AT_ONCE_MAX: Final = 50
 """Registrations that one change set removes, each under a claim. It stays below etcd's 128 operations."""
+
+ENDED_AT_ONCE_MAX: Final = 32
+"""Partitions that append their markers in one step."""
 
 ATTEMPTS_MAX: Final = 10
 """How often one decision is applied again at once because something has changed meanwhile."""
@@ -83,6 +88,12 @@ class KafkaSettler:
         if self._owned.get(topic) is partition:
             del self._owned[topic]
 
+    def note_registered(self, registration: Registration, version: int) -> None:
+        """Tell a partition of this broker that it is registered in an open transaction. The record is durable."""
+        partition = self._partition_of(registration)
+        if partition is not None:
+            partition.note_registered(registration, version)
+
     def decided(self, transactional_id: str) -> None:
         """Look at this transaction. It may be decided."""
         self._due[transactional_id] = None
@@ -105,12 +116,17 @@ class KafkaSettler:
                     self._wake.set()
 
         async def attempt(transactional_id: str) -> bool:
-            async with places:
-                try:
-                    return await self._settle(transactional_id)
-                except ExpectedError as refused:
-                    log.warning("a transaction is not settled yet", id=transactional_id, reason=str(refused))
-                    return False
+            try:
+                places.acquire_nowait()
+            except trio.WouldBlock:
+                await places.acquire()
+            try:
+                return await self._settle(transactional_id)
+            except ExpectedError as refused:
+                log.warning("a transaction is not settled yet", id=transactional_id, reason=str(refused))
+                return False
+            finally:
+                places.release()
 
         async with trio.open_nursery() as nursery:
             while True:
@@ -134,18 +150,19 @@ class KafkaSettler:
         """Do this broker's part of the work. False: something changes all the time, so it is to be tried again."""
         key = transaction_key(transactional_id)
         for _attempt in range(ATTEMPTS_MAX):
-            found = (await self._metadata.fresh([key])).records[key]
+            before = self._metadata.peek(key)
+            registered = await self._registered(transactional_id)
+            # As new as the last page of the scan, because no pause is between them.
+            found = self._metadata.peek(key)
+            if len(registered) >= PAGE and before != found:
+                # Others completed it between two pages, and the next transaction may have registered.
+                continue
             record = None
             if found is not None:
                 with self._unreadable.reading(key):
                     record = KafkaTransaction.from_value(found.value)
             if found is None or record is None or not record.state.is_ending:
                 return True
-            registered = await self._registered(transactional_id)
-            known = self._metadata.peek(key)
-            if known is None or known.version != found.version:
-                # Others completed it, and the next transaction may have registered. `peek` is as new as the scan.
-                continue
             settled = await self._apply(record, registered)
             if self._duty.is_mine(key):
                 of_groups = await self._apply_to_groups(transactional_id, record, found.version, registered)
@@ -168,26 +185,26 @@ class KafkaSettler:
         self, record: KafkaTransaction, registered: Sequence[tuple[Record, Registration | None]]
     ) -> list[_Settled]:
         """Let the partitions of this broker end the transaction. Return what is durable there."""
+        ending: list[tuple[PartitionTransactions, Record, Position]] = []
         settled: list[_Settled] = []
-
-        async def end(partition: PartitionTransactions, stored: Record, registration: Registration) -> None:
-            try:
-                claim = await partition.settle(stored, registration, record)
-            except ExpectedError as error:
-                # The topic is closed, or was lost. Its next owner settles.
-                log.info(
-                    "a transaction is left to another owner", topic=registration.participant.name, reason=str(error)
-                )
-                return
-            if claim is not None:
-                settled.append(_Settled(stored, claim))
-
-        async with trio.open_nursery() as nursery:
-            for stored, registration in registered:
-                partition = None if registration is None else self._owned.get(registration.participant.name)
-                if partition is not None and registration is not None:
-                    nursery.start_soon(end, partition, stored, registration)
+        for number, (stored, registration) in enumerate(registered, 1):
+            partition = None if registration is None else self._partition_of(registration)
+            if partition is not None and registration is not None:
+                with _left_to_others(partition):
+                    upto = await partition.end(stored, registration, record)
+                    if upto is not None:
+                        ending.append((partition, stored, upto))
+            if number % ENDED_AT_ONCE_MAX == 0:
+                await trio.lowlevel.checkpoint()
+        for partition, stored, upto in ending:
+            with _left_to_others(partition):
+                settled.append(_Settled(stored, await partition.ended(upto)))
         return settled
+
+    def _partition_of(self, registration: Registration) -> PartitionTransactions | None:
+        """The partition that is registered, if this broker owns it. A group may have the name of a topic."""
+        kind, name = registration.participant
+        return self._owned.get(name) if kind is Kind.PARTITION else None
 
     async def _apply_to_groups(
         self,
@@ -238,6 +255,15 @@ class KafkaSettler:
             log.debug("a registration in a transaction has changed", reason=str(conflict))
             return False
         return True
+
+
+@contextmanager
+def _left_to_others(partition: PartitionTransactions) -> Iterator[None]:
+    """Go on without this partition if its topic is closed, or was lost. Its next owner settles."""
+    try:
+        yield
+    except ExpectedError as error:
+        log.info("a transaction is left to another owner", topic=partition.name, reason=str(error))
 
 
 def _removals(settled: Sequence[_Settled]) -> list[Op]:

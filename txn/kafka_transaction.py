@@ -15,6 +15,7 @@ behind EPOCH_LAST a new id begins at 0 (K30). Each record is in one index:
 Pure.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -49,6 +50,10 @@ PRODUCER_ID_MAX: Final = 2**63 - 1
 
 RECORDS_REMEMBERED: Final = 1024
 """Records that are kept decoded."""
+
+_SPECIAL: Final = re.compile(r"[^A-Za-z0-9_.~-]")
+_ESCAPED: Final = {character: quote(character, safe="") for character in map(chr, range(128))}
+"""A look here is faster than `quote`, which takes a text byte by byte. Each transaction quotes about twenty names."""
 
 _FIELDS: Final = frozenset({"producer", "last", "markers", "state", "timeout_ms", "started_ms", "changed_ms"})
 
@@ -169,7 +174,12 @@ def transactional_id_of(key: str) -> str:
 
 def quoted(name: str) -> str:
     """A name in keys: percent-encoded, so that no two names collide."""
-    return quote(name, safe="")
+    return _SPECIAL.sub(_escaped, name)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    return _ESCAPED.get(character) or quote(character, safe="")
 
 
 def producer_from(fields: Iterable[SupportsIndex]) -> Producer:

@@ -32,10 +32,10 @@ class KafkaTransactions:
         self._duty = duty
         self.watch = KafkaTransactionWatch(metadata)
         self.producer_ids = ProducerIds(metadata)
-        self.coordinator = KafkaCoordinator(
-            metadata, self.watch, self.producer_ids, now_ms, timeout_ms_max=timeout_ms_max
-        )
         self.settler = KafkaSettler(metadata, self.watch, now_ms, duty)
+        self.coordinator = KafkaCoordinator(
+            metadata, self.watch, self.producer_ids, now_ms, self.settler.note_registered, timeout_ms_max=timeout_ms_max
+        )
 
     def sweeps(self, redrive: Redrive) -> KafkaSweeps:
         """Make the sweeps. Call it before `start`. See `KafkaSweeps` for `redrive`."""

@@ -16,6 +16,7 @@ from storage.clock import WallClock
 from storage.errors import SPACE_RETRY_SECONDS, LedgerSealed, NoSpace
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Record, StoreFull, StoreUnavailable
+from storage.position import Position
 from txn.errors import OutcomeUnknown, OwnershipLost
 from txn.kafka_errors import TransactionEnding
 from txn.kafka_participants import (
@@ -174,14 +175,27 @@ class PartitionTransactions:
             except StoreUnavailable as unknown:
                 raise OutcomeUnknown(self._ledger.name, "a registration in a transaction") from unknown
 
+    def note_registered(self, registration: Registration, version: int) -> None:
+        """Note that the partition is registered in an open transaction: `admit` need not look. The record is durable.
+
+        Call it as soon as that is known, before the transaction can have ended here long ago.
+        """
+        if registration.creation_id == self._ledger.creation_id and version not in self._settled:
+            self._join(registration, version)
+
     async def is_registered(self, producer_id: int) -> bool:
         """Return whether the partition takes part in a transaction of this producer id that is not settled yet."""
         return any(registration.producer.id == producer_id for registration, _version in await self._registered())
 
-    async def settle(self, stored: Record, registration: Registration, record: KafkaTransaction | None) -> Check | None:
-        """Apply a decision. Returns when it is durable in the log: the claim under which to remove the registration.
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self._ledger.name
 
-        None: the transaction is open. Both records are as of one moment.
+    async def end(self, stored: Record, registration: Registration, record: KafkaTransaction | None) -> Position | None:
+        """Apply a decision. Returns what `ended` has to wait for; None if the transaction is open.
+
+        Both records are as of one moment. Pauses only while the disk is full.
 
         Raises:
             LedgerSealed, LedgerFailed: the partition takes no more entries here.
@@ -208,8 +222,16 @@ class PartitionTransactions:
                     await trio.sleep(SPACE_RETRY_SECONDS)
                     continue
             # Also for a marker that an earlier call or owner appended.
-            await self._ledger.confirmed.wait_for(self._ledger.last_position)
-            return self._claim
+            return self._ledger.last_position
+
+    async def ended(self, upto: Position) -> Check:
+        """Return when the outcome is durable in the log: the claim under which to remove the registration.
+
+        Raises:
+            LedgerSealed, LedgerFailed: the partition takes no more entries here.
+        """
+        await self._ledger.confirmed.wait_for(upto)
+        return self._claim
 
     async def discard(self) -> None:
         """Remove every registration of the partition before it is deleted. Durable on return."""

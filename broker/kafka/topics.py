@@ -345,10 +345,8 @@ class KafkaTopics:
             SegmentPruned: its segment was pruned. Any broker may say so.
             OwnedElsewhere, TopicClosed, TopicDamaged: this broker does not serve it.
         """
-        known = self._known.get((name, index))
-        running = None if known is None else self._topics.running(known)
+        running = await self.running(name, index)
         if running is not None:
-            await self._take_turns()
             running.clients.touch()
             return running
         found = await self._partition(name, index)
@@ -356,6 +354,12 @@ class KafkaTopics:
             self._known.clear()
         self._known[name, index] = found
         return await self._topics.get(found, creates=False)
+
+    async def running(self, name: str, index: int) -> Topic | None:
+        """Return a partition that was asked for before, if it is loaded here."""
+        await self._take_turns()
+        known = self._known.get((name, index))
+        return None if known is None else self._topics.running(known)
 
     async def _partition(self, name: str, index: int) -> TopicName:
         """The topic behind a partition. Raises as `partition` does, unless it has to be loaded."""

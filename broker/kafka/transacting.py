@@ -113,7 +113,14 @@ class TransactionHandler:
         )
 
     async def _participant(self, name: str, index: int) -> tuple[Participant, str]:
-        """A partition, and the creation id of its topic, which is made if there is none yet."""
+        """A partition, and the creation id of its topic, which is made if there is none yet.
+
+        A partition that is loaded here knows its own. If its topic was deleted at this moment, nothing can be written
+        under the old id (`txn/kafka_settlement.py`).
+        """
+        running = await self._topics.running(name, index)
+        if running is not None and running.scalable_topic is None:
+            return Participant(Kind.PARTITION, running.ledger.name), running.ledger.creation_id
         if (await self._topics.find(name)).layout is not None:
             # The response has no room for a reason. At this code each client lets its user abort. At others some end.
             raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} is a scalable topic. {WRITE_OTHERWISE}")

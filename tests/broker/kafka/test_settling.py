@@ -1,6 +1,6 @@
 """An owner settles each decision, whatever it meets. No sweep runs here: it is the duty of another broker."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,19 +12,25 @@ from broker.names import TopicName
 from storage import journal
 from storage.errors import SPACE_RETRY_SECONDS
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Committed, Conflict, Delete, Op, Put, Record, StoreUnavailable, starting_with
+from storage.metadata.store import Committed, Conflict, Delete, Fresh, Op, Put, Record, StoreUnavailable, starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_in, kafka_client
 from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import Rooms, moving_clock, rooms
 from tidewire.wire.kafka.error_codes import ErrorCode
+from tidewire.wire.kafka.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
 from tidewire.wire.kafka.records import Record as KafkaRecord
 from tidewire.wire.kafka.records import build
 from txn import marker_buffer
 from txn.deferred_puts import KEY_PREFIX as PUTS
 from txn.deferred_puts import deferred, deferred_by, settled, target_of
 from txn.kafka_coordination import begun, completed
-from txn.kafka_participants import KEY_PREFIX, registrations_of
+from txn.kafka_participants import KEY_PREFIX, Registration, registrations_of
 from txn.kafka_settler import ATTEMPTS_MAX
 from txn.kafka_transaction import KafkaTransaction, transaction_key
 
@@ -241,3 +247,48 @@ async def test_a_transaction_ends_while_a_full_disk_refuses_publishes(
         files.set_capacity(None)
         await trio.sleep(10 * SPACE_RETRY_SECONDS)
         assert (await client.produce("t", filler)).error_code == 0
+
+
+async def test_a_group_may_have_the_name_of_a_partition(autojump_clock: MockClock) -> None:
+    """K34, K32: a partition settles its own registration only, and the group's offsets are applied."""
+    group = "persistent://public/default/t-partition-0"
+    store = MemoryStore()
+    async with open_transaction(store) as (_broker, client, producer):
+        assert await producer.add_group(group) == 0
+        assert await producer.commit_offset(group, "t", 7) == 0
+        assert await producer.end(is_commit=True) == 0
+        assert committed_in(await client.fetch("t", 0, isolation=READ_COMMITTED)) == [b"x"]
+        topics = (OffsetFetchRequestTopic("t", (0,)),)
+        asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group, topics=topics),), require_stable=True)
+        (answer,) = (await client.ask(asked, OffsetFetchResponse, 8)).groups
+        assert answer.topics[0].partitions[0].committed_offset == 7
+
+
+class AskedStore(MemoryStore):
+    """It counts how often registrations are read."""
+
+    asked = 0
+
+    async def fresh(self, keys: Collection[str]) -> Fresh:
+        self.asked += any(key.startswith(KEY_PREFIX) for key in keys)
+        return await super().fresh(keys)
+
+
+async def test_a_partition_hears_of_its_registration_from_the_coordinator_beside_it() -> None:
+    """K28: so it need not ask for each transaction, and still refuses data behind the end."""
+    store = AskedStore()
+    async with open_transaction(store) as (broker, client, producer):
+        (record,) = await store.scan(*registrations_of("tid"))
+        (topic,) = broker.topics
+        before = store.asked
+        assert (await producer.send("t", b"y")).error_code == 0
+        assert await producer.end(is_commit=True) == 0
+        assert await producer.add(("t", 0)) == {0}
+        assert store.asked == before + 1, "by the coordinator"
+        assert (await producer.send("t", b"z")).error_code == 0
+        assert store.asked == before + 1
+        assert await producer.end(is_commit=True) == 0
+        # The news of the first registration arrives late.
+        topic.markers.transactions.note_registered(Registration.from_record(record), record.version)
+        assert (await producer.send("t", b"late")).error_code == ErrorCode.INVALID_TXN_STATE
+        assert committed_in(await client.fetch("t", 0, isolation=READ_COMMITTED)) == [b"x", b"y", b"z"]

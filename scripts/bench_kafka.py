@@ -10,8 +10,8 @@ Three systems take turns, all parts in each turn, while the others are stopped:
 
 Each has a short turn to warm up, which does not count. Clients have librdkafka's default settings;
 `librdkafka_bench.py` lists the exceptions. CPU is that of the broker's process alone. Restarts are measured at the end,
-with brokers of their own. Every figure is the median of the repeats, with the lowest and highest. The targets compare
-with Kafka as it comes.
+with brokers of their own, without the third system. Every figure is the median of the repeats, with the lowest and
+highest. The targets (`kafka_targets.py`) compare with Kafka as it comes.
 
 `--quick` only shows that this program works, in half a minute, WITHOUT KAFKA. Its figures mean nothing.
 """
@@ -33,6 +33,7 @@ from confluent_kafka import Producer
 
 from scripts.bench_transactions import percentiles
 from scripts.comparison import Measured, Report, alone, run
+from scripts.kafka_targets import CONSUMERS, KAFKA, OURS, PARTITIONS, judge, plot
 from scripts.measuring_programs import measure
 from scripts.need import install
 from scripts.process_usage import resident_mib
@@ -40,17 +41,14 @@ from scripts.reference_kafka import ARTIFACT, RunningKafka, running_kafka
 from tests.support.processes import RunningBroker, running_broker
 
 PROGRAM: Final = (sys.executable, str(Path(__file__).with_name("librdkafka_bench.py")))
-KAFKA: Final = "kafka"
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     KAFKA: {},
     "kafka, flushing": {"log.flush.interval.messages": "1"},
 }
 """What the Kafka brokers have besides the defaults. This one is the default of each topic's flush.messages."""
-SYSTEMS: Final = ("tidewire", *SETTINGS)
+SYSTEMS: Final = (OURS, *SETTINGS)
 
-PARTITIONS: Final = (1, 4, 16)
 SIZE: Final = 1_024
-CONSUMERS: Final = 100
 DEFAULT_WAIT_MS: Final = 500
 LONG_WAIT_MS: Final = 30_000
 SEND_SECONDS_MAX: Final = 60
@@ -74,8 +72,8 @@ class Sizes(NamedTuple):
     restart_messages: int
 
 
-FULL: Final = Sizes(150, 4, 40_000, 200_000, 3_000, CONSUMERS, 8, 4, 1024 * 1024)
-WARM_UP: Final = Sizes(100, 3, 40_000, 100_000, 1_000, 10, 1, 1, 0)
+FULL: Final = Sizes(100, 3, 40_000, 160_000, 3_000, CONSUMERS, 6, 2, 1024 * 1024)
+WARM_UP: Final = Sizes(100, 3, 40_000, 80_000, 1_000, 0, 0, 0, 0)
 QUICK: Final = Sizes(10, 1, 1_000, 5_000, 100, 5, 1, 1, 5_000)
 
 
@@ -199,6 +197,7 @@ def restart(subject: Subject, sizes: Sizes, rows: Rows) -> None:
 
 Part = Callable[[Subject, Sizes, Rows], None]
 
+IDLE: Final = "idle"
 STEADY: Final[Mapping[str, Part]] = {
     "transactions": transactions,
     "in-flight": in_flight,
@@ -206,9 +205,10 @@ STEADY: Final[Mapping[str, Part]] = {
     "produce": produce,
     "fetch": fetch,
     "latency": latency,
-    "idle": idle,
+    IDLE: idle,
 }
 RESTART: Final = "restart"
+RESTARTED: Final = frozenset({OURS, KAFKA})
 PARTS: Final = (*STEADY, RESTART)
 
 
@@ -220,94 +220,6 @@ def take_turn(subject: Subject, parts: Collection[str], sizes: Sizes, rows: Rows
     rows.add("memory after the load: MiB", resident_mib(subject.pid), ".0f")
 
 
-class Target(NamedTuple):
-    """What the project wants of a figure."""
-
-    row: str
-    bound: float
-    is_least: bool = False
-    """Whether the bound is the least; otherwise it is the most."""
-    is_ratio: bool = True
-    """Whether it is about the ratio to Kafka as it comes."""
-
-
-TARGETS: Final = (
-    *(Target(f"transaction, {partitions} partitions: p50 ms", 1) for partitions in PARTITIONS),
-    *(Target(f"transaction, {partitions} partitions: a second", 1, is_least=True) for partitions in PARTITIONS),
-    Target("64 producers: transactions a second", 1, is_least=True),
-    Target("commit to visible: p50 ms", 0.5),
-    Target("produce 1 KiB: messages a second", 0.8, is_least=True),
-    Target("fetch 1 KiB: messages a second", 0.7, is_least=True),
-    Target("1,000 messages a second: p50 ms", 1, is_ratio=False),
-    Target(f"{CONSUMERS} parked, fetches of 0.5 s: CPU %", 0.1),
-    Target(f"{CONSUMERS} parked, fetches of 30 s: CPU %", 0.1),
-    Target("memory after the load: MiB", 0.2),
-    Target("kill -9 with 1 GiB until a message is stored: s", 0.2),
-)
-
-
-def ratio(report: Report, row: str) -> float | None:
-    """Return our figure beside that of Kafka as it comes; None if one is missing or Kafka's is 0."""
-    if not report.has(row, "tidewire", KAFKA) or not report.median(row, KAFKA):
-        return None
-    return report.median(row, "tidewire") / report.median(row, KAFKA)
-
-
-def judge(report: Report) -> None:
-    """Print the ratio to Kafka of each row, then each target and whether it is met."""
-    print("\nratios to Kafka as it comes")
-    for row in report.figures():
-        if (times := ratio(report, row)) is not None:
-            print(f"  {row:50}{times:8.2f}")
-    print("\ntargets")
-    for target in TARGETS:
-        if not report.has(target.row, "tidewire"):
-            continue
-        value = ratio(report, target.row) if target.is_ratio else report.median(target.row, "tidewire")
-        if value is None:
-            continue
-        is_met = value >= target.bound if target.is_least else value <= target.bound
-        bound = f"{'at least' if target.is_least else 'at most'} {target.bound:g}"
-        kind = " times Kafka's" if target.is_ratio else ""
-        print(f"  {target.row:50}{value:8.2f}{kind}, {bound}: {'met' if is_met else 'MISSED'}")
-
-
-def plot(path: Path, report: Report) -> None:
-    """Plot transactions by their number of partitions, and the other targets as ratios."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figures = report.figures()
-    figure, (times, ratios) = plt.subplots(1, 2, figsize=(12, 4), width_ratios=(2, 3))
-    for system in SYSTEMS:
-        rows = [
-            figures.get(f"transaction, {partitions} partitions: p50 ms", {}).get(system) for partitions in PARTITIONS
-        ]
-        measured = [(place, row) for place, row in zip(PARTITIONS, rows, strict=True) if row]
-        middles = [sorted(row)[len(row) // 2] for _place, row in measured]
-        errors = [
-            [middle - min(row) for middle, (_place, row) in zip(middles, measured, strict=True)],
-            [max(row) - middle for middle, (_place, row) in zip(middles, measured, strict=True)],
-        ]
-        times.errorbar([place for place, _row in measured], middles, errors, label=system, marker="o", capsize=3)
-    times.set_xlabel("partitions of a transaction")
-    times.set_ylabel("milliseconds, p50")
-    times.set_ylim(bottom=0)
-    times.legend()
-    found = [(target, ratio(report, target.row)) for target in TARGETS if target.is_ratio]
-    bars = [(target, times_) for target, times_ in found[::-1] if times_]
-    ratios.barh([target.row for target, _times in bars], [times_ for _target, times_ in bars])
-    for place, (target, _times) in enumerate(bars):
-        ratios.plot([target.bound] * 2, [place - 0.45, place + 0.45], color="black")
-    ratios.set_xscale("log")
-    ratios.axvline(1, color="grey", linestyle=":")
-    ratios.set_xlabel("times the figure of Kafka as it comes; black: the target")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-
-
 def compare(systems: Sequence[str], parts: Collection[str], sizes: Sizes, repeats: int, report: Report) -> None:
     """Measure all parts of all systems."""
     steady = [name for name in parts if name in STEADY]
@@ -316,7 +228,8 @@ def compare(systems: Sequence[str], parts: Collection[str], sizes: Sizes, repeat
             with running(systems, Path(folder)) as subjects, alone(subjects) as turn_of:
                 for system in systems if sizes is FULL else ():
                     print(f"warming up {system}", flush=True)
-                    take_turn(turn_of(system), steady, WARM_UP, Rows(Report(systems), system))
+                    warm = [name for name in steady if name != IDLE]
+                    take_turn(turn_of(system), warm, WARM_UP, Rows(Report(systems), system))
                 for repeat in range(repeats):
                     print(f"repeat {repeat + 1}", flush=True)
                     # Each begins once, because late work of one may slow the next.
@@ -324,7 +237,7 @@ def compare(systems: Sequence[str], parts: Collection[str], sizes: Sizes, repeat
                         system = systems[(place + repeat) % len(systems)]
                         take_turn(turn_of(system), steady, sizes, Rows(report, system))
     for _ in range(repeats if RESTART in parts else 0):
-        for system in systems:
+        for system in [each for each in systems if each in RESTARTED]:
             with (
                 tempfile.TemporaryDirectory(prefix="tidewire-bench-") as folder,
                 running([system], Path(folder)) as subjects,
@@ -348,7 +261,7 @@ def main(arguments: Sequence[str]) -> None:
     systems, sizes, repeats = options.systems, FULL, options.repeats
     if options.quick:
         print("QUICK: WITHOUT KAFKA, few messages, one repeat; the figures below mean nothing.")
-        systems, sizes, repeats = ("tidewire",), QUICK, 1
+        systems, sizes, repeats = (OURS,), QUICK, 1
     elif set(systems) & set(SETTINGS):
         install(ARTIFACT)
     report = Report(systems)

@@ -44,7 +44,7 @@ AT_ONCE_BYTES: Final = 16 * 1024
 """A request up to this size is read in one step. It has too few elements to take long."""
 
 TURN_BYTES: Final = 8 * 1024
-"""Other connections have a turn after requests of so many bytes from one read. Small ones then share a sync: a client
+"""Requests of one read that are handled in one step; a single one may be larger. So small ones share a sync: a client
 writes to the partitions of a transaction by one request each."""
 
 PIPELINED_MAX: Final = 64
@@ -114,7 +114,7 @@ class KafkaSession:
             try:
                 handled_bytes = 0
                 while (request := decoder_.next_request()) is not None:
-                    if handled_bytes >= TURN_BYTES:
+                    if handled_bytes and handled_bytes + request.size > TURN_BYTES:
                         await trio.lowlevel.checkpoint()
                         handled_bytes = 0
                     handled_bytes += request.size

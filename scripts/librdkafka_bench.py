@@ -46,7 +46,7 @@ class Servers:
     """Makes topics and clients of one broker."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._settings: Mapping[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 4}
+        self._settings: Mapping[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 3}
 
     def topic(self, partitions: int = 1) -> str:
         """Make a topic with a new name."""

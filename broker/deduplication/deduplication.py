@@ -31,7 +31,7 @@ from broker.deduplication.snapshot_writer import SnapshotWriter
 from broker.entry_codecs import EntryCodecs, SendId
 from broker.errors import OpenSendsFull, ProducersFull, SendInDoubt
 from broker.store_retry import RETRY_SECONDS
-from storage.entry import Entry, TxnId
+from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import EntriesUnreadable, LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, MetadataStore, StoreEnded, StoreUnavailable
@@ -130,7 +130,9 @@ class Deduplication:
                 continue
             if not entries:
                 return
-            fates = await self._fates([(entry.txn, entry.position) for entry in entries])
+            # Entries of Kafka's transactions are no sends, and the buffer knows them in another way.
+            txns = [entry.txn if entry.format is EntryFormat.PULSAR else None for entry in entries]
+            fates = await self._fates(list(zip(txns, [entry.position for entry in entries], strict=True)))
             for entry, state in zip(entries, fates, strict=True):
                 self._take(entry, state, found)
             start = self._ledger.next_after(entries[-1].position)

@@ -8,7 +8,8 @@ from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_batches import batch, marker
-from tests.support.kafka_connection import READ_COMMITTED, kafka_client, records_of, values_of
+from tests.support.kafka_connection import READ_COMMITTED, committed_in, kafka_client, records_of, values_of
+from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import publish, rooms, visible
 from tidewire.wire.kafka.messages.list_offsets import LATEST
 from tidewire.wire.kafka.records import Header, Record, build
@@ -90,3 +91,22 @@ async def test_a_pulsar_consumer_gets_what_a_kafka_transaction_committed(*, is_c
         assert last is not None
         assert last.first_index == 1
         assert subscription.backlog_entries == 2
+
+
+async def test_a_topic_of_both_protocols_opens_again_where_sends_are_deduplicated() -> None:
+    """K22, K28: what deduplication reads at a takeover has Kafka's transactions in it."""
+    store, files = MemoryStore(), SimulatedFiles(seed=1)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=7)
+    async with rooms(store, files, deduplication=True) as broker, kafka_client(broker) as client:
+        await client.create("orders")
+        topic = await broker.topics.get(PARTITION)
+        await publish(topic, build_payload(metadata, b"from pulsar"))
+        producer = TransactionalProducer(client, "tid", 2)
+        await producer.begin_session()
+        for is_commit in (True, False):
+            await producer.send("orders", b"committed" if is_commit else b"aborted")
+            assert await producer.end(is_commit=is_commit) == 0
+    async with rooms(store, files, deduplication=True) as broker, kafka_client(broker) as client:
+        assert committed_in(await client.fetch("orders", 0, isolation=READ_COMMITTED)) == [b"from pulsar", b"committed"]
+        topic = await broker.topics.get(PARTITION)
+        assert topic.deduplication is not None

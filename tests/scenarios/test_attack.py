@@ -11,7 +11,9 @@ SECONDS = 2
 DAMAGES = ["files.flip", "files.delete", "files.swap"]
 
 
-@pytest.mark.parametrize("name", ["wire.together", "http.together", "bounds.together", "crowds.together"])
+@pytest.mark.parametrize(
+    "name", ["wire.together", "http.together", "bounds.together", "crowds.together", "kafka.together"]
+)
 def test_a_besieged_broker_keeps_its_promises(tmp_path: Path, name: str) -> None:
     """E8, E9, E11, E12: nothing acknowledged is lost, nothing aborted is shown, and the process continues."""
     verdicts = list(run(tmp_path, [name], SEED, SECONDS))

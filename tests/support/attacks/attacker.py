@@ -22,9 +22,12 @@ LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 class Attacker:
     """The means of one attack: addresses, random numbers, time; and its results."""
 
-    def __init__(self, pulsar: Address, http: Address, chance: Random, seconds: float) -> None:
+    def __init__(
+        self, pulsar: Address, http: Address, chance: Random, seconds: float, kafka: Address | None = None
+    ) -> None:
         self.pulsar = pulsar
         self.http = http
+        self.kafka = kafka
         self.chance = chance
         self.until = trio.current_time() + seconds
         self.counts: Counter[str] = Counter()

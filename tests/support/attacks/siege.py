@@ -1,6 +1,7 @@
 """Runs an attack and witnesses on a broker, and gives a verdict on both."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, NamedTuple
@@ -12,6 +13,7 @@ from broker.layouts.autoscale_policy import AutoScalePolicy
 from broker.topics import IDLE_SECONDS_MAX
 from tests.support.attacks.attacker import Attacker
 from tests.support.attacks.gauges import CLIENTS, TOPICS, gauges, settled
+from tests.support.attacks.kafka_witness import KafkaWitness
 from tests.support.attacks.measures import Held
 from tests.support.attacks.outside_witness import OutsideWitness
 from tests.support.attacks.witness import Unanswered, Witness
@@ -23,7 +25,7 @@ RESIDENT_MIB_MAX: Final = 200 + 3 * CLIENT_MEMORY_MIB + 100
 """An idle broker's memory, three times what clients may hold (it is copied when read and when encoded), and caches."""
 UNLOADED_SECONDS_MAX: Final = AutoScalePolicy().merge_window_seconds + 3 * IDLE_SECONDS_MAX
 """After this time no unused topic is loaded. Before, the autoscaler merges cold segments, which loads them."""
-LOG_LINES_PER_SECOND_MAX: Final = 60
+LOG_LINES_PER_SECOND_MAX: Final = 110
 """`broker/log_limit.py` writes at most 50 lines of one event a second; an attack causes one or two kinds."""
 LOG_LINES_MAX: Final = 300
 """Additional lines for attacks of any length."""
@@ -42,7 +44,7 @@ Siege = Callable[[Attacker], Awaitable[None]]
 """An attack from outside. It runs until the attacker's time is over, and closes everything that it opened."""
 
 
-AnyWitness = Witness | OutsideWitness
+AnyWitness = Witness | OutsideWitness | KafkaWitness
 """A client to which the broker owes what it promised."""
 
 
@@ -89,20 +91,30 @@ class Verdict:
 async def besiege(
     broker: RunningBroker, attack: Attack, seed: int, seconds: float, witnesses: list[AnyWitness]
 ) -> Verdict:
-    """Attack for this time, with two witnesses. Add them to `witnesses`, because later brokers owe them the same."""
+    """Attack for this time, with two witnesses, or three if the broker serves Kafka's clients.
+
+    Add them to `witnesses`, because later brokers owe them the same.
+    """
     verdict = Verdict(attack.name)
     start = trio.current_time()
     name = f"witness-{len(witnesses)}"
     witness = Witness(broker.service_url, broker.http_url, name, seed)
     outside = OutsideWitness(broker.service_url, name)
     witnesses += [witness, outside]
+    of_kafka = None if broker.kafka is None else KafkaWitness(broker.kafka, f"{name}-kafka")
+    if of_kafka is not None:
+        witnesses.append(of_kafka)
     await witness.prepare()
     held = Held(broker)
     held.begin()
     before = await gauges(broker.http_url)
-    attacker = Attacker(broker.pulsar, broker.http, Random(f"{seed}/{attack.name}"), 0)
+    attacker = Attacker(broker.pulsar, broker.http, Random(f"{seed}/{attack.name}"), 0, broker.kafka)
     try:
-        async with witness.at_work(), outside.at_work():
+        async with AsyncExitStack() as working:
+            await working.enter_async_context(witness.at_work())
+            await working.enter_async_context(outside.at_work())
+            if of_kafka is not None:
+                await working.enter_async_context(of_kafka.at_work())
             attacker.until = trio.current_time() + seconds
             await attack.run(attacker)
     except* Unanswered as hanging:
@@ -110,6 +122,8 @@ async def besiege(
     if held.is_alive():
         await witness.judge()
         await outside.judge()
+        if of_kafka is not None:
+            await of_kafka.judge()
         sockets = await held.settled()
         if sockets:
             verdict.complaints.append(f"{sockets} sockets are still open")
@@ -131,6 +145,11 @@ async def besiege(
     if defects := held.defects(besides=attack.said):
         verdict.complaints.append(f"{len(defects)} defects were logged, such as {defects[0][:300]!r}")
     verdict.complaints += attacker.complaints + witness.complaints + outside.complaints
+    if of_kafka is not None:
+        verdict.complaints += of_kafka.complaints
+        verdict.notes.append(
+            f"Kafka's witness was owed {of_kafka.steps}, and waited {of_kafka.longest_wait_seconds:.2f} s at most"
+        )
     verdict.did = ", ".join(f"{count:,} {what}" for what, count in sorted(attacker.counts.items()))
     verdict.notes.append(
         f"{len(lines)} log lines, the witnesses were owed {witness.steps} and {outside.steps}, "

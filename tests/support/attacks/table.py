@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from broker.topics import IDLE_SECONDS_MAX
-from tests.support.attacks import bounds, crowds, environment, files, http, wire
+from tests.support.attacks import bounds, crowds, environment, files, http, kafka, wire
 from tests.support.attacks.siege import (
     FLAGS,
     AnyWitness,
@@ -35,6 +35,8 @@ SIEGES: Final[dict[str, Attack]] = {
         together("bounds", bounds.ATTACKS),
         *crowds.ATTACKS,
         together("crowds", crowds.ATTACKS),
+        *kafka.ATTACKS,
+        together("kafka", kafka.ATTACKS),
     )
 }
 NAMES: Final = (*SIEGES, *environment.ATTACKS, *files.DAMAGES)
@@ -58,7 +60,8 @@ def run(folder: Path, names: Sequence[str], seed: int, seconds: float) -> Iterat
 
 def _besiege(data_dir: Path, attacks: Sequence[Attack], seed: int, seconds: float) -> Iterator[Verdict]:
     witnesses: list[AnyWitness] = []
-    with running_broker(data_dir, *FLAGS) as broker:
+    serves_kafka = any(attack.name.startswith("kafka.") for attack in attacks)
+    with running_broker(data_dir, *FLAGS, kafka=serves_kafka) as broker:
         for attack in attacks:
             yield trio.run(partial(besiege, broker, attack, seed, seconds, witnesses))
         if seconds * len(attacks) >= IDLE_SECONDS_MAX:

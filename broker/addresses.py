@@ -2,7 +2,10 @@
 
 import ipaddress
 import re
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
+
+NO_LISTENER: Final = "none"
+"""What stands for the address of a listener that is left out."""
 
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)

@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from broker.addresses import Address
+from broker.addresses import NO_LISTENER, Address
 from broker.errors import StartError
 from broker.metadata_setting import EMBEDDED, check_metadata
 
@@ -62,6 +62,15 @@ def _address(value: object) -> Address:
     return Address.parse(value)
 
 
+def _address_or_none(value: object) -> Address | None:
+    if value is None or value == NO_LISTENER:
+        return None
+    try:
+        return _address(value)
+    except ValueError as mistake:
+        raise ValueError(f"{mistake}; or give {NO_LISTENER}") from None
+
+
 def _hosts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [host.strip() for host in value.split(",")]
@@ -86,6 +95,7 @@ def _folder(path: Path) -> Path:
 
 # NoDecode: an address is a tuple, and pydantic would otherwise expect JSON in the environment.
 AddressSetting = Annotated[Address, NoDecode, PlainValidator(_address)]
+OptionalAddressSetting = Annotated[Address | None, NoDecode, PlainValidator(_address_or_none)]
 
 
 class BrokerSettings(BaseSettings):
@@ -112,8 +122,8 @@ class BrokerSettings(BaseSettings):
 
     pulsar: AddressSetting = Address("127.0.0.1", 6650)
     """Where the Pulsar protocol is served."""
-    kafka: AddressSetting | None = None
-    """Where Kafka's protocol is served. Without it, it is not served."""
+    kafka: OptionalAddressSetting = Address("127.0.0.1", 9092)
+    """Where Kafka's protocol is served. With `none` it is not served."""
     advertised_kafka: AddressSetting | None = None
     """The address that Kafka's clients are told to connect to, if it is not the listener's."""
     kafka_namespace: str = Field("public/default", pattern=_NAMESPACE)
@@ -204,14 +214,6 @@ class BrokerSettings(BaseSettings):
         if self.internal is not None and self.metadata != EMBEDDED:
             raise PydanticCustomError(
                 "internal", "With metadata in etcd, brokers need no address for each other. Leave --internal out."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_process_serves_kafka(self) -> "BrokerSettings":
-        if self.kafka is not None and self.processes > 1:
-            raise PydanticCustomError(
-                "kafka", "Kafka's protocol is not served by several processes yet. Leave --kafka or --processes out."
             )
         return self
 

@@ -48,6 +48,17 @@ class Shared(NamedTuple):
 
     pulsar: int
     http: int
+    kafka: int | None = None
+    """None if Kafka's protocol is not served."""
+
+
+class Listeners(NamedTuple):
+    """Open sockets, one for each protocol."""
+
+    pulsar: trio.SocketListener
+    http: trio.SocketListener
+    kafka: trio.SocketListener | None
+    """None if Kafka's protocol is not served."""
 
 
 class FrontEnds:
@@ -56,20 +67,16 @@ class FrontEnds:
     def __init__(
         self,
         settings: BrokerSettings,
-        pulsar: trio.SocketListener,
-        http: trio.SocketListener,
-        shared: tuple[trio.SocketListener, trio.SocketListener] | None,
+        own: Listeners,
+        shared: Listeners | None,
         internal: trio.SocketListener | None,
-        kafka: trio.SocketListener | None,
     ) -> None:
         self._settings = settings
-        self._pulsar = pulsar
-        self._http = http
+        self._own = own
         self._shared = shared
         self.internal = internal
         """Where other brokers on this data folder connect; None if it is alone."""
-        self._kafka = kafka
-        self._bound = _bound(pulsar)
+        self._bound = _bound(own.pulsar)
 
     @property
     def service_url(self) -> str:
@@ -79,9 +86,9 @@ class FrontEnds:
     @property
     def kafka_address(self) -> Address | None:
         """Where other brokers send Kafka's clients; None if this broker does not serve them."""
-        if self._kafka is None:
+        if self._own.kafka is None:
             return None
-        bound = _bound(self._kafka)
+        bound = _bound(self._own.kafka)
         # A listener on all networks has the host of `service_url`.
         reached = Address(self._advertised(self._bound).host, bound.port) if bound.is_wildcard else bound
         return self._advertised_kafka(reached)
@@ -89,7 +96,7 @@ class FrontEnds:
     @property
     def http_url(self) -> str:
         """Where other brokers reach this broker's HTTP. A listener on all networks has the host of `service_url`."""
-        bound = _bound(self._http)
+        bound = _bound(self._own.http)
         host = self._advertised(self._bound).host if bound.is_wildcard else bound.host
         return f"http://{Address(host, bound.port)}"
 
@@ -103,33 +110,32 @@ class FrontEnds:
             hosts=_hosts_of(self._settings),
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_pulsar, _again(self._pulsar), PulsarServices.of(broker), self._advertised)
-            http = await nursery.start(serve_http, application, _again(self._http))
-            if self._shared is not None:
-                pulsar_too, http_too = self._shared
-                nursery.start_soon(serve_pulsar, _again(pulsar_too), PulsarServices.of(broker), self._advertised)
-                await nursery.start(serve_http, application, _again(http_too))
+            each = [self._own] if self._shared is None else [self._own, self._shared]
+            bound = []
+            for listeners in each:
+                nursery.start_soon(serve_pulsar, _again(listeners.pulsar), PulsarServices.of(broker), self._advertised)
+                bound.append(await nursery.start(serve_http, application, _again(listeners.http)))
             kafka = None
-            if self._kafka is not None:
-                kafka = _bound(self._kafka)
-                services = KafkaServices.of(broker)
-                nursery.start_soon(serve_kafka, _again(self._kafka), services, self._advertised_kafka)
-            task_status.started(Ready(self._bound, http, kafka))
+            if self._own.kafka is not None:
+                kafka = _bound(self._own.kafka)
+                too = [_again(listeners.kafka) for listeners in each if listeners.kafka is not None]
+                nursery.start_soon(serve_kafka, too, KafkaServices.of(broker), self._advertised_kafka)
+            task_status.started(Ready(self._bound, bound[0], kafka))
 
     async def turn_away(self) -> None:
         """Refuse every client of this broker's own address until cancelled. Others may serve a shared address."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_close_connections, _again(self._pulsar))
-            if self._kafka is not None:
-                nursery.start_soon(_close_connections, _again(self._kafka))
-            nursery.start_soon(serve_http, _refuse_http, _again(self._http))
+            nursery.start_soon(_close_connections, _again(self._own.pulsar))
+            if self._own.kafka is not None:
+                nursery.start_soon(_close_connections, _again(self._own.kafka))
+            nursery.start_soon(serve_http, _refuse_http, _again(self._own.http))
 
     def _advertised(self, reached: Address) -> Address:
         return advertised_address(self._settings.advertised_pulsar, bound=self._bound, reached=reached)
 
     def _advertised_kafka(self, reached: Address) -> Address:
-        assert self._kafka is not None, "asked about Kafka's clients alone"
-        return advertised_address(self._settings.advertised_kafka, bound=_bound(self._kafka), reached=reached)
+        assert self._own.kafka is not None, "asked about Kafka's clients alone"
+        return advertised_address(self._settings.advertised_kafka, bound=_bound(self._own.kafka), reached=reached)
 
 
 @asynccontextmanager
@@ -140,24 +146,28 @@ async def open_front_ends(settings: BrokerSettings, shared: Shared | None = None
         ListenerError: the broker cannot listen on an address.
     """
     async with AsyncExitStack() as stack:
-        pulsar = await open_listener(settings.pulsar)
-        stack.push_async_callback(pulsar.aclose)
-        http = await open_listener(settings.http)
-        stack.push_async_callback(http.aclose)
+
+        async def opened(address: Address, setting: str, *, is_optional: bool = False) -> trio.SocketListener:
+            listener = await open_listener(address, setting, is_optional=is_optional)
+            return await stack.enter_async_context(listener)
+
+        own = Listeners(
+            await opened(settings.pulsar, "--pulsar"),
+            await opened(settings.http, "--http"),
+            None if settings.kafka is None else await opened(settings.kafka, "--kafka", is_optional=True),
+        )
+        internal = None if settings.internal is None else await opened(settings.internal, "--internal")
         too = None
         if shared is not None:
-            too = adopt_listener(shared.pulsar), adopt_listener(shared.http)
+            too = Listeners(
+                adopt_listener(shared.pulsar),
+                adopt_listener(shared.http),
+                None if shared.kafka is None else adopt_listener(shared.kafka),
+            )
             for listener in too:
-                stack.push_async_callback(listener.aclose)
-        internal = None
-        if settings.internal is not None:
-            internal = await open_listener(settings.internal)
-            stack.push_async_callback(internal.aclose)
-        kafka = None
-        if settings.kafka is not None:
-            kafka = await open_listener(settings.kafka)
-            stack.push_async_callback(kafka.aclose)
-        yield FrontEnds(settings, pulsar, http, too, internal, kafka)
+                if listener is not None:
+                    await stack.enter_async_context(listener)
+        yield FrontEnds(settings, own, too, internal)
 
 
 async def _refuse_http(scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from broker.addresses import Address
+from broker.addresses import NO_LISTENER, Address
 from broker.errors import StartError
 
 BACKLOG: Final = 512
@@ -27,8 +27,13 @@ class ListenerError(StartError):
     """The broker cannot listen on an address; the message names it and says what to do."""
 
 
-async def open_listener(address: Address) -> trio.SocketListener:
+async def open_listener(address: Address, setting: str, *, is_optional: bool = False) -> trio.SocketListener:
     """Open a listening socket; port 0 takes a free port.
+
+    Args:
+        address: where to listen.
+        setting: the flag that gave the address, for the operator.
+        is_optional: whether the broker can do without this listener.
 
     Raises:
         ListenerError: the address is in use, or it does not belong to this machine.
@@ -37,8 +42,10 @@ async def open_listener(address: Address) -> trio.SocketListener:
         listeners = await trio.open_tcp_listeners(address.port, host=address.host, backlog=BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
+            without = f" {setting} {NO_LISTENER} leaves this listener out." if is_optional else ""
             raise ListenerError(
-                f"Another process already listens on {address}. Stop it, or choose another port (0 takes a free one)."
+                f"Another process already listens on {address}. Stop it, or choose another port with {setting} "
+                f"(0 takes a free one).{without}"
             ) from error
         raise ListenerError(f"Cannot listen on {address}: {error}.") from error
     first, *others = listeners

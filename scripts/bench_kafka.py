@@ -118,7 +118,7 @@ def running(chosen: Collection[str], folder: Path) -> Iterator[Mapping[str, Subj
             subjects[system] = Subject(
                 stack.enter_context(running_kafka(own, settings=SETTINGS[system]))
                 if system in SETTINGS
-                else stack.enter_context(running_broker(own, kafka=True))
+                else stack.enter_context(running_broker(own))
             )
         yield subjects
 

@@ -71,14 +71,15 @@ mkfifo ready
 best_ms=
 for ((start = 1; start <= starts; start++)); do
     began=${EPOCHREALTIME/./}
-    "$work/venv/bin/tidewire" broker --data-dir "$work/data" --pulsar 127.0.0.1:0 --http 127.0.0.1:0 >ready 2>"$work/log" &
+    "$work/venv/bin/tidewire" broker --data-dir "$work/data" --pulsar 127.0.0.1:0 --http 127.0.0.1:0 \
+        --kafka 127.0.0.1:0 >ready 2>"$work/log" &
     broker=$!
     exec {output}<ready
     line=
     # Ends at the line, at the broker's end, or after half a minute.
     while read -r -t 30 -u "$output" line && [[ $line != "ready "* ]]; do :; done
     ready_ms=$(((${EPOCHREALTIME/./} - began) / 1000))
-    if [[ ! $line =~ ^ready\ pulsar=127\.0\.0\.1:[0-9]+\ http=127\.0\.0\.1:[0-9]+\ data= ]]; then
+    if [[ ! $line =~ ^ready\ pulsar=127\.0\.0\.1:[0-9]+\ http=127\.0\.0\.1:[0-9]+\ kafka=127\.0\.0\.1:[0-9]+\ data= ]]; then
         cat "$work/log" >&2
         fail "the installed broker did not say that it is ready within 30 s; it said: ${line:-nothing}"
     fi

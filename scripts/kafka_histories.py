@@ -101,7 +101,7 @@ class _Histories:
         self._running: list[subprocess.Popen[bytes]] = []
 
     async def run(self) -> Report:
-        with dying_broker(self._folder / "data", kafka=True) as broker:
+        with dying_broker(self._folder / "data") as broker:
             await _in_thread(broker.start)
             self._address = str(broker.kafka)
             try:

@@ -132,7 +132,7 @@ class _KafkaKills:
             for strategy in (random.choice(STRATEGIES[client]),)
             for number in range(COPIERS_EACH)
         ]
-        with dying_broker(self._folder / "data", "--ledger-bytes-max", "1MiB", kafka=True) as broker:
+        with dying_broker(self._folder / "data", "--ledger-bytes-max", "1MiB") as broker:
             await _in_thread(broker.start)
             self._address = str(broker.kafka)
             try:

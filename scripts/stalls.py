@@ -64,7 +64,7 @@ class Pauses:
 
 async def run(folder: str, only: Sequence[str]) -> list[tuple[str, LongStep]]:
     """The broker, in this process; the longest steps of all floods, with the flood's name."""
-    flags = {"data_dir": folder, "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    flags = {"data_dir": folder, "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0", "kafka": "none"}
     monitor, pauses = LoopMonitor(), Pauses()
     stop = trio.Event()
     found: list[tuple[str, LongStep]] = []

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import trio
 
+from broker.addresses import Address
 from broker.cluster.members import DRAINING, member_in
 from broker.cluster.membership import BROKERS
 from broker.cluster.ownership import KEY_PREFIX as CLAIMS
@@ -43,6 +44,8 @@ class BrokerView(NamedTuple):
     state: State
     service_url: str | None
     http_url: str | None
+    kafka: Address | None
+    """Where Kafka's clients reach it; None if it does not serve them."""
     claims: Mapping[str, int]
     """How many claims it has of each of the KINDS."""
 
@@ -113,6 +116,7 @@ class Overview:
             state,
             None if member is None else member.service_url,
             None if member is None else member.http_url,
+            None if member is None or member.kafka is None else member.kafka.address,
             {kind: self._counts[broker, kind] for kind in KINDS.values()},
         )
 

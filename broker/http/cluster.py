@@ -200,6 +200,7 @@ def _as_json(view: ClusterView) -> dict[str, object]:
                 "state": broker.state,
                 "serviceUrl": broker.service_url,
                 "httpUrl": broker.http_url,
+                "kafka": None if broker.kafka is None else str(broker.kafka),
                 "claims": broker.claims,
             }
             for broker in view.brokers

@@ -1,6 +1,6 @@
 """The Kafka listener: accepts connections, and gives each a session with all handlers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Self
@@ -139,12 +139,12 @@ class KafkaServices:
 
 
 async def serve_kafka(
-    listener: trio.SocketListener, services: KafkaServices, advertised: Callable[[Address], Address]
+    listeners: Sequence[trio.SocketListener], services: KafkaServices, advertised: Callable[[Address], Address]
 ) -> None:
     """Run a session for every connection until cancelled.
 
     Args:
-        listener: an open socket; this function closes it.
+        listeners: open sockets; this function closes them.
         services: the parts of the broker to serve.
         advertised: maps the address that a client connected to, to the address that it is told to use.
     """
@@ -166,7 +166,8 @@ async def serve_kafka(
     async with trio.open_nursery() as nursery:
         await nursery.start(services.groups.run)
         nursery.start_soon(keep_running, "forgetting offsets of Kafka's groups", services.groups.expiry.run)
-        await serve_clients(listener, serve)
+        for listener in listeners:
+            nursery.start_soon(serve_clients, listener, serve)
 
 
 def open_session(

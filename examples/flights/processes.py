@@ -141,8 +141,10 @@ class Broker:
 
     def start(self) -> None:
         """Start it, and wait for its ready line."""
-        flags = ["--data-dir", str(self._data), "--pulsar", self._pulsar, "--http", self._http]
-        self._process = Process(["tidewire.cli", "broker", *flags], self._log, ends_by_signal=True)
+        addresses = ["--pulsar", self._pulsar, "--http", self._http, "--kafka", "none"]
+        self._process = Process(
+            ["tidewire.cli", "broker", "--data-dir", str(self._data), *addresses], self._log, ends_by_signal=True
+        )
         ready = dict(word.split("=", 1) for word in self._process.line().split() if "=" in word)
         self._pulsar, self._http = ready["pulsar"], ready["http"]
 

@@ -59,7 +59,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
     texts = {
         "data_dir": "/srv/tide", "broker_id": "b7", "cluster": "c", "pulsar": "[::1]:0", "http": "127.0.0.1:0",
         "advertised_pulsar": "b7.example:0", "allow_unauthenticated": "true",
-        "advertised_kafka": "b7.example:1", "kafka_namespace": "t/n", "kafka_partitions": "4",
+        "kafka": "127.0.0.1:2", "advertised_kafka": "b7.example:1", "kafka_namespace": "t/n", "kafka_partitions": "4",
         "metadata": "etcd://[::1]:1, e:2", "metadata_connect_seconds_max": "3",
         "session_timeout_seconds": "2",
         "journal_file_bytes_max": "1MiB", "ledger_bytes_max": "2MiB",
@@ -70,12 +70,13 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "consumer_session_grace_seconds": "0.5", "http_hosts": "b7.example, ::1",
         "connections_max": "7", "client_memory_bytes_max": "16MiB", "processes": "3",
     }  # fmt: skip
-    # One is for embedded metadata alone, the other for one process.
-    assert texts.keys() | {"internal", "kafka"} == BrokerSettings.model_fields.keys()
+    # This one is for embedded metadata alone.
+    assert texts.keys() | {"internal"} == BrokerSettings.model_fields.keys()
     expected = {
         "data_dir": Path("/srv/tide"), "broker_id": "b7", "cluster": "c", "pulsar": Address("::1", 0),
         "http": Address("127.0.0.1", 0), "advertised_pulsar": Address("b7.example", 0), "internal": None,
-        "kafka": None, "advertised_kafka": Address("b7.example", 1), "kafka_namespace": "t/n", "kafka_partitions": 4,
+        "kafka": Address("127.0.0.1", 2), "advertised_kafka": Address("b7.example", 1),
+        "kafka_namespace": "t/n", "kafka_partitions": 4,
         "allow_unauthenticated": True,
         "metadata": "etcd://[::1]:1,e:2", "metadata_connect_seconds_max": 3.0,
         "session_timeout_seconds": 2.0,
@@ -114,7 +115,20 @@ def test_flags_and_variables_are_spelled_after_their_field() -> None:
     assert variable_of("data_dir") == "TIDEWIRE_DATA_DIR"
 
 
-@pytest.mark.parametrize("field", ["pulsar", "http"])
+def test_kafka_clients_are_served_unless_they_are_not_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings({}).kafka == Address("127.0.0.1", 9092)
+    assert load_settings({"kafka": "none"}).kafka is None
+    assert load_settings({}, written(tmp_path, 'kafka = "none"')).kafka is None
+    monkeypatch.setenv("TIDEWIRE_KAFKA", "none")
+    assert load_settings({}).kafka is None
+    assert load_settings({"kafka": "127.0.0.1:1"}).kafka == Address("127.0.0.1", 1)
+    assert "or give none" in problems({"kafka": "nowhere"})[0]
+    # Every broker needs the other two.
+    assert "HOST:PORT" in problems({"pulsar": "none"})[0]
+    assert "HOST:PORT" in problems({"http": "none"})[0]
+
+
+@pytest.mark.parametrize("field", ["pulsar", "http", "kafka"])
 def test_a_listener_off_loopback_has_to_be_accepted(field: str) -> None:
     (sentence,) = problems({field: "0.0.0.0:7000"})
     assert flag_of(field) in sentence

@@ -22,6 +22,7 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Session
 from tests.support.disk import SimulatedFiles
 from tests.support.http import request
+from tests.support.processes import FREE_ADDRESSES
 from tests.support.rooms import TOPIC, publish, rooms
 from tests.support.wire import WireClient, message
 from tidewire.wire.pulsar import commands
@@ -29,9 +30,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Type = pb.BaseCommand.Type
 PLAIN = "persistent://public/default/plain"
-SETTINGS = load_settings(
-    {"data_dir": "/data", "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0", "journal_file_bytes_max": "1MiB"}, None
-)
+SETTINGS = load_settings({"data_dir": "/data", **FREE_ADDRESSES, "journal_file_bytes_max": "1MiB"}, None)
 
 
 @pytest.fixture

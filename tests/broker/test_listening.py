@@ -14,7 +14,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 async def test_clients_are_served_by_a_stream_that_finds_dead_peers(nursery: trio.Nursery) -> None:
     """The kernel probes silent clients, so the broker needs no timer."""
-    listener = await open_listener(LOOPBACK)
+    listener = await open_listener(LOOPBACK, "--pulsar")
     served = trio.Event()
 
     async def serve(accepted: Accepted) -> None:
@@ -36,7 +36,7 @@ async def test_clients_are_served_by_a_stream_that_finds_dead_peers(nursery: tri
 
 async def test_a_client_that_has_left_is_not_served(nursery: trio.Nursery) -> None:
     """The client left while the broker was busy, so its socket has no peer any more."""
-    listener = await open_listener(LOOPBACK)
+    listener = await open_listener(LOOPBACK, "--pulsar")
     served: list[Accepted] = []
 
     async def serve(accepted: Accepted) -> None:

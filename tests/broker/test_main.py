@@ -18,6 +18,7 @@ from storage.errors import Fenced
 from storage.file_systems import NetworkFileSystem
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
+from tests.support.processes import FREE_ADDRESSES
 from tests.support.wire import WireClient
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -35,7 +36,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> SimulatedFiles:
 
 @pytest.fixture
 def settings() -> BrokerSettings:
-    flags = {"data_dir": "/data", "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0", "journal_file_bytes_max": "1MiB"}
+    flags = {"data_dir": "/data", **FREE_ADDRESSES, "journal_file_bytes_max": "1MiB"}
     return load_settings(flags, None)
 
 

@@ -16,6 +16,7 @@ from broker.startup_errors import operator_message
 from storage.files import DiskFiles
 from storage.metadata.store import StoreUnavailable
 from tests.support.http import is_closed, request
+from tests.support.processes import FREE_ADDRESSES
 from tests.support.proxy import open_proxy
 from tests.support.wire import WireClient
 from tidewire.cli.local_etcd import EtcdProcess
@@ -30,7 +31,7 @@ ORDERS = "public/default/orders"
 
 def settings_with(data_dir: Path, server: str, **flags: str) -> BrokerSettings:
     """Make settings; each folder is a separate cluster."""
-    own = {"data_dir": str(data_dir), "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0", "cluster": data_dir.parent.name}
+    own = {"data_dir": str(data_dir), **FREE_ADDRESSES, "cluster": data_dir.parent.name}
     return load_settings(own | {"metadata": f"etcd://{server}"} | flags, None)
 
 

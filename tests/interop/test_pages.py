@@ -104,7 +104,8 @@ def test_the_readmes_cluster_loses_a_broker_and_goes_on(tmp_path: Path) -> None:
     block = blocks(text)[0]
     assert block.printed is not None
     pulsar = free_port()
-    code = block.code.replace("cluster start", f"cluster start --pulsar 127.0.0.1:{pulsar} --http 127.0.0.1:0")
+    addresses = f"--pulsar 127.0.0.1:{pulsar} --http 127.0.0.1:0 --kafka 127.0.0.1:0"
+    code = block.code.replace("cluster start", f"cluster start {addresses}")
     for number in range(3):
         code = code.replace(str(6650 + number), str(pulsar + number))
     try:

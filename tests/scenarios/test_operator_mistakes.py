@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.journal_block import LABEL_SIZE
-from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
+from tests.support.processes import BROKER_COMMAND, FREE_PORTS, RunningBroker, running_broker
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import FrameDecoder, encode_command, encode_payload_command
@@ -21,7 +21,7 @@ MISTAKE, FAILED = 2, 1
 def start_wrongly(*arguments: str, cwd: Path) -> tuple[int, str]:
     """Return its exit status and its only sentence; it must print nothing else."""
     ended = subprocess.run(
-        [*BROKER_COMMAND, "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0", *arguments],
+        [*BROKER_COMMAND, *FREE_PORTS, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -82,10 +82,13 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = "{}:{}".format(*taken.getsockname())
-        for flag in ("--pulsar", "--http"):
+        for flag in ("--pulsar", "--http", "--kafka"):
             status, sentence = start_wrongly("--data-dir", "data", flag, address, cwd=tmp_path)
             assert status == FAILED
-            assert address in sentence
+            assert f"already listens on {address}" in sentence
+            assert f"another port with {flag} (" in sentence
+            # Of the three, only this one can be left out.
+            assert ("--kafka none" in sentence) == (flag == "--kafka")
     assert not (tmp_path / "data").exists()
 
 

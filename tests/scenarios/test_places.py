@@ -16,7 +16,7 @@ from storage.journal_records import JOURNALS
 from storage.metadata.store import Record
 from tests.support.etcd import etcd_store
 from tests.support.plain_client import TOPIC, Client, stored
-from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
+from tests.support.processes import BROKER_COMMAND, FREE_PORTS, RunningBroker, running_broker
 from tidewire.cli.local_etcd import EtcdProcess
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -45,7 +45,7 @@ def refused(data_dir: Path, *arguments: str) -> str:
     """Start a broker that must refuse. Return its only sentence; it must not write into the folder."""
     before = _listing(data_dir)
     ended = subprocess.run(
-        [*BROKER_COMMAND, "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(data_dir), *arguments],
+        [*BROKER_COMMAND, *FREE_PORTS, "--data-dir", str(data_dir), *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -224,7 +224,7 @@ def test_journal_files_that_are_gone(tmp_path: Path) -> None:
 def refused_journal(data: Path) -> str:
     """Start a broker that claims the fence before it finds the damage, so it adds a file."""
     ended = subprocess.run(
-        [*BROKER_COMMAND, "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(data)],
+        [*BROKER_COMMAND, *FREE_PORTS, "--data-dir", str(data)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

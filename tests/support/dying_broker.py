@@ -21,8 +21,8 @@ from tests.support.dying_process import Death, DyingProcess
 class DyingBroker(DyingProcess):
     """See the module's docstring; made by `dying_broker`."""
 
-    def __init__(self, data_dir: Path, arguments: Sequence[str], *, kafka: bool = False) -> None:
-        """Set up; nothing runs yet. With `kafka` it serves Kafka's clients."""
+    def __init__(self, data_dir: Path, arguments: Sequence[str]) -> None:
+        """Set up; nothing runs yet."""
         super().__init__(
             "tidewire.cli",
             ["broker.main"],
@@ -31,7 +31,7 @@ class DyingBroker(DyingProcess):
         )
         self.pulsar = Address("127.0.0.1", 0)
         self.http = Address("127.0.0.1", 0)
-        self.kafka = Address("127.0.0.1", 0) if kafka else None
+        self.kafka = Address("127.0.0.1", 0)
         self._data_dir = data_dir
         self._arguments = tuple(arguments)
 
@@ -48,24 +48,21 @@ class DyingBroker(DyingProcess):
         """
         arguments = [
             *("broker", "--data-dir", str(self._data_dir)),
-            *("--pulsar", str(self.pulsar), "--http", str(self.http)),
-            *(() if self.kafka is None else ("--kafka", str(self.kafka))),
+            *("--pulsar", str(self.pulsar), "--http", str(self.http), "--kafka", str(self.kafka)),
             *self._arguments,
         ]
         told = self.launch(arguments, death)
         if told is None:
             return False
         said = dict(word.split("=", 1) for word in told.split(" ") if "=" in word)
-        self.pulsar, self.http = (Address.parse(said[listener]) for listener in ("pulsar", "http"))
-        if self.kafka is not None:
-            self.kafka = Address.parse(said["kafka"])
+        self.pulsar, self.http, self.kafka = (Address.parse(said[name]) for name in ("pulsar", "http", "kafka"))
         return True
 
 
 @contextmanager
-def dying_broker(data_dir: Path, *arguments: str, kafka: bool = False) -> Iterator[DyingBroker]:
+def dying_broker(data_dir: Path, *arguments: str) -> Iterator[DyingBroker]:
     """Set up a broker on `data_dir`. `arguments` are further flags. It is killed at the end if it runs."""
-    broker = DyingBroker(data_dir, arguments, kafka=kafka)
+    broker = DyingBroker(data_dir, arguments)
     try:
         yield broker
     finally:

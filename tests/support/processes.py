@@ -2,7 +2,7 @@
 
     with running_broker(tmp_path / "data") as broker:
         broker.service_url            # pulsar://127.0.0.1:40311
-        broker.kafka                  # 127.0.0.1:40313, with `kafka=True`
+        broker.kafka                  # 127.0.0.1:40313
         broker.kill()                 # kill -9
         broker.restart()              # same data, same addresses
         broker.stop()                 # SIGTERM, and the exit status must be 0; leaving the block does the same
@@ -39,9 +39,15 @@ END_SECONDS_MAX: Final = 120.0
 KILL_SECONDS_MAX: Final = 60.0
 """From SIGKILL to the process's end: the kernel's work alone."""
 
+FREE_PORTS: Final = ("--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
+"""Flags with which every listener takes a port that the system chooses. No test may take a default port."""
+
+FREE_ADDRESSES: Final = dict.fromkeys(("pulsar", "http", "kafka"), "127.0.0.1:0")
+"""The same as settings."""
+
 BROKER_COMMAND: Final = (sys.executable, "-m", "tidewire.cli", "broker")
 
-_READY = re.compile(r"ready pulsar=(\S+:[0-9]+) http=(\S+:[0-9]+)(?: kafka=(\S+:[0-9]+))? data=(.+)")
+_READY = re.compile(r"ready pulsar=(\S+:[0-9]+) http=(\S+:[0-9]+) kafka=(\S+:[0-9]+) data=(.+)")
 
 
 class BrokerFailure(AssertionError):
@@ -57,8 +63,6 @@ class RunningBroker:
         arguments: Sequence[str],
         command: Sequence[str],
         stderr_path: Path | None = None,
-        *,
-        kafka: bool = False,
     ) -> None:
         self.data_dir = data_dir
         # Beside the data, not in it: what is in there is the broker's.
@@ -69,7 +73,7 @@ class RunningBroker:
         # The first start lets the system choose the ports, later ones ask for the same again.
         self.pulsar = Address("127.0.0.1", 0)
         self.http = Address("127.0.0.1", 0)
-        self.kafka = Address("127.0.0.1", 0) if kafka else None
+        self.kafka = Address("127.0.0.1", 0)
 
     @property
     def service_url(self) -> str:
@@ -134,7 +138,7 @@ class RunningBroker:
             raise self._failure(f"said {line!r} instead of its ready line")
         self.pulsar = Address.parse(ready[1])
         self.http = Address.parse(ready[2])
-        self.kafka = None if ready[3] is None else Address.parse(ready[3])
+        self.kafka = Address.parse(ready[3])
 
     def refused_twin(self) -> str:
         """Start the same broker once more beside this one. It must refuse, and not say that it is ready.
@@ -142,8 +146,9 @@ class RunningBroker:
         Returns:
             the last line that it wrote to standard error.
         """
+        free = Address("127.0.0.1", 0)
         ended = subprocess.run(
-            self._line(Address("127.0.0.1", 0), Address("127.0.0.1", 0), self.kafka and Address("127.0.0.1", 0)),
+            self._line(free, free, free),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -153,10 +158,8 @@ class RunningBroker:
         assert ended.stdout == "", ended
         return ended.stderr.splitlines()[-1]
 
-    def _line(self, pulsar: Address, http: Address, kafka: Address | None) -> list[str]:
-        addresses = ["--pulsar", str(pulsar), "--http", str(http)]
-        if kafka is not None:
-            addresses += ("--kafka", str(kafka))
+    def _line(self, pulsar: Address, http: Address, kafka: Address) -> list[str]:
+        addresses = ["--pulsar", str(pulsar), "--http", str(http), "--kafka", str(kafka)]
         return [*self._command, "--data-dir", str(self.data_dir), *addresses, *self._arguments]
 
     def kill(self) -> None:
@@ -215,15 +218,13 @@ class RunningBroker:
 
 
 @contextmanager
-def running_broker(
-    data_dir: Path, *arguments: str, command: Sequence[str] = BROKER_COMMAND, kafka: bool = False
-) -> Iterator[RunningBroker]:
-    """Run a broker on `data_dir`; it is ready. `arguments` are further flags. With `kafka` it serves Kafka's clients.
+def running_broker(data_dir: Path, *arguments: str, command: Sequence[str] = BROKER_COMMAND) -> Iterator[RunningBroker]:
+    """Run a broker on `data_dir`; it is ready. `arguments` are further flags.
 
     Raises:
         BrokerFailure: it did not start, or did not end cleanly at the end of the block.
     """
-    broker = RunningBroker(data_dir, arguments, command, kafka=kafka)
+    broker = RunningBroker(data_dir, arguments, command)
     broker.start()
     try:
         yield broker

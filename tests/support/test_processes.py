@@ -14,7 +14,7 @@ from tests.support.processes import BrokerFailure, running_broker
 _STAND_IN = """
 import argparse, signal, socket, sys
 parser = argparse.ArgumentParser()
-for flag in ("--data-dir", "--pulsar", "--http", "--mood"):
+for flag in ("--data-dir", "--pulsar", "--http", "--kafka", "--mood"):
     parser.add_argument(flag, default="")
 told = parser.parse_args()
 print("this is", told.mood, file=sys.stderr, flush=True)
@@ -26,10 +26,10 @@ if told.mood == "odd":
     print("hello", flush=True)
     signal.pause()
 listeners = [socket.create_server((told.pulsar.split(":")[0], int(address.split(":")[1])))
-             for address in (told.pulsar, told.http)]
+             for address in (told.pulsar, told.http, told.kafka)]
 signal.signal(signal.SIGTERM, lambda *_: None if told.mood == "stubborn" else sys.exit(told.mood == "failing"))
-pulsar, http = (":".join(map(str, listener.getsockname())) for listener in listeners)
-print(f"ready pulsar={pulsar} http={http} data={told.data_dir}", flush=True)
+pulsar, http, kafka = (":".join(map(str, listener.getsockname())) for listener in listeners)
+print(f"ready pulsar={pulsar} http={http} kafka={kafka} data={told.data_dir}", flush=True)
 print("more than a pipe holds " * 10_000, flush=True)
 while True:
     signal.pause()

@@ -48,7 +48,7 @@ def command(
     http: Annotated[
         str | None, Option(help="HOST:PORT for administration and metrics (default: 127.0.0.1:8080).")
     ] = None,
-    kafka: Annotated[str | None, Option(help="HOST:PORT for Kafka clients (default: none are served).")] = None,
+    kafka: Annotated[str | None, Option(help="HOST:PORT for Kafka clients, or none (default: 127.0.0.1:9092).")] = None,
     advertised_kafka: Annotated[str | None, Option(help="HOST:PORT that Kafka clients are told to connect to.")] = None,
     kafka_namespace: Annotated[
         str | None, Option(help="Namespace whose topics Kafka clients see (default: public/default).")

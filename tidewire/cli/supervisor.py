@@ -37,6 +37,7 @@ import typer
 from tidewire.cli.endings import EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
+    from broker.addresses import Address
     from broker.config import BrokerSettings
 
 STOP_SECONDS_MAX: Final = 5.0
@@ -46,7 +47,7 @@ RESTART_SECONDS: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
 STEADY_SECONDS: Final = 60.0
 """A broker that ran for so long begins with the first pause again."""
 
-_READY: Final = re.compile(rb"ready pulsar=(\S+) http=(\S+) data=.+\n")
+_READY: Final = re.compile(rb"ready pulsar=(\S+) http=(\S+) (?:kafka=(\S+) )?data=.+\n")
 _LINE_BYTES_MAX: Final = 16 * 1024
 
 
@@ -92,22 +93,23 @@ async def _supervise(settings: "BrokerSettings", given: Sequence[str]) -> None:
 
     async with AsyncExitStack() as stack:
         signals = stack.enter_context(trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
-        sockets = []
-        for address in (settings.pulsar, settings.http):
-            listener = await open_listener(address)
-            stack.push_async_callback(listener.aclose)
-            sockets.append(listener.socket)
+        sockets = {}
+        for name, address in _addresses(settings).items():
+            listener = await open_listener(address, f"--{name}", is_optional=name == "kafka")
+            await stack.enter_async_context(listener)
+            sockets[name] = listener.socket
         pipe, held = os.pipe()
         stack.callback(os.close, held)
         stack.callback(os.close, pipe)
-        inherited = [*(socket.fileno() for socket in sockets), pipe]
+        inherited = [*(socket.fileno() for socket in sockets.values()), pipe]
         children = [_Child(settings, number, given, inherited) for number in range(settings.processes)]
         all_ready = trio.Event()
         try:
             async with trio.open_nursery() as nursery:
                 for child in children:
                     nursery.start_soon(child.keep, all_ready)
-                nursery.start_soon(_say_ready, children, settings, [_name(socket) for socket in sockets], all_ready)
+                names = {name: _name(socket) for name, socket in sockets.items()}
+                nursery.start_soon(_say_ready, children, settings, names, all_ready)
                 await anext(signals)
                 nursery.cancel_scope.cancel()
         finally:
@@ -117,13 +119,13 @@ async def _supervise(settings: "BrokerSettings", given: Sequence[str]) -> None:
 
 
 async def _say_ready(
-    children: Sequence["_Child"], settings: "BrokerSettings", addresses: Sequence[str], all_ready: trio.Event
+    children: Sequence["_Child"], settings: "BrokerSettings", addresses: Mapping[str, str], all_ready: trio.Event
 ) -> None:
     for child in children:
         await child.ready.wait()
     all_ready.set()
-    pulsar, http = addresses
-    typer.echo(f"ready pulsar={pulsar} http={http} data={settings.data_dir}")
+    bound = " ".join(f"{name}={address}" for name, address in addresses.items())
+    typer.echo(f"ready {bound} data={settings.data_dir}")
 
 
 async def _stop(children: Sequence["_Child"]) -> None:
@@ -146,8 +148,8 @@ class _Child:
         self.ready = trio.Event()
         self.process: trio.Process | None = None
         # The system chooses the ports of the first start. Later starts use them again.
-        self._free = str(settings.pulsar._replace(port=0)), str(settings.http._replace(port=0))
-        self._pulsar, self._http = self._free
+        self._free = {name: str(address._replace(port=0)) for name, address in _addresses(settings).items()}
+        self._addresses: Mapping[str, str] = self._free
         self._inherited = inherited
         self._given = [
             *given,
@@ -162,6 +164,8 @@ class _Child:
         if settings.advertised_pulsar is not None:
             # Port 0 stands for the broker's own port.
             self._given += ["--advertised-pulsar", str(settings.advertised_pulsar._replace(port=0))]
+        if settings.advertised_kafka is not None:
+            self._given += ["--advertised-kafka", str(settings.advertised_kafka._replace(port=0))]
 
     async def keep(self, all_ready: trio.Event) -> None:
         """Run the broker, and start it again when it has ended, until cancelled.
@@ -197,7 +201,7 @@ class _Child:
         """Run the broker once. Return its status."""
         command = [sys.executable, "-m", "tidewire.cli", "broker", *self._given]
         self.process = await trio.lowlevel.open_process(
-            [*command, "--pulsar", self._pulsar, "--http", self._http],
+            [*command, *(word for name, address in self._addresses.items() for word in (f"--{name}", address))],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             pass_fds=self._inherited,
@@ -212,11 +216,18 @@ class _Child:
                 said += more
             line = _READY.fullmatch(said)
             if line is None:
-                self._pulsar, self._http = self._free
+                self._addresses = self._free
             else:
-                self._pulsar, self._http = line[1].decode(), line[2].decode()
+                # Without Kafka's clients there are two addresses.
+                self._addresses = dict(zip(self._free, map(bytes.decode, filter(None, line.groups())), strict=True))
                 self.ready.set()
             return await self.process.wait()
+
+
+def _addresses(settings: "BrokerSettings") -> dict[str, "Address"]:
+    """Return where clients begin, by the listeners' names, in the order in which the brokers inherit them."""
+    known = {"pulsar": settings.pulsar, "http": settings.http, "kafka": settings.kafka}
+    return {name: address for name, address in known.items() if address is not None}
 
 
 def _share(settings: "BrokerSettings") -> int:

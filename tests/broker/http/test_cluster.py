@@ -31,6 +31,7 @@ async def test_one_answer_has_brokers_claims_and_transactions(server: Address, s
                 "state": "running",
                 "serviceUrl": "pulsar://b-1:6650",
                 "httpUrl": "http://b-1:8080",
+                "kafka": None,
                 "claims": {"segments": 1, "topics": 0, "controllers": 0, "coordinators": 0, "groups": 0},
             }
         ],

@@ -13,6 +13,7 @@ from broker.errors import ClosedMeanwhile
 from broker.main import serve
 from broker.pulsar.pending_opens import PendingOpens
 from broker.pulsar.requests import request_id_of
+from tests.support.processes import FREE_ADDRESSES
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import FrameDecoder, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -47,7 +48,7 @@ class Peer:
 
 @asynccontextmanager
 async def peer(folder: Path) -> AsyncIterator[Peer]:
-    settings = load_settings({"data_dir": str(folder / "data"), "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0"})
+    settings = load_settings({"data_dir": str(folder / "data"), **FREE_ADDRESSES})
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         ready = await nursery.start(serve, settings, "test", stop)

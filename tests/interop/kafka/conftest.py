@@ -68,7 +68,7 @@ class Station:
 @pytest.fixture(scope="session")
 def tidewire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """Run one Tidewire broker for all scenarios."""
-    with running_broker(tmp_path_factory.mktemp("tidewire") / "data", kafka=True) as broker:
+    with running_broker(tmp_path_factory.mktemp("tidewire") / "data") as broker:
         yield broker
 
 
@@ -85,7 +85,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def killed_often(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """Run one Tidewire broker for all tests that kill it. It keeps its data."""
-    with running_broker(tmp_path_factory.mktemp("mortal") / "data", kafka=True) as broker:
+    with running_broker(tmp_path_factory.mktemp("mortal") / "data") as broker:
         yield broker
 
 

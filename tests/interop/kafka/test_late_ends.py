@@ -29,7 +29,7 @@ OUTCOMES = pytest.mark.parametrize("first", [True, False], ids=["a late commit",
 async def delayed(folder: Path) -> AsyncIterator[LateRequests]:
     """Run a broker that its clients reach through a proxy."""
     async with open_late_requests() as proxy:
-        with running_broker(folder / "data", "--advertised-kafka", proxy.endpoint, kafka=True) as broker:
+        with running_broker(folder / "data", "--advertised-kafka", proxy.endpoint) as broker:
             proxy.serve(str(broker.kafka))
             yield proxy
 

@@ -24,7 +24,7 @@ RUN_SECONDS_MAX: Final = 60.0
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[RunningBroker]:
     """Run a broker that has no topics."""
-    with running_broker(tmp_path / "data", kafka=True) as broker:
+    with running_broker(tmp_path / "data") as broker:
         yield broker
 
 

@@ -4,9 +4,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tests.support.processes import BROKER_COMMAND
+from tests.support.processes import BROKER_COMMAND, FREE_PORTS
 
-FREE_PORTS: Final = ("--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0")
 SECONDS_MAX: Final = 60
 
 

@@ -18,7 +18,14 @@ import tidewire
 from broker.addresses import Address
 from broker.config import load_settings
 from tests.support.http import HEALTH, request
-from tests.support.processes import BROKER_COMMAND, RunningBroker, children_of, running_broker
+from tests.support.processes import (
+    BROKER_COMMAND,
+    FREE_ADDRESSES,
+    FREE_PORTS,
+    RunningBroker,
+    children_of,
+    running_broker,
+)
 from tests.tidewire.cli.cluster.conftest import states
 from tidewire.cli.broker_http import BrokerHttp
 from tidewire.cli.cluster.pids import Process, opened, wait_ended
@@ -133,7 +140,7 @@ def test_a_stop_ends_all_processes_also_stopped_ones(etcd_server: EtcdProcess, t
         (("--processes", "2", "--metadata", "etcd://127.0.0.1:1", "--pulsar", "192.0.2.1:0",
           "--allow-unauthenticated"), 1, "Cannot listen on 192.0.2.1:0"),
         (("--processes", "2", "--metadata", "etcd://127.0.0.1:1", "--metadata-connect-seconds-max", "0.2",
-          "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0"), 1, "The metadata store is not available"),
+          *FREE_PORTS), 1, "The metadata store is not available"),
     ],
 )  # fmt: skip
 def test_what_cannot_start_is_told_and_ends(
@@ -185,7 +192,7 @@ async def test_a_stop_ends_a_process_that_is_being_started(
         return started[-1]
 
     monkeypatch.setattr(trio.lowlevel, "open_process", start_late)
-    flags = {"data_dir": tmp_path, "processes": 2, "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    flags = {"data_dir": tmp_path, "processes": 2, **FREE_ADDRESSES}
     await _supervise(load_settings(flags, None), [])
     assert [process.was_told for process in started] == [True, True]
 
@@ -231,22 +238,29 @@ class Ended:
         return 1
 
 
+@pytest.mark.parametrize("kafka", ["127.0.0.1:9092", "none"])
 async def test_a_process_whose_address_was_taken_meanwhile_takes_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, kafka: str
 ) -> None:
     """E11: its ports are the system's choice, so any connection of this machine may have one of them now."""
-    outputs = [b"ready pulsar=127.0.0.1:40001 http=127.0.0.1:40002 data=d\n", b"", b"", b""]
-    addresses: list[tuple[str, str]] = []
+    said = {"pulsar": "127.0.0.1:40001", "http": "127.0.0.1:40002", "kafka": "127.0.0.1:40003"}
+    if kafka == "none":
+        del said["kafka"]
+    ready = " ".join(["ready", *(f"{name}={address}" for name, address in said.items()), "data=d\n"])
+    outputs = [ready.encode(), b"", b"", b""]
+    addresses: list[dict[str, str]] = []
 
     async def start(command: list[str], **_settings: object) -> Ended:
         await trio.lowlevel.checkpoint()
-        addresses.append((command[command.index("--pulsar") + 1], command[command.index("--http") + 1]))
+        flags = {name: f"--{name}" for name in FREE_ADDRESSES}
+        addresses.append({name: command[command.index(flag) + 1] for name, flag in flags.items() if flag in command})
         return Ended(outputs[len(addresses) - 1])
 
     monkeypatch.setattr(trio.lowlevel, "open_process", start)
-    child, all_ready = _Child(load_settings({"data_dir": tmp_path}, None), 1, [], []), trio.Event()
+    settings = load_settings({"data_dir": tmp_path, "kafka": kafka}, None)
+    child, all_ready = _Child(settings, 1, [], []), trio.Event()
     all_ready.set()
     with trio.move_on_after(0.6):
         await child.keep(all_ready)
-    free = ("127.0.0.1:0", "127.0.0.1:0")
-    assert addresses == [free, ("127.0.0.1:40001", "127.0.0.1:40002"), free]
+    free = dict.fromkeys(said, "127.0.0.1:0")
+    assert addresses == [free, said, free]

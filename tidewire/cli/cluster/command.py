@@ -27,6 +27,7 @@ BROKERS_MAX: Final = 64
 EMBEDDED: Final = "embedded"
 OWN_ETCD: Final = "etcd"
 PULSAR_DEFAULT: Final = "127.0.0.1:6650"
+KAFKA_DEFAULT: Final = "127.0.0.1:9092"
 HEALTH: Final = "/admin/v2/brokers/health"
 UNAVAILABLE: Final = 503
 
@@ -60,6 +61,12 @@ def start(
         str | None,
         typer.Option(help=f"HOST:PORT of the first broker for administration, likewise (default: {HTTP_DEFAULT})."),
     ] = None,
+    kafka: Annotated[
+        str | None,
+        typer.Option(
+            help=f"HOST:PORT of the first broker for Kafka clients, likewise, or none (default: {KAFKA_DEFAULT})."
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with further settings for all brokers.", exists=True, dir_okay=False)
     ] = None,
@@ -84,10 +91,13 @@ def start(
                     f"The cluster in {data_dir} keeps its metadata in {before.metadata}, which cannot change. Leave "
                     "--metadata out, or choose another --data-dir."
                 )
-            cluster = _planned(before, count, place, pulsar, http, config)
+            cluster = _planned(before, count, place, pulsar, http, kafka, config)
             names = list(cluster.brokers)[:count]
             start_cluster(folder, cluster, names, typer.echo)
-        typer.echo(f"ready service-url={cluster.service_url} http={cluster.brokers[names[0]].http} data={data_dir}")
+        words = [f"service-url={cluster.service_url}", f"http={cluster.brokers[names[0]].http}"]
+        if cluster.bootstrap_servers:
+            words.append(f"kafka={cluster.bootstrap_servers}")
+        typer.echo(" ".join(["ready", *words, f"data={data_dir}"]))
 
 
 @app.command("stop")
@@ -256,26 +266,35 @@ def _is_well(address: str) -> bool:
 
 
 def _planned(
-    before: "Cluster | None", count: int, metadata: str, pulsar: str | None, http: str | None, config: Path | None
+    before: "Cluster | None",
+    count: int,
+    metadata: str,
+    pulsar: str | None,
+    http: str | None,
+    kafka: str | None,
+    config: Path | None,
 ) -> "Cluster":
     """Return the cluster with `count` brokers or more, each with its addresses."""
     from tidewire.cli.cluster.folder import Addresses, Cluster
 
     cluster = before or Cluster(metadata, pulsar or PULSAR_DEFAULT, http or HTTP_DEFAULT)
-    if before is not None and (
-        (pulsar is not None and pulsar != before.pulsar) or (http is not None and http != before.http)
-    ):
+    # An earlier release served no Kafka clients, so their address can still be chosen.
+    cluster.kafka = cluster.kafka or kafka or KAFKA_DEFAULT
+    kept = (cluster.pulsar, cluster.http, cluster.kafka)
+    if any(given not in (None, address) for given, address in zip((pulsar, http, kafka), kept, strict=True)):
         raise UsageError(
-            f"The first broker of this cluster has the addresses {before.pulsar} and {before.http}, which later starts "
-            "keep. Leave --pulsar and --http out."
+            f"The first broker of this cluster has the addresses {', '.join(kept)}, which later starts keep. Leave "
+            "--pulsar, --http and --kafka out."
         )
     if config is not None:
         cluster.config = str(config.absolute())
     for number in range(count):
-        cluster.brokers.setdefault(
+        addresses = cluster.brokers.setdefault(
             f"broker-{number + 1}",
             Addresses(_behind(cluster.pulsar, number, "--pulsar"), _behind(cluster.http, number, "--http")),
         )
+        if addresses.kafka is None:
+            addresses.kafka = _behind(cluster.kafka, number, "--kafka")
     return cluster
 
 
@@ -292,8 +311,12 @@ def _checked(metadata: str) -> str:
 
 
 def _behind(first: str, number: int, flag: str) -> str:
-    """Return the address `number` ports behind the first one."""
+    """Return the address `number` ports behind the first one. Kafka's may be `none` for all brokers."""
+    from tidewire.cli.cluster.folder import NO_LISTENER
     from tidewire.cli.daemon import make_importable
+
+    if first == NO_LISTENER and flag == "--kafka":
+        return first
 
     make_importable()
     from broker.addresses import Address

@@ -20,6 +20,8 @@ from tidewire.cli.endings import CommandFailed
 
 FOLDER: Final = "cluster"
 PID: Final = ".pid"
+NO_LISTENER: Final = "none"
+"""The address of a listener that is left out."""
 OWN_ETCD: Final = "etcd"
 """The metadata setting of a cluster with an etcd of its own."""
 
@@ -30,6 +32,14 @@ class Addresses:
 
     pulsar: str
     http: str
+    kafka: str | None = None
+    """`none` if Kafka's clients are not served. None if an earlier release started the broker, which asked nobody."""
+
+    @property
+    def shown(self) -> str:
+        """The addresses for people and programs."""
+        served = {"pulsar": self.pulsar, "http": self.http, "kafka": self.kafka}
+        return " ".join(f"{name}={address}" for name, address in served.items() if address not in (None, NO_LISTENER))
 
 
 @dataclass(slots=True)
@@ -41,6 +51,8 @@ class Cluster:
     pulsar: str
     """The first broker's address. The others have the ports behind it, or free ports if its port is 0."""
     http: str
+    kafka: str | None = None
+    """As `pulsar`, or `none`. None if only an earlier release started the cluster."""
     config: str | None = None
     """The settings file that all brokers get."""
     etcd_port: int = 0
@@ -57,6 +69,12 @@ class Cluster:
     def service_url(self) -> str:
         """The URL for clients, with all brokers."""
         return "pulsar://" + ",".join(broker.pulsar for broker in self.brokers.values())
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses for Kafka's clients, of all brokers that serve them; empty if none does."""
+        addresses = [broker.kafka for broker in self.brokers.values()]
+        return ",".join(address for address in addresses if address not in (None, NO_LISTENER))
 
 
 class ClusterFolder:

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
-from tidewire.cli.cluster.folder import OWN_ETCD, Addresses, Cluster, ClusterFolder
+from tidewire.cli.cluster.folder import NO_LISTENER, OWN_ETCD, Addresses, Cluster, ClusterFolder
 from tidewire.cli.cluster.pids import Process, note_pid, running, wait_ended
 from tidewire.cli.endings import CommandFailed
 from tidewire.cli.local_etcd import EtcdProcess
@@ -28,7 +28,7 @@ STOP_SECONDS_MAX: Final = 30.0
 KILL_SECONDS_MAX: Final = 10.0
 """From SIGKILL to the process's end, which takes only the kernel's work."""
 
-_READY: Final = re.compile(r"ready pulsar=(\S+) http=(\S+) data=.+\n")
+_READY: Final = re.compile(r"ready pulsar=(\S+) http=(\S+) (?:kafka=(\S+) )?data=.+\n")
 
 Say = Callable[[str], None]
 """Tells the user what was done."""
@@ -62,11 +62,13 @@ def start_cluster(folder: ClusterFolder, cluster: Cluster, brokers: Sequence[str
             with running(folder.pid_file(broker)) as found:
                 if found is not None:
                     say(f"{broker} runs already (pid {found.pid})")
+                    # It keeps what it has, which may be less than it would have now.
+                    cluster.brokers[broker] = known.get(broker, cluster.brokers[broker])
                     continue
             starting.append(_launch(folder, cluster, broker, started))
         for broker, process, addresses in _ready(folder, starting):
             cluster.brokers[broker] = addresses
-            say(f"{broker} pulsar={addresses.pulsar} http={addresses.http} pid={process.pid}")
+            say(f"{broker} {addresses.shown} pid={process.pid}")
         folder.write(cluster)
     except BaseException as failure:
         # The brokers first: etcd started first.
@@ -115,6 +117,7 @@ def _launch(folder: ClusterFolder, cluster: Cluster, broker: str, started: list[
             [
                 *(sys.executable, "-m", "tidewire.cli", "broker"),
                 *("--again", "--pulsar", addresses.pulsar, "--http", addresses.http),
+                *("--kafka", addresses.kafka or NO_LISTENER),
                 *settings,
             ],
             stdin=subprocess.DEVNULL,
@@ -166,7 +169,7 @@ def _ready(
                     raise CommandFailed(
                         f"{one.broker} did not start. {_complaint(folder.log(one.broker), one.log_begin)}"
                     )
-                yield one.broker, one.process, Addresses(ready[1], ready[2])
+                yield one.broker, one.process, Addresses(ready[1], ready[2], ready[3] or NO_LISTENER)
 
 
 def _complaint(log: Path, begin: int) -> str:

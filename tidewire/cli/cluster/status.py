@@ -94,7 +94,7 @@ def _table(view: View) -> "RenderableType":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, caption="\n".join(_notes(view)), caption_justify="left")
-    for name in ("broker", "state", "pulsar"):
+    for name in ("broker", "state", "pulsar", "kafka"):
         table.add_column(name, no_wrap=True)
     for kind in KINDS:
         table.add_column(kind, justify="right", no_wrap=True)
@@ -104,6 +104,8 @@ def _table(view: View) -> "RenderableType":
             broker["broker"],
             broker["state"],
             "" if url is None else urlsplit(url).netloc,
+            # A broker of an earlier release does not say.
+            broker.get("kafka") or "",
             *(str(broker["claims"][kind]) for kind in KINDS),
         )
     return table

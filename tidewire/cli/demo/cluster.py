@@ -21,8 +21,8 @@ COMMAND_SECONDS_MAX: Final = 300.0
 """How long one command may take. Each has a shorter bound of its own, and says so."""
 
 _ANY_PORT: Final = "127.0.0.1:0"
-_READY: Final = re.compile(r"ready service-url=(\S+) http=\S+ data=.+")
-_BROKER: Final = re.compile(r"\S+ pulsar=\S+ http=(\S+) pid=\d+")
+_READY: Final = re.compile(r"ready service-url=(\S+) http=\S+ (?:kafka=\S+ )?data=.+")
+_BROKER: Final = re.compile(r"\S+ pulsar=\S+ http=(\S+) (?:kafka=\S+ )?pid=\d+")
 
 
 class Cluster:
@@ -106,7 +106,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         wanted = ("--brokers", str(self._brokers), "--metadata", self._metadata)
-        said = self._run("start", *wanted, "--pulsar", _ANY_PORT, "--http", _ANY_PORT)
+        said = self._run("start", *wanted, "--pulsar", _ANY_PORT, "--http", _ANY_PORT, "--kafka", _ANY_PORT)
         for line in said:
             if ready := _READY.fullmatch(line):
                 self._service_url = ready[1]

@@ -94,7 +94,10 @@ class BrokerProcess:
         command = [sys.executable, "-m", "tidewire.cli", "broker", "--data-dir", str(self.data_dir)]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [*command, "--pulsar", self._pulsar, "--http", self._http, "--metadata", self.metadata],
+                [
+                    *(*command, "--metadata", self.metadata),
+                    *("--pulsar", self._pulsar, "--http", self._http, "--kafka", "none"),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 SECONDS_MAX = 150
-ANY = ("--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
 class ClusterCommand:

@@ -14,7 +14,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tests.tidewire.cli.cluster.conftest import ANY, ClusterCommand, is_running, states
+from tests.support.processes import FREE_PORTS
+from tests.tidewire.cli.cluster.conftest import ClusterCommand, is_running, states
 from tidewire import connect
 
 BROKERS = ("broker-1", "broker-2", "broker-3")
@@ -23,11 +24,15 @@ BROKERS = ("broker-1", "broker-2", "broker-3")
 def test_a_cluster_starts_goes_on_and_stops(made: Callable[[str], ClusterCommand]) -> None:
     """C21, E4: it stops without rest, starts again on the same addresses, and replaces a broker that was killed."""
     cluster = made("data")
-    said = cluster.well("start", "--brokers", "3", "--metadata", "etcd", *ANY)
+    said = cluster.well("start", "--brokers", "3", "--metadata", "etcd", *FREE_PORTS)
     first = cluster.addresses()
     assert tuple(first) == BROKERS
     urls = ",".join(addresses["pulsar"] for addresses in first.values())
-    assert said.splitlines()[-1].startswith(f"ready service-url=pulsar://{urls} http={first['broker-1']['http']} ")
+    bootstrap = ",".join(addresses["kafka"] for addresses in first.values())
+    assert said.splitlines()[-1] == (
+        f"ready service-url=pulsar://{urls} http={first['broker-1']['http']} kafka={bootstrap} data={cluster.data_dir}"
+    )
+    assert {f"kafka={addresses['kafka']}" for addresses in first.values()} <= set(said.split())
     pids = cluster.pids()
     assert sorted(pids) == [*BROKERS, "etcd"]
 
@@ -39,7 +44,9 @@ def test_a_cluster_starts_goes_on_and_stops(made: Callable[[str], ClusterCommand
     shown = cluster.status()
     assert states(shown) == dict.fromkeys(BROKERS, "running")
     assert sum(broker["claims"]["topics"] for broker in shown["brokers"]) == 1
-    assert "broker-2  running  " in cluster.well("status")
+    assert [broker["kafka"] for broker in shown["brokers"]] == bootstrap.split(",")
+    row = f"broker-2  running  {first['broker-2']['pulsar']}  {first['broker-2']['kafka']}  "
+    assert row in cluster.well("status")
     assert shown["metadataController"] is None
     assert "metadata controller" not in cluster.well("status")
 
@@ -75,7 +82,7 @@ def test_a_cluster_starts_goes_on_and_stops(made: Callable[[str], ClusterCommand
 def test_a_watch_goes_on_at_another_broker(made: Callable[[str], ClusterCommand]) -> None:
     """C21: what changes is pushed. When the broker that was asked dies, another one shows that."""
     cluster = made("data")
-    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *ANY)
+    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *FREE_PORTS)
     with subprocess.Popen(
         cluster.command("status", "--watch", "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as watch:
@@ -94,7 +101,7 @@ def test_a_watch_goes_on_at_another_broker(made: Callable[[str], ClusterCommand]
 def test_the_metadata_controller_is_shown(made: Callable[[str], ClusterCommand]) -> None:
     """C5, C21: on the embedded store, also when another broker becomes it."""
     cluster = made("data")
-    cluster.well("start", "--brokers", "2", "--metadata", "embedded", *ANY)
+    cluster.well("start", "--brokers", "2", "--metadata", "embedded", *FREE_PORTS)
     controller = cluster.status()["metadataController"]
     assert f"metadata controller: {controller}" in [line.strip() for line in cluster.well("status").splitlines()]
     with subprocess.Popen(cluster.command("status", "--watch", "--json"), stdout=subprocess.PIPE, text=True) as watch:
@@ -114,22 +121,22 @@ def test_a_broker_that_cannot_start_is_explained_and_nothing_is_left(made: Calla
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1] - 1
-        arguments = ("--brokers", "2", "--metadata", "etcd", "--pulsar", f"127.0.0.1:{port}")
-        complaint = cluster.complaint("start", *arguments, "--http", "127.0.0.1:0")
+        arguments = ("--brokers", "2", "--metadata", "etcd", *FREE_PORTS, "--pulsar", f"127.0.0.1:{port}")
+        complaint = cluster.complaint("start", *arguments)
     assert f"broker-2 did not start. Another process already listens on 127.0.0.1:{port + 1}." in complaint
     assert str(cluster.folder / "broker-2.log") in complaint
     assert cluster.pids() == {}
     # The addresses can still be chosen.
-    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *ANY)
+    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *FREE_PORTS)
 
 
 def test_what_a_killed_start_left_is_replaced(made: Callable[[str], ClusterCommand]) -> None:
     """E4: nobody knows the addresses of what it started, so the next start begins again."""
     cluster = made("data")
-    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *ANY)
+    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *FREE_PORTS)
     left = cluster.pids()
     (cluster.folder / "cluster.json").unlink()
-    said = cluster.well("start", "--brokers", "2", "--metadata", "etcd", *ANY)
+    said = cluster.well("start", "--brokers", "2", "--metadata", "etcd", *FREE_PORTS)
     assert said.splitlines()[:3] == ["stopped broker-1", "stopped broker-2", "stopped etcd"]
     assert not set(cluster.pids().values()) & set(left.values())
     assert states(cluster.status()) == {"broker-1": "running", "broker-2": "running"}
@@ -140,7 +147,7 @@ def test_commands_do_not_get_in_each_others_way(made: Callable[[str], ClusterCom
     cluster.folder.mkdir(parents=True)
     with (cluster.folder / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "Wait until it has ended" in cluster.complaint("start", "--brokers", "1", *ANY)
+        assert "Wait until it has ended" in cluster.complaint("start", "--brokers", "1", *FREE_PORTS)
 
 
 def test_mistakes_are_told_in_one_line(made: Callable[[str], ClusterCommand], tmp_path: Path) -> None:
@@ -165,7 +172,7 @@ def test_mistakes_are_told_in_one_line(made: Callable[[str], ClusterCommand], tm
 def test_one_broker_needs_no_etcd_and_its_store_is_kept(made: Callable[[str], ClusterCommand]) -> None:
     """The metadata cannot move to another store. More brokers may join the first one, which led alone."""
     cluster = made("data")
-    cluster.well("start", "--brokers", "1", *ANY)
+    cluster.well("start", "--brokers", "1", *FREE_PORTS)
     assert "cannot change" in cluster.complaint("start", "--metadata", "etcd", status=2)
     assert "later starts" in cluster.complaint("start", "--pulsar", "127.0.0.1:7000", status=2)
     assert states(cluster.status()) == {"broker-1": "running"}
@@ -179,7 +186,7 @@ def test_a_broker_that_was_replaced_starts_again(made: Callable[[str], ClusterCo
     cluster = made("data")
     config = tmp_path / "tidewire.toml"
     config.write_text("session_timeout_seconds = 2\n")
-    cluster.well("start", "--brokers", "3", "--config", str(config), *ANY)
+    cluster.well("start", "--brokers", "3", "--config", str(config), *FREE_PORTS)
     urls = ",".join(addresses["pulsar"] for addresses in cluster.addresses().values())
     log = cluster.folder / "broker-3.log"
     topic, pid, first = "persistent://public/default/a", cluster.pids()["broker-3"], cluster.addresses()
@@ -215,7 +222,7 @@ def test_a_broker_that_was_replaced_starts_again(made: Callable[[str], ClusterCo
 def test_topics_are_moved_and_brokers_drained_and_killed(made: Callable[[str], ClusterCommand]) -> None:
     """C7, C21, E17: by any broker, whoever owns the topic. Its client goes on meanwhile."""
     cluster = made("data")
-    cluster.well("start", "--brokers", "3", "--metadata", "etcd", *ANY)
+    cluster.well("start", "--brokers", "3", "--metadata", "etcd", *FREE_PORTS)
     urls = ",".join(addresses["pulsar"] for addresses in cluster.addresses().values())
     topics = [f"persistent://public/default/{number}" for number in range(6)]
 

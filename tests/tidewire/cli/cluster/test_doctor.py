@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidewire.cli.cluster.conftest import ANY, ClusterCommand
+from tests.support.processes import FREE_PORTS
+from tests.tidewire.cli.cluster.conftest import ClusterCommand
 from tests.tidewire.cli.conftest import CommandLine
 from tidewire.cli.administration import NotAccepted
 from tidewire.cli.cluster.doctor import examined, text_of
@@ -27,7 +28,7 @@ def found(cluster: ClusterCommand) -> list[str]:
 def test_one_broker_is_examined_while_it_runs_and_when_it_has_stopped(made: Callable[[str], ClusterCommand]) -> None:
     """E1, R24: the same is found from outside, and nothing is changed. A folder in use is left alone."""
     cluster = made("data")
-    cluster.well("start", "--brokers", "1", *ANY)
+    cluster.well("start", "--brokers", "1", *FREE_PORTS)
     assert cluster.well("doctor").splitlines()[-1] == "well: nothing found"
     ledgers = cluster.data_dir / "ledgers"
     (ledgers / f"{99:020d}.ledger").touch()
@@ -58,7 +59,7 @@ def test_one_broker_is_examined_while_it_runs_and_when_it_has_stopped(made: Call
 def test_a_killed_broker_is_found_by_the_others(made: Callable[[str], ClusterCommand]) -> None:
     """C11: at once by its lock, although its session has not ended. When all are stopped, etcd is read."""
     cluster = made("data")
-    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *ANY)
+    cluster.well("start", "--brokers", "2", "--metadata", "etcd", *FREE_PORTS)
     assert found(cluster) == []
     cluster.well("kill", "broker-2")
     assert "broker-ended" in found(cluster)

@@ -1,6 +1,7 @@
 """What `start` and `stop` make of a folder that another command, or a killed one, has left. No broker runs here."""
 
 import errno
+import json
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tidewire.cli.cluster.pids import note_pid
 from tidewire.cli.endings import CommandFailed
 
 WAITS = (sys.executable, "-c", "import signal; signal.pause()")
-KEPT = Addresses("127.0.0.1:7000", "127.0.0.1:7001")
+KEPT = Addresses("127.0.0.1:7000", "127.0.0.1:7001", "127.0.0.1:7002")
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def folder(tmp_path: Path) -> ClusterFolder:
     """A folder in which a cluster of one broker was started."""
     made = ClusterFolder(tmp_path)
     made.path.mkdir()
-    made.write(Cluster("embedded", KEPT.pulsar, KEPT.http, brokers={"broker-1": KEPT}))
+    made.write(Cluster("embedded", KEPT.pulsar, KEPT.http, KEPT.kafka, brokers={"broker-1": KEPT}))
     return made
 
 
@@ -59,7 +60,7 @@ def test_a_start_goes_on_from_what_another_one_has_just_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """C21: it neither forgets the other's brokers nor replaces their addresses."""
-    left = Cluster("embedded", KEPT.pulsar, KEPT.http, brokers={"broker-1": KEPT})
+    left = Cluster("embedded", KEPT.pulsar, KEPT.http, KEPT.kafka, brokers={"broker-1": KEPT})
     started: list[tuple[Cluster, list[str]]] = []
     monkeypatch.setattr(
         starting, "start_cluster", lambda _folder, cluster, names, _say: started.append((cluster, names))
@@ -71,7 +72,7 @@ def test_a_start_goes_on_from_what_another_one_has_just_left(
 
 
 def test_a_stop_stops_what_a_start_has_just_added(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    later = Cluster("embedded", KEPT.pulsar, KEPT.http, brokers={"broker-1": KEPT, "broker-2": KEPT})
+    later = Cluster("embedded", KEPT.pulsar, KEPT.http, KEPT.kafka, brokers={"broker-1": KEPT, "broker-2": KEPT})
     with process(folder, "broker-2") as child, behind_another_command(monkeypatch, later):
         command.stop(data_dir=folder.data_dir)
         assert child.poll() == -signal.SIGTERM
@@ -141,3 +142,36 @@ def test_a_broker_without_a_pid_file_does_not_stay_behind(
     finally:
         for child in children:
             child.kill()
+
+
+def test_brokers_of_an_earlier_release_get_addresses_for_kafka(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That release kept none. A broker that still runs has none until it is started again."""
+    fields = json.loads((folder.path / "cluster.json").read_text())
+    del fields["kafka"]
+    for addresses in fields["brokers"].values():
+        del addresses["kafka"]
+    (folder.path / "cluster.json").write_text(json.dumps(fields))
+    with process(folder, "broker-1"):
+        command.start(data_dir=folder.data_dir, kafka="127.0.0.1:7100")
+    kept = folder.read()
+    assert kept is not None
+    assert (kept.kafka, kept.brokers["broker-1"].kafka) == ("127.0.0.1:7100", None)
+    monkeypatch.setattr(starting, "start_cluster", lambda folder, cluster, _names, _say: folder.write(cluster))
+    command.start(data_dir=folder.data_dir, brokers=2)
+    kept = folder.read()
+    assert kept is not None
+    assert [addresses.kafka for addresses in kept.brokers.values()] == ["127.0.0.1:7100", "127.0.0.1:7101"]
+    assert kept.bootstrap_servers == "127.0.0.1:7100,127.0.0.1:7101"
+    with pytest.raises(SystemExit):
+        command.start(data_dir=folder.data_dir, kafka="127.0.0.1:7200")
+
+
+def test_a_cluster_may_leave_kafka_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "start_cluster", lambda folder, cluster, _names, _say: folder.write(cluster))
+    command.start(data_dir=tmp_path, kafka="none")
+    kept = ClusterFolder(tmp_path).read()
+    assert kept is not None
+    assert [addresses.kafka for addresses in kept.brokers.values()] == ["none"] * 3
+    assert kept.bootstrap_servers == ""

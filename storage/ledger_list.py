@@ -260,6 +260,35 @@ class ManagedLedgerRecord:
             raise TypeError("a field has another type")
 
 
+class LeaderEpochs(NamedTuple):
+    """The leader epochs of a managed ledger (K44)."""
+
+    present: int
+    """That of its present owner, or of its last one."""
+    following: int
+    """That of the next owner."""
+
+
+UNOWNED: Final = LeaderEpochs(NO_EPOCH, NO_EPOCH + 1)
+"""Of a managed ledger without a record."""
+
+
+def leader_epochs(value: bytes) -> LeaderEpochs:
+    """Read the epochs in a record, without its list of ledgers, which may be long.
+
+    Raises:
+        LedgerListCorrupt: the record is damaged.
+    """
+    try:
+        fields = orjson.loads(value)
+        present, is_sealed = fields.get("leader_epoch", NO_EPOCH), fields["sealed"]
+        if type(present) is not int:
+            raise TypeError("the leader epoch is no number")
+    except (AttributeError, KeyError, TypeError, ValueError) as damaged:
+        raise LedgerListCorrupt(f"a list of ledgers cannot be read: {damaged!r}") from damaged
+    return LeaderEpochs(present, present if is_sealed else present + 1)
+
+
 class LedgerList:
     """Position arithmetic. `closed` holds only ledgers with entries. The open one is kept beside them."""
 

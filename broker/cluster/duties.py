@@ -9,10 +9,11 @@ Brokers with other settings may have fewer shards. So a shard that this broker's
 too. Then somebody does its work, whichever of the two settings counts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from broker.cluster.members import Members
-from broker.cluster.placement import worker
+from broker.cluster.ownership import HasEnded
+from broker.cluster.placement import Member, worker
 from broker.cluster.shards import Shards
 from txn.duty import SHARDS
 
@@ -43,3 +44,19 @@ class Duties:
         """See `Duty`."""
         self._members.attach(listener)
         self._shards.attach_work(listener)
+
+
+async def living_worker(key: str, members: Mapping[str, Member], has_ended: HasEnded, *, me: str) -> str | None:
+    """Return the member that does the work called `key`, as `worker` does. Pass over those that have certainly ended.
+
+    A broker that was killed stays registered until its session ends, and clients should not wait for that.
+
+    Raises:
+        StoreUnavailable: the store did not say whether a member has ended.
+    """
+    left = dict(members)
+    while True:
+        candidate = worker(key, left)
+        if candidate is None or candidate == me or not await has_ended(candidate):
+            return candidate
+        del left[candidate]

@@ -6,7 +6,7 @@ this broker looks again.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.cluster.assignments import Assignments
 from broker.cluster.locating import Answer, Redirect, decide
@@ -14,10 +14,28 @@ from broker.cluster.members import Members
 from broker.cluster.ownership import ClaimUnreadable, HasEnded, claim_key, owner_in
 from broker.cluster.placement import Member, choose
 from broker.names import TopicName
+from storage.errors import LedgerListCorrupt
+from storage.ledger_list import NO_EPOCH, UNOWNED, leader_epochs
+from storage.managed_ledger_record import record_key
 from storage.metadata.store import MetadataStore, Record
 
-KEYS_AT_ONCE_MAX: Final = 100
-"""Topics that one request to the store asks about. It is below etcd's 128 operations."""
+TOPICS_AT_ONCE_MAX: Final = 50
+"""Topics that one request to the store asks about, by two keys each. It stays below etcd's 128 operations."""
+
+
+class Leader(NamedTuple):
+    """Who serves a topic, for clients that tell its owners apart by their epochs (KIP-320)."""
+
+    member: Member | None
+    """The owner, or the broker that should own the topic if nobody does; None if there is none at the moment."""
+    epoch: int
+    """The owner's, or that of the next owner if nobody owns it. It is never too high. It may be too low for a moment,
+    while an owner takes over what a dead one left."""
+
+
+class _Epochs(NamedTuple):
+    of_owner: int
+    of_next: int
 
 
 class Locator:
@@ -57,9 +75,7 @@ class Locator:
         Raises:
             StoreUnavailable: the store did not say who owns it.
         """
-        owner = await self._owner(name)
-        if owner is not None and owner != self._me and await self._has_ended(owner):
-            owner = await self._owner(name)
+        owner = await self._living_owner(name)
         members = dict(self._members.live)
         while True:
             candidate = self._candidate(name, members)
@@ -75,34 +91,54 @@ class Locator:
                 return answer
             del members[candidate]
 
-    async def leaders(self, names: Sequence[TopicName]) -> list[Member | None]:
-        """Return the broker that serves each topic, or should serve it if nobody does; None if none does for now.
+    async def leaders(self, names: Sequence[TopicName]) -> list[Leader]:
+        """Return who serves each topic, or should serve it if nobody does.
+
+        A client takes a new leader only if its epoch is higher than the last one that it knew. So a broker that should
+        own the topic is named with the epoch that it would take.
 
         Raises:
             StoreUnavailable: the store did not say who owns them.
         """
-        owners: list[str | None] = []
-        for start in range(0, len(names), KEYS_AT_ONCE_MAX):
-            keys = [claim_key(str(name)) for name in names[start : start + KEYS_AT_ONCE_MAX]]
-            records = (await self._metadata.fresh(keys)).records
-            owners += [_owner(records[key]) for key in keys]
-        gone = {owner for owner in {*owners} - {None, self._me} if owner is not None and await self._has_ended(owner)}
+        found: list[tuple[str | None, _Epochs]] = []
+        for start in range(0, len(names), TOPICS_AT_ONCE_MAX):
+            page = [(claim_key(str(name)), record_key(str(name))) for name in names[start : start + TOPICS_AT_ONCE_MAX]]
+            records = (await self._metadata.fresh([key for keys in page for key in keys])).records
+            found += [(_owner(records[claim]), _epochs(records[claim], records[ledgers])) for claim, ledgers in page]
+        others = {owner for owner, _epochs in found if owner is not None}.union(self._members.live) - {self._me}
+        gone = {broker for broker in others if await self._has_ended(broker)} if names else set()
         members = {broker: member for broker, member in self._members.live.items() if broker not in gone}
-        found: list[Member | None] = []
-        for name, owner in zip(names, owners, strict=True):
-            if owner is None or owner in gone:
-                owner = self._candidate(name, members)
-            found.append(None if owner is None else members.get(owner))
-        return found
+        leaders: list[Leader] = []
+        for name, (owner, epochs) in zip(names, found, strict=True):
+            is_owned = owner is not None and owner not in gone
+            broker = owner if is_owned else self._candidate(name, members)
+            member = None if broker is None else members.get(broker)
+            leaders.append(Leader(member, epochs.of_owner if is_owned else epochs.of_next))
+        return leaders
 
     async def owner_or_candidate(self, name: TopicName) -> tuple[str | None, str | None]:
         """Return the id of the topic's owner. Without an owner, return None and the broker that should own the topic.
 
+        Neither has certainly ended.
+
         Raises:
             StoreUnavailable: the store did not say who owns it.
         """
+        owner = await self._living_owner(name)
+        if owner is not None:
+            return owner, None
+        members = dict(self._members.live)
+        while True:
+            candidate = self._candidate(name, members)
+            if candidate is None or candidate == self._me or not await self._has_ended(candidate):
+                return None, candidate
+            del members[candidate]
+
+    async def _living_owner(self, name: TopicName) -> str | None:
         owner = await self._owner(name)
-        return owner, None if owner is not None else self._candidate(name, self._members.live)
+        if owner is not None and owner != self._me and await self._has_ended(owner):
+            owner = await self._owner(name)
+        return owner
 
     async def _owner(self, name: TopicName) -> str | None:
         key = claim_key(str(name))
@@ -120,3 +156,16 @@ def _owner(claim: Record | None) -> str | None:
         return owner_in(claim).broker_id
     except ClaimUnreadable:
         return "an unknown broker"
+
+
+def _epochs(claim: Record | None, ledgers: Record | None) -> _Epochs:
+    """Return the epochs of a topic, from records that were read at one revision. Of a damaged one they are unknown."""
+    if ledgers is None:
+        return _Epochs(UNOWNED.following, UNOWNED.following)
+    try:
+        present, following = leader_epochs(ledgers.value)
+    except LedgerListCorrupt:
+        return _Epochs(NO_EPOCH, NO_EPOCH)
+    # An owner that takes over writes the next epoch. It has not done so if its claim is newer.
+    takes_over = claim is not None and claim.version > ledgers.version
+    return _Epochs(following if takes_over else present, following)

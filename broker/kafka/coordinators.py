@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.addresses import KafkaNode
-from broker.cluster.placement import worker
+from broker.cluster.duties import living_worker
+from broker.cluster.ownership import HasEnded
 from broker.kafka.errors import EXPECTED
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.members import KafkaMembers
@@ -30,11 +31,23 @@ _SINCE_SEVERAL_KEYS: Final = 4
 class CoordinatorHandler:
     """Serves FindCoordinator on one connection."""
 
-    def __init__(self, groups: GroupCoordinator, members: KafkaMembers, me: KafkaNode) -> None:
-        """Set up; `me` is this broker as this client reaches it."""
+    def __init__(
+        self, groups: GroupCoordinator, members: KafkaMembers, has_ended: HasEnded, me: KafkaNode, *, broker_id: str
+    ) -> None:
+        """Set up.
+
+        Args:
+            groups: the groups' coordinator.
+            members: the brokers that serve Kafka's clients.
+            has_ended: asked before a client is sent to another broker.
+            me: this broker as this client reaches it.
+            broker_id: the id of this broker.
+        """
         self._groups = groups
         self._members = members
+        self._has_ended = has_ended
         self._me = me
+        self._broker_id = broker_id
 
     @property
     def apis(self) -> Mapping[ApiKey, Api]:
@@ -55,15 +68,16 @@ class CoordinatorHandler:
         )
 
     async def _coordinator(self, key: str, key_type: int) -> Coordinator:
-        if key_type == GROUP_KEY:
-            try:
+        try:
+            if key_type == GROUP_KEY:
                 broker = await self._groups.find(key)
-            except EXPECTED as error:
-                return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        elif key_type == TRANSACTION_KEY:
-            broker = worker(SCHEME + key, self._members.live)
-        else:
-            return _none(key, ErrorCode.INVALID_REQUEST, f"A key of type {key_type} has no coordinator here.")
+            elif key_type == TRANSACTION_KEY:
+                members = self._members.live
+                broker = await living_worker(SCHEME + key, members, self._has_ended, me=self._broker_id)
+            else:
+                return _none(key, ErrorCode.INVALID_REQUEST, f"A key of type {key_type} has no coordinator here.")
+        except EXPECTED as error:
+            return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
         member = None if broker is None else self._members.live.get(broker)
         node = None if member is None else member.kafka
         if node is None:

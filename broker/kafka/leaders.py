@@ -1,5 +1,8 @@
 """Which broker leads a partition: its owner, or the broker that should own it and loads it at its first request.
 
+librdkafka takes another leader only with a higher epoch. So a broker that should own a partition is named with the
+epoch that it would take (`Locator.leaders`).
+
 A pruned segment has no owner. Any broker answers for its partition, and the one with the lowest number stands for them.
 """
 
@@ -10,7 +13,6 @@ from broker.addresses import KafkaNode
 from broker.cluster.locator import Locator
 from broker.cluster.members import Members
 from broker.names import TopicName
-from broker.topics import Topics
 
 NO_LEADER: Final = -1
 
@@ -21,17 +23,16 @@ class Leader(NamedTuple):
     node: int
     """The number of its broker; NO_LEADER if there is none for now."""
     epoch: int
-    """Its leader epoch, as far as this broker knows it; -1 otherwise."""
+    """Its leader epoch; -1 without a leader."""
 
 
 class PartitionLeaders:
     """See the module's docstring."""
 
-    def __init__(self, locator: Locator, members: Members, loaded: Topics, me: KafkaNode) -> None:
+    def __init__(self, locator: Locator, members: Members, me: KafkaNode) -> None:
         """Set up; `me` is this broker."""
         self._locator = locator
         self._members = members
-        self._loaded = loaded
         self._me = me
 
     async def of(self, names: Sequence[TopicName | None]) -> list[Leader]:
@@ -41,24 +42,20 @@ class PartitionLeaders:
             StoreUnavailable: the store did not say who owns them.
         """
         living = [name for name in names if name is not None]
-        members = iter(await self._locator.leaders(living))
+        found = iter(await self._locator.leaders(living))
         leaders = []
         for name in names:
             if name is None:
                 leaders.append(Leader(self._lowest, -1))
                 continue
-            member = next(members)
+            member, epoch = next(found)
             if member is None or member.kafka is None:
                 leaders.append(Leader(NO_LEADER, -1))
             else:
-                leaders.append(Leader(member.kafka.id, self._epoch(name) if member.kafka.id == self._me.id else -1))
+                leaders.append(Leader(member.kafka.id, epoch))
         return leaders
 
     @property
     def _lowest(self) -> int:
         others = [member.kafka.id for member in self._members.live.values() if member.kafka is not None]
         return min([self._me.id, *others])
-
-    def _epoch(self, name: TopicName) -> int:
-        topic = self._loaded.running(name)
-        return -1 if topic is None else topic.ledger.leader_epoch

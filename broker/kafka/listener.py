@@ -14,6 +14,7 @@ from broker.broker import Broker
 from broker.budgets import Budgets
 from broker.cluster.locator import Locator
 from broker.cluster.members import Members
+from broker.cluster.ownership import HasEnded
 from broker.kafka.administering import AdministrationHandler
 from broker.kafka.beginnings import Beginnings
 from broker.kafka.committing import OffsetHandler
@@ -61,6 +62,8 @@ class KafkaServices:
     partitioned: PartitionedTopics
     locator: Locator
     members: Members
+    has_ended: HasEnded
+    """Asked before a client is sent to another broker."""
     broker_id: str
     node_id: int
     traffic: Traffic
@@ -114,6 +117,7 @@ class KafkaServices:
             partitioned=broker.partitioned_topics,
             locator=broker.locator,
             members=broker.members,
+            has_ended=base.has_ended,
             broker_id=base.settings.broker_id,
             node_id=base.kafka.id,
             traffic=base.traffic,
@@ -176,7 +180,7 @@ def open_session(
     """Make a session with all handlers, over any stream. Its `run` serves the client."""
     budgets, topics = services.budgets, services.topics
     session = KafkaSession(stream, Outbox(budgets.sending), budgets.receiving.share(), client, services.batch_bytes_max)
-    leaders = PartitionLeaders(services.locator, services.members, services.loaded, node)
+    leaders = PartitionLeaders(services.locator, services.members, node)
     session.use(MetadataHandler(topics, leaders, services.members, node, cluster=services.cluster))
     session.use(PageHandler(topics, leaders))
     session.use(ProduceHandler(topics, services.traffic))
@@ -196,7 +200,9 @@ def open_session(
             next(services.connection_numbers),
         )
     )
-    session.use(CoordinatorHandler(services.groups, services.serving, node))
+    session.use(
+        CoordinatorHandler(services.groups, services.serving, services.has_ended, node, broker_id=services.broker_id)
+    )
     session.use(InspectionHandler(topics, services.metadata, services.serving, services.now_ms, me=services.broker_id))
     beginnings = Beginnings(topics, services.groups)
     session.use(GroupHandler(services.groups, beginnings, f"/{client_host}"))

@@ -1,12 +1,22 @@
 """Position arithmetic, compared with a plain list of all positions."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import LedgerListCorrupt
-from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedgerRecord, Trimmed
+from storage.ledger_list import (
+    LEDGERS_MAX,
+    UNOWNED,
+    LedgerInfo,
+    LedgerList,
+    ManagedLedgerRecord,
+    Trimmed,
+    leader_epochs,
+)
 from storage.metadata.records import RECORD_BYTES_MAX
 from storage.position import EARLIEST, LATEST, Position
 from storage.writer import Writer
@@ -154,3 +164,16 @@ def test_a_record_of_as_many_ledgers_as_there_may_be_fits_every_store() -> None:
     record = ManagedLedgerRecord("7", closed, 2 * 10**6, removing=tuple(range(1_000)))
     assert len(record.encode()) < RECORD_BYTES_MAX
     assert ManagedLedgerRecord.decode(record.encode()) == record
+
+
+def test_the_epochs_of_leaders_are_read_without_the_list() -> None:
+    """K44: the next owner takes the next epoch, unless nobody writes any more. Earlier releases recorded none."""
+    record = ManagedLedgerRecord("c", (info(1, 3),), 1, leader_epoch=4)
+    assert leader_epochs(record.encode()) == (4, 5)
+    assert leader_epochs(replace(record, sealed=True).encode()) == (4, 4)
+    fields = orjson.loads(record.encode())
+    del fields["leader_epoch"]
+    assert leader_epochs(orjson.dumps(fields)) == (-1, 0) == UNOWNED
+    for damaged in (b"", b"[]", b"{}", orjson.dumps({**fields, "leader_epoch": "4"})):
+        with pytest.raises(LedgerListCorrupt):
+            leader_epochs(damaged)

@@ -86,6 +86,7 @@ class Rooms(Broker):
             lock_name=broker_id,
             service_url=service_url,
             http_url=http_url or service_url.replace("pulsar://", "http://"),
+            kafka=self.foundation.kafka,
             release="test",
             kafka=kafka,
         )
@@ -150,9 +151,10 @@ async def rooms(
     is_alive: IsAlive | None = None,
     codecs: EntryCodecs = ENTRY_CODECS,
     has_ended: HasEnded = not_known,
+    kafka_node: int = 1,
     **settings: object,
 ) -> AsyncIterator[Rooms]:
-    """Run one broker's rooms.
+    """Run one broker's rooms. Kafka's clients know it by the number `kafka_node`.
 
     `is_alive` says whether another broker of the same folder is alive, and `has_ended` whether it has certainly ended.
     """
@@ -166,7 +168,7 @@ async def rooms(
             settings=chosen,
             version="test",
             service_url=f"pulsar://{chosen.broker_id}:6650",
-            kafka=KafkaNode(1, Address(chosen.broker_id, 9092)),
+            kafka=KafkaNode(kafka_node, Address(chosen.broker_id, 9092)),
             metadata=metadata,
             files=files,
             ledgers=ledgers,

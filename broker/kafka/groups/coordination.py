@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from broker.cluster.duties import living_worker
 from broker.cluster.ownership import Claims, ClaimUnreadable, HasEnded, claim_key, claimed_name, not_known, owner_in
 from broker.cluster.placement import Member, worker
 from storage.metadata.store import Check, MetadataStore, Record, starting_with
@@ -69,12 +70,7 @@ class Coordination:
             owner = await self.owner(group)
         if owner is not None:
             return owner or None
-        members = dict(self._members.live)
-        while True:
-            candidate = worker(SCHEME + group, members)
-            if candidate in (None, self._claims.broker_id) or not await self._has_ended(candidate or ""):
-                return candidate
-            del members[candidate or ""]
+        return await living_worker(SCHEME + group, self._members.live, self._has_ended, me=self._claims.broker_id)
 
     async def owner(self, group: str) -> str | None:
         """Return the id of the broker that coordinates a group, if one does. Of a damaged claim, it is empty.

@@ -84,3 +84,26 @@ async def test_a_killed_owners_topics_are_looked_for_again() -> None:
         value = orjson.dumps({"broker": "one", "service_url": "pulsar://one:6650"})
         await store.put(claim_key(str(topic)), value, session=session)
         assert await two.locator.locate(topic, authoritative=False) == Here()
+
+
+async def test_what_a_killed_owner_left_is_another_brokers_work() -> None:
+    """C21, K32: a sweep that looks for its owner does not wait until the dead one's session ends."""
+    store = MemoryStore()
+    ended: set[str] = set()
+
+    async def has_ended(broker_id: str) -> bool:
+        record = await store.get(claim_key(str(TOPICS[0])))
+        if broker_id in ended and record is not None and record.session is not None:
+            await store.end_session(record.session)
+        return broker_id in ended
+
+    async with (
+        rooms(store, SimulatedFiles(seed=1), broker_id="one") as one,
+        rooms(store, SimulatedFiles(seed=3), broker_id="two", has_ended=has_ended) as two,
+    ):
+        await one.register()
+        value = orjson.dumps({"broker": "one", "service_url": "pulsar://one:6650"})
+        await store.put(claim_key(str(TOPICS[0])), value, session=await store.open_session(10))
+        assert await two.locator.owner_or_candidate(TOPICS[0]) == ("one", None)
+        ended.add("one")
+        assert [await two.locator.owner_or_candidate(topic) for topic in TOPICS] == [(None, "two")] * len(TOPICS)

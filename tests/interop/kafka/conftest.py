@@ -26,14 +26,19 @@ from tests.support.kafka_clients.contract import (
     ProducerOptions,
 )
 from tests.support.kafka_clients.every import NAMES, opened
+from tests.support.kafka_cluster import KafkaCluster, running_kafka_cluster
 from tests.support.left_out import leave_out
 from tests.support.processes import RunningBroker, running_broker
+from tests.support.real_cluster import EMBEDDED
 
 HERE: Final = Path(__file__).parent
-OURS: Final = frozenset({"tidewire", "killed_often", "fresh"})
+OURS: Final = frozenset({"tidewire", "killed_often", "fresh", "cluster", "processes"})
 """The fixtures that are Tidewire processes."""
-EXPECTED_WARNINGS: Final = ("ignore:(read|open)_text is deprecated:DeprecationWarning",)
-"""What kafka-python warns of when it is imported."""
+EXPECTED_WARNINGS: Final = (
+    "ignore:(read|open)_text is deprecated:DeprecationWarning",
+    "ignore:unclosed <socket:ResourceWarning",
+)
+"""What kafka-python warns of when it is imported, and when it could not connect to a broker that is away."""
 
 _numbers = itertools.count(1)
 
@@ -95,6 +100,23 @@ def mortal(killed_often: RunningBroker) -> RunningBroker:
     if not killed_often.is_running:
         killed_often.start()
     return killed_often
+
+
+@pytest.fixture(scope="session", params=["embedded", "etcd"])
+def long_lived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Run one cluster for all tests that need one, on each metadata store."""
+    place = EMBEDDED
+    if request.param == "etcd":
+        place = ("--metadata", f"etcd://{request.getfixturevalue('etcd_server').endpoint}")
+    with running_kafka_cluster(tmp_path_factory.mktemp("cluster"), *place) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(long_lived: KafkaCluster) -> KafkaCluster:
+    """Return a cluster whose brokers all run, and which the test may kill."""
+    long_lived.heal()
+    return long_lived
 
 
 @pytest.fixture(params=NAMES)

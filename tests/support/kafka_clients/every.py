@@ -12,6 +12,9 @@ AIOKAFKA: Final = "aiokafka"
 PURE: Final = "kafka-python"
 JAVA: Final = ("java-4.3", "java-3.9")
 NAMES: Final = (CONFLUENT, AIOKAFKA, PURE, *JAVA)
+FORGETFUL: Final = frozenset({PURE})
+"""Version 3.0.12 drops a request of a transaction if it cannot connect to the coordinator that it knows. Then the call
+never returns, and the broker aborts the transaction at its deadline."""
 
 
 def another_than(name: str) -> str:

@@ -1,5 +1,6 @@
 """kafka-python, which is Python alone. Its consumers talk to the broker in `poll`, and in a thread for heartbeats."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -42,6 +43,9 @@ SPECS: Final[Mapping[Spec, OffsetSpec]] = {
     "latest": OffsetSpec.LATEST,
     "max-timestamp": OffsetSpec.MAX_TIMESTAMP,
 }
+
+# The records of its log hold the sockets of attempts to connect, which it never closes, and pytest keeps the records.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
 @contextmanager

@@ -73,11 +73,8 @@ class Rooms(Broker):
         await self.elections.elect(topic)
         await wait_all_tasks_blocked()
 
-    async def register(self, http_url: str | None = None, *, kafka: KafkaNode | None = None) -> None:
-        """Be a member for the other brokers, as the daemon is before it serves. At `http_url` it answers them.
-
-        Kafka's clients know it as `kafka`, if it is given.
-        """
+    async def register(self, http_url: str | None = None) -> None:
+        """Be a member for the other brokers, as the daemon is before it serves. At `http_url` it answers them."""
         broker_id, service_url = self.foundation.settings.broker_id, self.foundation.service_url
         membership = Membership(
             self.metadata,
@@ -88,7 +85,6 @@ class Rooms(Broker):
             http_url=http_url or service_url.replace("pulsar://", "http://"),
             kafka=self.foundation.kafka,
             release="test",
-            kafka=kafka,
         )
         await membership.register(self.session, timeout_seconds=10)
 

@@ -181,8 +181,10 @@ class Brokers:
     async def _run(self, broker_id: str, *, task_status: trio.TaskStatus[Rooms]) -> None:
         stop, ended = self._ends[broker_id] = trio.Event(), trio.Event()
         store = self._stores[broker_id] = OwnStore(self.shared)
+        node = 1 + list(self._stores).index(broker_id)
+        files = self._files.process()
         try:
-            async with rooms(store, self._files.process(), broker_id=broker_id, is_alive=self._is_alive) as broker:
+            async with rooms(store, files, broker_id=broker_id, kafka_node=node, is_alive=self._is_alive) as broker:
                 await broker.register()
                 self.living[broker_id] = broker
                 await broker.controller.recover()

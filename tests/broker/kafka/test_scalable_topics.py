@@ -7,7 +7,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.addresses import Address, KafkaNode
 from broker.errors import TopicExists
 from broker.kafka.groups.offsets import KEY_PREFIX
 from broker.layouts.parts import StartPosition
@@ -178,8 +177,6 @@ async def test_the_owner_of_a_segment_leads_its_partition() -> None:
     """K44: each broker says so, and serves only what it owns. Any broker answers for what was pruned."""
     async with several("one", "two") as brokers:
         one, two = brokers["one"], brokers["two"]
-        await one.register(kafka=one.foundation.kafka)
-        await two.register(kafka=KafkaNode(2, Address("two", 9092)))
         await one.controller.create_topic(TOPIC, 2, {})
         await two.topics.get(await one.segment(TOPIC, 0))
         await one.topics.get(await one.segment(TOPIC, 1))

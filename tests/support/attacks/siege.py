@@ -101,7 +101,7 @@ async def besiege(
     witness = Witness(broker.service_url, broker.http_url, name, seed)
     outside = OutsideWitness(broker.service_url, name)
     witnesses += [witness, outside]
-    of_kafka = None if broker.kafka is None else KafkaWitness(broker.kafka, f"{name}-kafka")
+    of_kafka = KafkaWitness(broker.kafka, f"{name}-kafka") if attack.name.startswith("kafka.") else None
     if of_kafka is not None:
         witnesses.append(of_kafka)
     await witness.prepare()

@@ -60,8 +60,7 @@ def run(folder: Path, names: Sequence[str], seed: int, seconds: float) -> Iterat
 
 def _besiege(data_dir: Path, attacks: Sequence[Attack], seed: int, seconds: float) -> Iterator[Verdict]:
     witnesses: list[AnyWitness] = []
-    serves_kafka = any(attack.name.startswith("kafka.") for attack in attacks)
-    with running_broker(data_dir, *FLAGS, kafka=serves_kafka) as broker:
+    with running_broker(data_dir, *FLAGS) as broker:
         for attack in attacks:
             yield trio.run(partial(besiege, broker, attack, seed, seconds, witnesses))
         if seconds * len(attacks) >= IDLE_SECONDS_MAX:

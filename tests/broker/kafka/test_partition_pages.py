@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
+from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Fresh, StoreUnavailable
 from tests.support.disk import SimulatedFiles
@@ -52,7 +53,7 @@ async def test_pages_have_every_partition_once(limit: int, pages: int, *, named:
 
 
 async def test_a_partition_has_its_leader_and_a_topic_its_id() -> None:
-    """K44: the epoch of a partition that is loaded here; and what is not there has the code of Metadata."""
+    """K44: the epoch of a partition, or of its first owner; and what is not there has the code of Metadata."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
         await client.create("a", 2)
         await client.fetch("a", 0, partition=1)
@@ -62,7 +63,10 @@ async def test_a_partition_has_its_leader_and_a_topic_its_id() -> None:
         assert illegal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert known.topic_id != bytes(16)
         parts = [(part.error_code, part.leader_id, part.leader_epoch, part.isr_nodes) for part in known.partitions]
-        assert parts == [(0, 1, -1, (1,)), (0, 1, 0, (1,))]
+        assert parts == [(0, 1, 0, (1,)), (0, 1, 0, (1,))]
+        await broker.topics.unload(TopicName.parse("persistent://public/default/a-partition-1"))
+        (known,) = (await page(client, ["a"], 100)).topics
+        assert [part.leader_epoch for part in known.partitions] == [0, 1]
 
 
 async def test_a_cursor_below_every_partition_is_refused() -> None:

@@ -1,12 +1,13 @@
 """What Kafka's clients write is what they read, in each codec, with each client on either side."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, get_args
 
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import Client, Codec, Header, Place, ProducerOptions, Refused
+from tests.support.kafka_clients.contract import Client, Codec, Got, Header, Place, ProducerOptions, Refused
 from tests.support.kafka_clients.every import NAMES, PURE, another_than, opened
 from tests.support.kafka_clients.reading import read, read_all, values
 
@@ -38,12 +39,17 @@ def test_every_client_reads_what_a_client_wrote_with_a_codec(station: Station, t
     sent = [producer.send(topic, b"value %d " % n * 20, key=b"key %d" % n) for n in range(200)]
     producer.flush()
     assert [one.result().offset for one in sent] == list(range(200))
-    for name in NAMES:
+
+    def received(name: str) -> list[Got]:
         with opened(name) as reading:
-            got = read_all(Station(reading, station.address).consumer(), Place(topic))
-        assert [(one.offset, one.key, one.value) for one in got] == [
-            (n, b"key %d" % n, b"value %d " % n * 20) for n in range(200)
-        ]
+            return read_all(Station(reading, station.address).consumer(), Place(topic))
+
+    # Side by side, since some clients wait before they are closed.
+    with ThreadPoolExecutor(len(NAMES)) as threads:
+        for got in threads.map(received, NAMES):
+            assert [(one.offset, one.key, one.value) for one in got] == [
+                (n, b"key %d" % n, b"value %d " % n * 20) for n in range(200)
+            ]
 
 
 def test_null_and_empty_keys_and_values_and_all_headers_survive(station: Station, topic: str) -> None:

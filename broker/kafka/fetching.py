@@ -71,7 +71,9 @@ class FetchHandler:
         found: Found = {}
         for key, partition in wanted.items():
             found[key] = await self._begin(key[0], partition, is_committed=is_committed)
-        await self._read(request, wanted, found, asked)
+        # A Java consumer that closes asks for nothing and waits for the answer. As in Kafka, it gets it at once.
+        if wanted:
+            await self._read(request, wanted, found, asked)
         parts: dict[str, list[PartitionData]] = {}
         for number, (key, partition) in enumerate(wanted.items()):
             await take_turns(number)

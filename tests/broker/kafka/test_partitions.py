@@ -25,7 +25,7 @@ from tests.support.rooms import MESSAGE_BYTES_MAX, Rooms, rooms
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.api_versions import ApiVersionsResponse
-from tidewire.wire.kafka.messages.fetch import AbortedTransaction, FetchResponse, PartitionData
+from tidewire.wire.kafka.messages.fetch import AbortedTransaction, FetchRequest, FetchResponse, PartitionData
 from tidewire.wire.kafka.messages.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from tidewire.wire.kafka.messages.produce import ProduceResponse
 from tidewire.wire.kafka.messages.topics import (
@@ -112,6 +112,16 @@ async def test_a_fetch_waits_for_records_and_no_longer_than_its_time(autojump_cl
         assert answered == number
         assert values_of(response.responses[0].partitions[0]) == [(0, b"a")]
         assert trio.current_time() - began == 3
+
+
+async def test_a_fetch_of_nothing_is_answered_at_once(autojump_clock: MockClock) -> None:
+    """K40: a Java consumer that closes its session sends one."""
+    request = FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1)
+    async with served() as (_broker, client):
+        before = trio.current_time()
+        answer = await client.ask(request, FetchResponse, 12)
+        assert (answer.error_code, answer.responses) == (0, ())
+        assert trio.current_time() == before
 
 
 async def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for(autojump_clock: MockClock) -> None:

@@ -103,6 +103,9 @@ class _Copier:
         except KafkaException as error:
             cause = error.args[0]
             _raise_if_fenced(cause)
+            if cause.code() == KafkaError._FATAL:
+                # `produce` does not say why it refuses. An abort does, and fails for the same reason.
+                self._retried(lambda: self._producer.abort_transaction(CALL_SECONDS_MAX))
             if not cause.txn_requires_abort():
                 raise
             is_doomed = True

@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from time import monotonic, monotonic_ns
 from typing import Final, Protocol
 
-from tests.support.kafka_clients.contract import Client, ConsumerOptions, Place, Producer, ProducerOptions, Refused
+from tests.support.kafka_clients.contract import (
+    Client,
+    Consumer,
+    ConsumerOptions,
+    Place,
+    Producer,
+    ProducerOptions,
+    Refused,
+)
 from tests.support.kafka_clients.every import opened
 from tests.support.list_append.history import Entry, Reading
 
@@ -53,7 +61,7 @@ class ClientLists:
         self._id = transactional_id
         self._producer: Producer | None = None
         self._sent: dict[int, object] = {}
-        self._consumer = client.consumer(address, ConsumerOptions(read_committed=True))
+        self._consumer: Consumer | None = None
 
     def begin_session(self) -> None:
         """See `Lists`."""
@@ -96,13 +104,17 @@ class ClientLists:
         place, began_ns = Place(TOPIC, of_list), monotonic_ns()
         deadline = monotonic() + READ_SECONDS_MAX
         try:
-            self._consumer.assign({place: 0})
-            end = self._consumer.end(place)
+            if self._consumer is None:
+                # It may not be made while the broker is away.
+                self._consumer = self._client.consumer(self._address, ConsumerOptions(read_committed=True))
+            consumer = self._consumer
+            consumer.assign({place: 0})
+            end = consumer.end(place)
             entries: list[Entry] = []
-            while (self._consumer.position(place) or 0) < end:
+            while (consumer.position(place) or 0) < end:
                 if monotonic() > deadline:
                     return None
-                got = self._consumer.poll(POLL_SECONDS)
+                got = consumer.poll(POLL_SECONDS)
                 entries += [Entry(one.offset, int(one.value or b"")) for one in got if one.place == place]
         except Refused:
             return None

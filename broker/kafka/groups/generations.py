@@ -88,7 +88,7 @@ class Generations:
         self._assigning: int | None = None
         """The record whose storing completes the rebalance."""
         self._correcting: int | None = None
-        """The record with new ids of static members. The next generation begins when it is stored."""
+        """The record that has all new ids of static members. The next generation begins when it is stored."""
         self._renewals: dict[str, tuple[int, JoinAnswer]] = {}
         """Answers to static members with new ids, and the records that must be stored before."""
         for known in stored.members:
@@ -239,10 +239,6 @@ class Generations:
 
     def stored(self, number: int) -> None:
         """Note that the record of this number is stored, and so all before it."""
-        if self._correcting is not None and self._correcting <= number:
-            self._correcting = None
-            if self.state is GroupState.PREPARING_REBALANCE:
-                self._complete_join()
         if self._assigning is not None and self._assigning <= number:
             self._assigning = None
             self._move(GroupState.STABLE)
@@ -254,6 +250,10 @@ class Generations:
             if self.state is GroupState.STABLE:
                 self._answer_join(self.members[member_id], answer)
                 self.heard(self.members[member_id])
+        if self._correcting is not None and self._correcting <= number:
+            self._correcting = None
+            if self.state is GroupState.PREPARING_REBALANCE:
+                self._complete_join()
 
     def expire(self) -> None:
         """Do what is due by now."""
@@ -297,6 +297,10 @@ class Generations:
         corrected = self._newest_with_present_ids()
         if corrected != self._newest:
             self._correcting = self._persist(corrected)
+        elif self._renewals:
+            # Their new ids are being stored.
+            self._correcting = max(needed for needed, _ in self._renewals.values())
+        if self._correcting is not None:
             return
         for member in self.members:
             if member.join_ticket is None and member.instance_id is None:

@@ -447,6 +447,19 @@ def test_the_next_coordinator_knows_a_static_member_that_restarted_in_a_rebalanc
     assert after.group.record().members[1].assignment == b"s2"
 
 
+def test_a_rebalance_waits_for_the_new_id_of_a_static_member_that_is_being_stored() -> None:
+    """KIP-345: it restarted in a stable group, and a rebalance began at once. Nobody learns of a generation before."""
+    group = DrivenGroup().stable("s1", "s2")
+    group.stores_at_once = False
+    ticket = group.join("s2-again", join_request(instance_id="s2"))
+    group.rejoin("s1")
+    leader = group.join("", join_request("s1", instance_id="s1"))
+    assert group.group.state is PREPARING
+    assert not {ticket, leader} & group.joined.keys()
+    group.store()
+    assert [group.joined[each].generation for each in (ticket, leader)] == [3, 3]
+
+
 def test_a_static_member_keeps_its_place_while_it_is_away() -> None:
     """A rebalance does not remove it, as only its session does. With all away, the group waits."""
     group = DrivenGroup().stable("s1", "s2")

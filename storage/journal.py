@@ -52,7 +52,7 @@ DELETIONS_ROOM_BYTES: Final = 64 * 1024
 its own block."""
 MARKERS_ROOM_BYTES: Final = 256 * 1024
 """The part of a journal file that is reserved in the same way for small control entries, such as the
-markers that end transactions (K33). It holds about fifty, each in its own block, and thousands that come at once."""
+markers that end transactions (K33). It holds hundreds, each in its own block."""
 MARKER_BYTES_MAX: Final = 4 * 1024
 """More than such an entry takes, its block included."""
 RETIRED_FILES_MAX: Final = 4

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txn.id_pattern import PATTERN_LENGTH_MAX, IdPattern
@@ -12,6 +12,8 @@ from txn.kafka_errors import InvalidPattern
 PARTS = st.sampled_from(["a", "b", "ab", ".", ".*", ".+", r"\.", r"\*", r"\\", "-", "\n", "é"])
 
 
+@example("a.*a", "a")
+@example("ab.*b", "ab")
 @given(st.lists(PARTS, max_size=6).map("".join), st.text("ab.*\\-\né", max_size=8))
 def test_a_pattern_matches_what_it_matches_elsewhere(pattern: str, text: str) -> None:
     """KIP-1152: the whole id, as in Kafka."""

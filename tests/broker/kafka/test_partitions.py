@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
@@ -189,6 +190,19 @@ async def test_a_request_behind_a_waiting_fetch_is_answered_after_it(autojump_cl
         assert answered == first
         second, versions = await client.receive(ApiVersionsResponse, ApiKey.API_VERSIONS, 3)
         assert (second, versions.error_code) == (77, 0)
+
+
+async def test_no_fetch_session_is_known() -> None:
+    """K40: the client is told, and names all partitions then. A response never gives it a session."""
+    async with served() as (_broker, client):
+        await client.create("orders")
+        await client.produce("orders", of(b"a"))
+        begun = replace(fetch_request("orders", 0), session_id=0, session_epoch=0)
+        answer = await client.ask(begun, FetchResponse, 12)
+        assert (answer.error_code, answer.session_id) == (0, 0)
+        assert values_of(answer.responses[0].partitions[0]) == [(0, b"a")]
+        unknown = await client.ask(replace(begun, session_id=7, session_epoch=1), FetchResponse, 12)
+        assert (unknown.error_code, unknown.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())
 
 
 async def test_offsets_outside_of_the_log_are_refused() -> None:

@@ -220,6 +220,29 @@ async def test_no_searched_batch_stops_the_others(what: str) -> None:
     assert turns >= (10 if headers else 40)
 
 
+async def test_searches_at_once_remember_every_entry_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K39: both read the same entries, and what one has remembered is right for the other."""
+    monkeypatch.setattr(record_times, "BLOCK_BYTES", 200)
+    async with served(MemoryStore(), SimulatedFiles(seed=1)) as (_broker, client, topic):
+        for moment in range(12):
+            await client.produce("orders", at(moment))
+        read = topic.ledger.read
+
+        async def slow(start: Position, *, upto: Position, entries_max: int, bytes_max: int) -> list[Entry]:
+            await trio.lowlevel.checkpoint()
+            return await read(start, upto=upto, entries_max=min(entries_max, 2), bytes_max=bytes_max)
+
+        monkeypatch.setattr(topic.ledger, "read", slow)
+        times = RecordTimes(ToKafka())
+        alone = RecordTimes(ToKafka())
+        assert await alone.first_at(topic, 11, 12) == Found(11, 11)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(times.first_at, topic, 11, 12)
+        assert times.block_count == alone.block_count
+        assert [(await times.first_at(topic, moment, 12)).offset for moment in range(12)] == list(range(12))
+
+
 async def test_blocks_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """E16: the ledgers that were searched least recently are forgotten, and read again."""
     monkeypatch.setattr(record_times, "BLOCK_BYTES", 1)

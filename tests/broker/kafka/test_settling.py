@@ -14,6 +14,7 @@ from storage.errors import SPACE_RETRY_SECONDS
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Committed, Conflict, Delete, Fresh, Op, Put, Record, StoreUnavailable, starting_with
 from tests.support.disk import SimulatedFiles
+from tests.support.kafka_batches import batch
 from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_in, kafka_client
 from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import Rooms, moving_clock, rooms
@@ -234,6 +235,9 @@ async def test_a_transaction_ends_while_a_full_disk_refuses_publishes(
         await producer.add(("t", 0))
         await producer.send("t", b"x")
         topic = await broker.topics.get(TopicName.parse("persistent://public/default/t-partition-0"))
+        for number in range(30):
+            # So the snapshot is too large for the room of markers.
+            assert (await client.produce("t", batch(1_000 + number, 0, 0))).error_code == 0
         files.set_capacity(files.used_bytes)
         filler = build([KafkaRecord(None, bytes(20_000), 1)])
         while (await client.produce("t", filler)).error_code == 0:

@@ -405,6 +405,24 @@ async def test_what_is_remembered_of_a_transaction_outlives_news_of_the_last_one
             assert coordinator.remembered == left
 
 
+async def test_an_earlier_transactions_connection_makes_no_end_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K31: also while this broker has not heard yet that the earlier one has ended."""
+    async with served() as (broker, client), kafka_client(broker) as newer:
+        # A producer of version 1 that another instance has replaced and that comes back has an older connection.
+        await client.create("t")
+        producer = TransactionalProducer(newer, "tid")
+        await producer.begin_session()
+        monkeypatch.setattr(broker.kafka_transactions.coordinator, "shown", lambda _record: None)
+        await producer.add(("t", 0))
+        await producer.send("t", b"a")
+        assert await producer.end(is_commit=True) == 0
+        producer.client = client
+        await producer.add(("t", 0))
+        await producer.send("t", b"b")
+        assert await producer.end(is_commit=True) == 0
+        assert await committed(client) == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("group", ["", "g" * 1_025])
 async def test_a_group_without_a_legal_name_joins_no_transaction(group: str, version: int) -> None:

@@ -1,6 +1,6 @@
 """Regular topics that become scalable: what they keep, which clients prevent it, and a crash at every step."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 import trio
@@ -29,15 +29,16 @@ from dispatch.subscription_types import SubscriptionType
 from storage.cursor import CursorError
 from storage.entry import EntryFormat
 from storage.errors import LedgerSealed
-from storage.metadata.store import Op, Put, StoreUnavailable
+from storage.metadata.store import Fresh, Op, Put, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_batches import batch, marker
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, now_ms, publish, rooms, visible
 from tests.support.steered_store import SteeredStore, Stopped
+from txn.kafka_coordination import InitProducerId
 from txn.kafka_errors import ProducerIdMismatch
-from txn.kafka_transaction import Producer
+from txn.kafka_transaction import Producer, transaction_key
 from txn.marked_log import Ended
 from txn.partition_transactions import Sender
 from txn.producer_states import Batch, EndMarker
@@ -551,3 +552,40 @@ async def test_no_transaction_begins_while_a_topic_is_migrated(broker: Rooms, st
     store.before = begin
     await broker.controller.migrate(TOPIC, force=False)
     assert refused == 1
+
+
+async def test_a_transaction_that_asked_before_a_migration_does_not_join_behind_it(
+    broker: Rooms, store: SteeredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K32: it asked the store whether it may write, and the topic was migrated meanwhile."""
+    topic = await regular_topic(broker)
+    producer = await broker.kafka_transactions.coordinator.initialise("tid", InitProducerId(60_000))
+    fresh, asked = store.fresh, False
+
+    async def migrated_first(keys: Collection[str]) -> Fresh:
+        nonlocal asked
+        if not asked and transaction_key("tid") in keys:
+            asked = True
+            await broker.controller.migrate(TOPIC, force=False)
+        return await fresh(keys)
+
+    monkeypatch.setattr(store, "fresh", migrated_first)
+    with pytest.raises(LedgerSealed, match="scalable"):
+        await topic.markers.transactions.admit(Sender("tid", producer, 2))
+    assert asked
+
+
+async def test_after_a_refused_migration_transactions_are_taken_again(broker: Rooms, store: SteeredStore) -> None:
+    """The topic stays what it was."""
+    topic = await regular_topic(broker)
+    producer = await broker.kafka_transactions.coordinator.initialise("tid", InitProducerId(60_000))
+
+    async def full(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in ops):
+            raise StoreFull("the disk is full")
+
+    store.before = full
+    with pytest.raises(StoreFull):
+        await broker.controller.migrate(TOPIC, force=False)
+    store.before = None
+    await topic.markers.transactions.admit(Sender("tid", producer, 2))

@@ -94,7 +94,7 @@ async def test_a_pulsar_consumer_gets_what_a_kafka_transaction_committed(*, is_c
 
 
 async def test_a_topic_of_both_protocols_opens_again_where_sends_are_deduplicated() -> None:
-    """K22, K28: what deduplication reads at a takeover has Kafka's transactions in it."""
+    """K22: what deduplication reads at a takeover has Kafka's transactions in it."""
     store, files = MemoryStore(), SimulatedFiles(seed=1)
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=7)
     async with rooms(store, files, deduplication=True) as broker, kafka_client(broker) as client:

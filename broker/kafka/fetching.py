@@ -8,6 +8,7 @@ once. So its client asks for the metadata at once, and finds the children.
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Final
 
 import trio
@@ -38,6 +39,10 @@ FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
 
 WAIT_MS_MAX: Final = 10 * 60 * 1000
 """The longest wait of one fetch."""
+
+WATCHED_MS_MIN: Final = 1_000
+"""The shortest wait in which the connection is watched, so that it ends with its client. To watch costs as much as the
+rest of the wait. Most clients wait for half a second, again and again."""
 
 Wanted = Mapping[tuple[str, int], FetchPartition]
 """What a request wants, by topic and partition."""
@@ -104,12 +109,14 @@ class FetchHandler:
         for read in reads.values():
             read.attach(signal)
         try:
-            deadline = trio.current_time() + min(max(0, request.max_wait_ms), WAIT_MS_MAX) / 1000
+            wait_ms = min(max(0, request.max_wait_ms), WAIT_MS_MAX)
+            deadline = trio.current_time() + wait_ms / 1000
+            while_connected = asked.while_connected if wait_ms >= WATCHED_MS_MIN else nullcontext
             # The deadline ends a wait and no read. On a slow disk, a consumer would otherwise never get anything.
             while not await self._read_on(request.min_bytes, size_max, wanted, reads, found):
                 if any(isinstance(read, Exception) for read in found.values()):
                     return
-                async with asked.while_connected():
+                async with while_connected():
                     with trio.CancelScope(deadline=deadline) as waiting:
                         await signal.wait()
                 if waiting.cancelled_caught:

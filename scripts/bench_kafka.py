@@ -72,7 +72,7 @@ class Sizes(NamedTuple):
     restart_messages: int
 
 
-FULL: Final = Sizes(100, 3, 40_000, 160_000, 3_000, CONSUMERS, 6, 2, 1024 * 1024)
+FULL: Final = Sizes(100, 3, 40_000, 160_000, 2_000, CONSUMERS, 5, 2, 1024 * 1024)
 WARM_UP: Final = Sizes(100, 3, 40_000, 80_000, 1_000, 0, 0, 0, 0)
 QUICK: Final = Sizes(10, 1, 1_000, 5_000, 100, 5, 1, 1, 5_000)
 

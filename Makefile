@@ -39,8 +39,8 @@ BY_FILE := --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env java demo pipeline run cluster cluster-down check format-check lint generated types layers tests interop \
-	thorough thorough-examples thorough-kills coverage format against-pulsar against-kafka wheel generate bench attack \
-	chaos docs lock clean
+	thorough thorough-clients thorough-examples thorough-kills coverage format against-pulsar against-kafka wheel \
+	generate bench attack chaos docs lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -104,13 +104,19 @@ tests: $(STAMP)
 interop: WORKERS = 0
 # tests/support/kafka_spark/session.py says the same. This Spark needs an environment of its own.
 SPARK_FOR_KAFKA := python:pyspark==4.0.5 maven:org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0
+OTHERS := pulsar-java-client kafka-java-4.3 kafka-java-3.9 etcd debian:libfaketime debian:kcat \
+	maven:org.apache.kafka:kafka-tools:4.3.0 $(SPARK_FOR_KAFKA)
 interop: java $(STAMP) ## test with other systems' clients (Java, Spark), and run the examples of README and docs
-	$(BIN)/python scripts/need.py pulsar-java-client kafka-java-4.3 kafka-java-3.9 etcd debian:libfaketime \
-		debian:kcat maven:org.apache.kafka:kafka-tools:4.3.0 $(SPARK_FOR_KAFKA)
-	$(PYTEST) $(BY_FILE) -m interop --timeout=600 $(ARGS)
+	$(BIN)/python scripts/need.py $(OTHERS)
+	$(PYTEST) $(BY_FILE) -m "interop and not thorough" --timeout=600 $(ARGS)
 
-thorough: thorough-examples thorough-kills ## run the next two, one after the other
+thorough: thorough-clients thorough-examples thorough-kills ## run the next three, one after the other
 	@echo "thorough: OK"
+
+thorough-clients: WORKERS = 0
+thorough-clients: java $(STAMP) ## let every client of Kafka go on while brokers are killed and drained
+	$(BIN)/python scripts/need.py $(OTHERS)
+	$(PYTEST) $(BY_FILE) -m "interop and thorough" --timeout=600 $(ARGS)
 
 thorough-examples: java $(STAMP) ## run the tests with drawn examples and schedules, with many more of them
 	$(BIN)/python scripts/need.py porcupine etcd

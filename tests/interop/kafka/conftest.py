@@ -25,7 +25,7 @@ from tests.support.kafka_clients.contract import (
     Producer,
     ProducerOptions,
 )
-from tests.support.kafka_clients.every import NAMES, opened
+from tests.support.kafka_clients.every import CONFLUENT, NAMES, opened
 from tests.support.kafka_cluster import KafkaCluster, running_kafka_cluster
 from tests.support.left_out import leave_out
 from tests.support.processes import RunningBroker, running_broker
@@ -34,6 +34,9 @@ from tests.support.real_cluster import EMBEDDED
 HERE: Final = Path(__file__).parent
 OURS: Final = frozenset({"tidewire", "killed_often", "fresh", "cluster", "processes"})
 """The fixtures that are Tidewire processes."""
+OF_SEVERAL_BROKERS: Final = frozenset({"test_cluster.py", "test_processes.py"})
+USUAL: Final = {"embedded": {CONFLUENT, "java-4.3"}, "etcd": {CONFLUENT}}
+"""The clients that `make interop` lets play these on each metadata store."""
 EXPECTED_WARNINGS: Final = (
     "ignore:(read|open)_text is deprecated:DeprecationWarning",
     "ignore:unclosed <socket:ResourceWarning",
@@ -153,6 +156,15 @@ def topic(station: Station, name: str) -> str:
     """Create a topic with one partition at the shared broker."""
     station.admin().create(name)
     return name
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave most clients' stories of killed brokers to `make thorough-clients`. Each takes ten seconds."""
+    if not isinstance(item, pytest.Function) or item.path.name not in OF_SEVERAL_BROKERS:
+        return
+    choice = item.callspec.params if hasattr(item, "callspec") else {}
+    if choice.get("client") not in {None, *USUAL[str(choice.get("long_lived", "embedded"))]}:
+        item.add_marker(pytest.mark.thorough)
 
 
 @pytest.hookimpl(trylast=True)

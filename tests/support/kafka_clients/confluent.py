@@ -44,6 +44,11 @@ def _renamed() -> Iterator[None]:
         yield
     except KafkaException as error:
         raise _refused(error.args[0]) from error
+    except SystemError as error:
+        # A fatal error that comes beside deliveries. Its binding calls back while the exception is under way.
+        if not isinstance(error.__cause__, KafkaException):
+            raise
+        raise _refused(error.__cause__.args[0]) from error
 
 
 def _refused(error: KafkaError) -> Refused:
@@ -101,7 +106,8 @@ class ConfluentProducer:
             future.set_result(Sent(message.partition() or 0, message.offset() or 0))
 
     def flush(self) -> None:
-        assert self._producer.flush(CALL_SECONDS_MAX) == 0
+        with _renamed():
+            assert self._producer.flush(CALL_SECONDS_MAX) == 0
 
     def init_transactions(self) -> None:
         with _renamed():

@@ -4,9 +4,10 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from broker.kafka.errors import EXPECTED, Refused, code_of
+from broker.kafka.kafka_topic import LIMIT_OTHERWISE, read_only
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topic_settings import BOOLEAN_TYPE, INT_TYPE, OF_BROKER, STRING_TYPE, TopicSettings
-from broker.kafka.topics import LIMIT_OTHERWISE, KafkaTopics, read_only
+from broker.kafka.topics import KafkaTopics
 from broker.partitioned_topics import Alter, Configs
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode

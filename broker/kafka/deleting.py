@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.kafka.errors import EXPECTED, Refused, code_of
+from broker.kafka.kafka_topic import LIMIT_OTHERWISE
 from broker.kafka.requests import Api, Asked
-from broker.kafka.topics import LIMIT_OTHERWISE, KafkaTopics
+from broker.kafka.topics import KafkaTopics
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.topics import (

@@ -11,9 +11,10 @@ from broker.addresses import KafkaNode
 from broker.cluster.members import Members
 from broker.errors import TopicNotFound
 from broker.kafka.errors import EXPECTED, code_of
+from broker.kafka.kafka_topic import NO_TOPIC_ID, KafkaTopic
 from broker.kafka.leaders import NO_LEADER, Leader, PartitionLeaders
 from broker.kafka.requests import Api, Asked, take_turns
-from broker.kafka.topics import NO_TOPIC_ID, KafkaTopic, KafkaTopics
+from broker.kafka.topics import KafkaTopics
 from broker.names import TopicName
 from storage.metadata.store import StoreUnavailable
 from tidewire.wire.kafka.api_keys import ApiKey

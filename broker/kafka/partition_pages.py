@@ -10,9 +10,10 @@ from contextlib import aclosing
 from typing import Final
 
 from broker.kafka.errors import EXPECTED, code_of
+from broker.kafka.kafka_topic import NO_TOPIC_ID, KafkaTopic
 from broker.kafka.leaders import NO_LEADER, Leader, PartitionLeaders
 from broker.kafka.requests import Api, Asked
-from broker.kafka.topics import NO_TOPIC_ID, KafkaTopic, KafkaTopics
+from broker.kafka.topics import KafkaTopics
 from storage.metadata.store import StoreUnavailable
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode

@@ -20,21 +20,14 @@ from typing import Final, NamedTuple
 
 from broker.errors import TopicExists, TopicNotFound
 from broker.kafka.errors import Refused, SegmentPruned
+from broker.kafka.kafka_topic import NO_TOPIC_ID, WRITE_OTHERWISE, KafkaTopic, read_only
 from broker.kafka.requests import take_turns
-from broker.kafka.scalable_topics import log_of, partition_count, topic_id_of, was_migrated_from
+from broker.kafka.scalable_topics import was_migrated_from
 from broker.kafka.topic_settings import ProduceRules, TopicSettings, retention_in, settings_of
 from broker.layouts.layout import Layout
 from broker.layouts.store import Layouts, layout_key
 from broker.names import Domain, TopicName
-from broker.partitioned_topics import (
-    TOPIC_ID_BYTES,
-    Alter,
-    Configs,
-    PartitionedTopic,
-    PartitionedTopics,
-    read_record,
-    record_key,
-)
+from broker.partitioned_topics import Alter, Configs, PartitionedTopics, read_record, record_key
 from broker.retention_policies import RetentionPolicies, topic_key
 from broker.topic import Topic
 from broker.topics import Topics
@@ -45,60 +38,8 @@ from tidewire.wire.kafka.error_codes import ErrorCode
 NAME_LENGTH_MAX: Final = 249
 KNOWN_MAX: Final = 10_000
 """Partitions whose topics are kept in mind."""
-NO_TOPIC_ID: Final = bytes(TOPIC_ID_BYTES)
-
-WRITE_OTHERWISE: Final = "Write to it with Pulsar's clients of scalable topics."
-LIMIT_OTHERWISE: Final = "Set its retention over HTTP."
-"""What to do instead of a change that is refused."""
 
 _NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{NAME_LENGTH_MAX}}}")
-
-
-class KafkaTopic(NamedTuple):
-    """A topic as Kafka's clients see it."""
-
-    name: str
-    topic_id: bytes
-    regular: TopicName
-    """The regular topic of this name. Unless it is scalable, its partitions stand behind this topic, or it does itself.
-    """
-    record: PartitionedTopic | None = None
-    """Its record, if it is a partitioned topic."""
-    layout: Layout | None = None
-    """Its layout, if it is a scalable topic."""
-
-    @property
-    def partition_count(self) -> int:
-        """How many partitions it has."""
-        if self.layout is not None:
-            return partition_count(self.layout)
-        return 1 if self.record is None else self.record.partitions
-
-    @property
-    def partitions(self) -> tuple[TopicName | None, ...]:
-        """The topic behind each partition; None for a pruned segment. There may be many; `partition` makes one name."""
-        return tuple(self.partition(index) for index in range(self.partition_count))
-
-    def partition(self, index: int) -> TopicName | None:
-        """The topic behind a partition; None for a pruned segment.
-
-        Raises:
-            TopicNotFound: the topic has no such partition.
-        """
-        if not 0 <= index < self.partition_count:
-            raise TopicNotFound(f"The topic {self.name} has no partition {index}; it has {self.partition_count}.")
-        if self.layout is not None:
-            return log_of(self.regular.as_scalable, self.layout, index)
-        return self.regular if self.record is None else self.regular.partition(index)
-
-    def require_regular(self, instead: str) -> None:
-        """Check that Kafka's clients may change the topic. `instead` tells what to do if they may not.
-
-        Raises:
-            Refused: it is scalable.
-        """
-        if self.layout is not None:
-            raise read_only(self.name, instead)
 
 
 class _KnownRules(NamedTuple):
@@ -169,10 +110,10 @@ class KafkaTopics:
         regular = self.regular(name)
         record = await self._partitioned.find(regular)
         if record is not None:
-            return _seen(record)
+            return KafkaTopic.of_record(record)
         layout = await self._layouts.stored_or_none(regular.as_scalable)
         if layout is not None and await self._is_shown(layout, regular):
-            return _scaled(regular, layout)
+            return KafkaTopic.of_layout(regular, layout)
         if await self._layouts.is_made(regular):
             return KafkaTopic(name, NO_TOPIC_ID, regular)
         raise TopicNotFound(f"The topic {name} does not exist. Create it first.")
@@ -220,7 +161,7 @@ class KafkaTopics:
                 raise TopicExists(f"{regular.partition(index)} exists already. Choose another name.")
         policy = self._retention.to_put(topic_key(regular), retention_in(configs))
         no_other = Check(layout_key(regular.as_scalable), ABSENT)
-        return _seen(await self._partitioned.create(regular, partitions, configs, [policy, no_other]))
+        return KafkaTopic.of_record(await self._partitioned.create(regular, partitions, configs, [policy, no_other]))
 
     async def configure(self, name: str, alter: Alter) -> None:
         """Change the settings of a topic; durable on return. `alter` is asked again if they change meanwhile.
@@ -288,7 +229,7 @@ class KafkaTopics:
                         yield scalable.popleft()
                     if scalable and scalable[0].name == record.name.local:
                         scalable.popleft()
-                    yield _seen(record)
+                    yield KafkaTopic.of_record(record)
         while scalable:
             yield scalable.popleft()
 
@@ -301,7 +242,7 @@ class KafkaTopics:
             if topic.local < start or not _NAME.fullmatch(topic.local) or regular.partition_index is not None:
                 continue
             if isinstance(layout, Layout) and await self._is_shown(layout, regular):
-                found.append(_scaled(regular, layout))
+                found.append(KafkaTopic.of_layout(regular, layout))
         return sorted(found, key=lambda one: one.name)
 
     async def _take_turns(self) -> None:
@@ -388,17 +329,3 @@ class KafkaTopics:
         if topic.scalable_topic is not None:
             raise read_only(name, instead)
         return topic
-
-
-def read_only(name: str, instead: str) -> Refused:
-    """Return why Kafka's clients may not change a scalable topic. They do not retry after this code."""
-    reason = f"{name} is a scalable topic, which Kafka's clients can only read. {instead}"
-    return Refused(ErrorCode.POLICY_VIOLATION, reason)
-
-
-def _seen(record: PartitionedTopic) -> KafkaTopic:
-    return KafkaTopic(record.name.local, record.topic_id, record.name, record)
-
-
-def _scaled(regular: TopicName, layout: Layout) -> KafkaTopic:
-    return KafkaTopic(regular.local, topic_id_of(layout), regular, layout=layout)

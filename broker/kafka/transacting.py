@@ -8,8 +8,9 @@ from typing import Final
 
 from broker.kafka.errors import EXPECTED, Refused, coordinator_code_of
 from broker.kafka.grouping import require_group
+from broker.kafka.kafka_topic import WRITE_OTHERWISE
 from broker.kafka.requests import Api, Asked
-from broker.kafka.topics import WRITE_OTHERWISE, KafkaTopics
+from broker.kafka.topics import KafkaTopics
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.transactions import (

@@ -10,7 +10,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.errors import TopicNotFound
 from broker.kafka.groups.offsets import KEY_PREFIX, TopicPartition, offset_key
-from broker.kafka.topics import KafkaTopic, KafkaTopics
+from broker.kafka.kafka_topic import KafkaTopic
+from broker.kafka.topics import KafkaTopics
 from broker.names import TopicName
 from broker.topic_existence import TopicExistence
 from broker.topic_removal import remove_topic

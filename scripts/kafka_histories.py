@@ -12,13 +12,10 @@ The script prints one line for each seed, with the phenomena that a log may show
 promise was broken, and names the data folder.
 """
 
-import argparse
 import json
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +28,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from scripts.seeded_runs import play
 from tests.support.dying_broker import DyingBroker, dying_broker
 from tests.support.history import COMPLAINTS_MAX, Fate
 from tests.support.kafka_clients.contract import ConsumerOptions, Place
@@ -208,35 +206,7 @@ async def _in_thread(call: Callable[[], _One]) -> _One:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seed", type=int, default=None, help="the first seed [drawn, and printed]")
-    parser.add_argument("--seeds", type=int, default=1, help="number of seeds, one after another [%(default)s]")
-    parser.add_argument("--verbose", action="store_true", help="print each death of a client")
-    given = parser.parse_args()
-    first = Random().randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311
-    total: Report | None = None
-    for seed in range(first, first + given.seeds):
-        folder = Path(tempfile.mkdtemp(prefix="kafka-histories-"))
-        try:
-            report = trio.run(partial(run, seed=seed, folder=folder, verbose=given.verbose))
-        except BaseException:
-            print(f"kafka histories: seed {seed} failed; the data is in {folder}", file=sys.stderr)
-            raise
-        print(f"kafka histories: {report}", flush=True)
-        if report.complaints:
-            for complaint in report.complaints:
-                print(f"  {complaint}")
-            print(f"the data is in {folder}; to repeat: scripts/kafka_histories.py --seed {seed}", flush=True)
-        else:
-            shutil.rmtree(folder)
-        if total is None:
-            total = report
-        else:
-            total.add(report)
-    assert total is not None, "there is at least one seed"
-    if given.seeds > 1:
-        print(f"kafka histories: {total}")
-    return 1 if total.complaints else 0
+    return play(run, script="kafka_histories", description=__doc__, verbose="print each death of a client")
 
 
 if __name__ == "__main__":

@@ -24,11 +24,8 @@ fail again. The script prints one line for each seed, and one for all. It exits 
 names the data folder.
 """
 
-import argparse
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +37,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from scripts.seeded_runs import play
 from tests.support.dying_broker import DyingBroker, dying_broker
 from tests.support.history import Fate, Place
 from tests.support.kafka_clients.confluent import ConfluentAdmin
@@ -340,35 +338,7 @@ async def _in_thread(call: Callable[[], _One]) -> _One:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seed", type=int, default=None, help="the first seed [drawn, and printed]")
-    parser.add_argument("--seeds", type=int, default=1, help="number of seeds, one after another [%(default)s]")
-    parser.add_argument("--verbose", action="store_true", help="print each death")
-    given = parser.parse_args()
-    first = Random().randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311
-    total: Report | None = None
-    for seed in range(first, first + given.seeds):
-        folder = Path(tempfile.mkdtemp(prefix="kafka-kills-"))
-        try:
-            report = trio.run(partial(run, seed=seed, folder=folder, verbose=given.verbose))
-        except BaseException:
-            print(f"kafka kills: seed {seed} failed; the data is in {folder}", file=sys.stderr)
-            raise
-        print(f"kafka kills: {report}", flush=True)
-        if report.complaints:
-            for complaint in report.complaints:
-                print(f"  {complaint}")
-            print(f"the data is in {folder}; to repeat: scripts/kafka_kills.py --seed {seed}", flush=True)
-        else:
-            shutil.rmtree(folder)
-        if total is None:
-            total = report
-        else:
-            total.add(report)
-    assert total is not None, "there is at least one seed"
-    if given.seeds > 1:
-        print(f"kafka kills: {total}")
-    return 1 if total.complaints else 0
+    return play(run, script="kafka_kills", description=__doc__, verbose="print each death")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The settings of topics: what may be given, what it does, and what clients are shown."""
 
-from collections.abc import Sequence
-
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -19,11 +17,11 @@ from broker.names import TopicName
 from broker.retention import Retention
 from broker.retention_policies import topic_key
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Committed, Op
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_batches import batch as numbered_batch
 from tests.support.kafka_connection import KafkaClient, kafka_client, records_of
 from tests.support.rooms import MESSAGE_BYTES_MAX, now_ms, publish, rooms
+from tests.support.slow_store import SlowOnce
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.administration import (
@@ -187,17 +185,7 @@ async def test_the_policy_of_a_deleted_topic_goes_with_it() -> None:
 
 async def test_two_changes_of_settings_at_once_both_last(autojump_clock: MockClock) -> None:
     """None is lost because the other one was written between its read and its write."""
-
-    class Slow(MemoryStore):
-        is_slow = False
-
-        async def commit(self, ops: Sequence[Op]) -> Committed:
-            if self.is_slow:
-                self.is_slow = False
-                await trio.sleep(1)
-            return await super().commit(ops)
-
-    store = Slow()
+    store = SlowOnce()
     async with rooms(store, SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
         await client.create("t")
         async with kafka_client(broker) as other:

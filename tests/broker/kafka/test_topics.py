@@ -1,6 +1,6 @@
 """How Kafka's clients find, create, extend and delete topics."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,10 +17,11 @@ from broker.topic_existence import TopicExistence
 from broker.topic_removal import remove_topic
 from storage.managed_ledger_record import MANAGED_LEDGERS
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import ABSENT, Check, Committed, Op, starting_with
+from storage.metadata.store import ABSENT, Check, starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import KafkaClient, fetch_request, kafka_client, key_of, produce_request, values_of
 from tests.support.rooms import Rooms, publish, rooms
+from tests.support.slow_store import SlowOnce
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -204,17 +205,7 @@ async def test_a_topic_gets_more_partitions_and_never_fewer() -> None:
 
 async def test_of_two_administrators_at_once_none_takes_partitions_away(autojump_clock: MockClock) -> None:
     """What was written to the partitions of one would be lost with the change of the other."""
-
-    class Slow(MemoryStore):
-        is_slow = False
-
-        async def commit(self, ops: Sequence[Op]) -> Committed:
-            if self.is_slow:
-                self.is_slow = False
-                await trio.sleep(1)
-            return await super().commit(ops)
-
-    store = Slow()
+    store = SlowOnce()
     async with served(store) as (broker, client), kafka_client(broker) as other:
         await client.create("t", 2)
         store.is_slow = True

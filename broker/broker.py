@@ -284,6 +284,7 @@ class Broker:
         self.cluster_administration = ClusterAdministration(
             self.handover,
             self.layouts,
+            self.partitioned_topics,
             self.members,
             self.assignments,
             peers,

@@ -17,6 +17,7 @@ from broker.handover import HandOver, member_that_takes
 from broker.layouts.legacy import segment_topic
 from broker.layouts.store import Layouts
 from broker.names import Domain, TopicName
+from broker.partitioned_topics import PartitionedTopics
 from broker.peers import Peers
 from broker.topic_existence import TopicExistence
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore
@@ -31,6 +32,7 @@ class ClusterAdministration:
         self,
         handover: HandOver,
         layouts: Layouts,
+        partitioned: PartitionedTopics,
         members: Members,
         assignments: Assignments,
         peers: Peers,
@@ -44,6 +46,7 @@ class ClusterAdministration:
         self._handover = handover
         self._layouts = layouts
         self._existence = TopicExistence(layouts)
+        self._partitioned = partitioned
         self._members = members
         self._assignments = assignments
         self._peers = peers
@@ -68,6 +71,8 @@ class ClusterAdministration:
             owner = await self._owner(part)
             if owner is None:
                 await self._existence.require(part)
+                if part.partition_index is not None:
+                    await self._partitioned.make(part)
                 await self._existence.require_made(part)
                 await self._assign_unowned(part, to)
             elif owner == self._me:
@@ -129,7 +134,10 @@ class ClusterAdministration:
         self._reports.take(content)
 
     async def _parts(self, name: TopicName) -> Sequence[TopicName]:
-        """Return the names that have an owner: a scalable topic's segments, or the topic itself."""
+        """Return the names that have an owner: a topic's segments or partitions, or the topic itself."""
+        if name.domain is Domain.PERSISTENT and name.partition_index is None:
+            topic = await self._partitioned.find(name)
+            return [name] if topic is None else [name.partition(index) for index in range(topic.partitions)]
         if name.domain is not Domain.TOPIC:
             return [name]
         layout = await self._layouts.get(name)

@@ -21,6 +21,7 @@ import structlog
 from broker.errors import TooFewPartitions, TopicExists, TopicNotFound
 from broker.names import Domain, TopicName
 from storage.clock import WallClock
+from storage.managed_ledger_opening import creation_id_of
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Op, Put, Record, starting_with
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 
@@ -137,6 +138,24 @@ class PartitionedTopics:
         except Conflict:
             raise TopicExists(f"{name} exists already. Choose another name, or delete it first.") from None
         return topic
+
+    async def make(self, partition: TopicName) -> None:
+        """Make a partition that nobody has used, if there is a topic that has it. Durable on return.
+
+        Raises:
+            LedgerListCorrupt: its record is damaged.
+        """
+        index = partition.partition_index
+        assert index is not None, "only a partition may be passed"
+        while True:
+            topic = await self.find(partition.partitioned_topic)
+            if topic is None or index >= topic.partitions:
+                return
+            try:
+                await creation_id_of(str(partition), self._metadata, [topic.unchanged])
+            except Conflict:
+                continue
+            return
 
     async def configure(
         self, name: TopicName, alter: Alter, beside: Callable[[Configs], Sequence[Op]]

@@ -45,6 +45,22 @@ async def test_what_does_not_exist_is_not_moved() -> None:
         assert await assignments(store) == []
 
 
+async def test_a_partition_that_nobody_used_is_moved() -> None:
+    """C21: it exists by its topic's record. So do all partitions of a topic, and no partition beyond them."""
+    async with brokers(MemoryStore(), "one", "two") as (one, two):
+        await one.partitioned_topics.create(PLAIN, 2)
+        await one.cluster_administration.move(PLAIN.partition(1), "two")
+        await wait_all_tasks_blocked()
+        assert two.topics.owned == (PLAIN.partition(1),)
+        with pytest.raises(TopicNotFound):
+            await one.cluster_administration.move(PLAIN.partition(2), "two")
+        await two.cluster_administration.move(PLAIN, "one")
+        await wait_all_tasks_blocked()
+        assert set(one.topics.owned) == {PLAIN.partition(0), PLAIN.partition(1)}
+        await one.cluster_administration.unload(PLAIN)
+        assert one.topics.owned == ()
+
+
 @pytest.mark.parametrize("moves", [True, False])
 async def test_what_an_earlier_run_owned_is_moved_and_unloaded(moves: bool) -> None:
     """C7: after a kill and a start, this broker's own claims last until the old session ends. Nothing is loaded."""

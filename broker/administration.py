@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from broker.administration_contract import (
     BrokerStatistics,
+    LatencyCounts,
     LogStatistics,
     MigrationAsked,
     RegularStatistics,
@@ -237,6 +238,11 @@ class Monitor:
             metadata_epoch=None if epoch is None else int(epoch),
             members=len(self._members.live),
             claims=self._claims.counts(),
+            latencies={
+                (what, protocol): LatencyCounts(histogram.counts, histogram.sum_seconds)
+                for protocol, times in (("pulsar", self._traffic.pulsar), ("kafka", self._traffic.kafka))
+                for what, histogram in times._asdict().items()
+            },
             loop=self._loop.statistics(),
             transactions=TransactionStatistics(
                 op_writes=self._counters.op_writes,

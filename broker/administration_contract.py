@@ -275,6 +275,14 @@ class TransactionStatistics:
     """Op records of this broker's segments that are not applied yet."""
 
 
+class LatencyCounts(NamedTuple):
+    """Durations that were counted (`storage.histogram`)."""
+
+    counts: tuple[int, ...] = ()
+    """How many there were for each bucket, not cumulative; empty if nobody counts them."""
+    sum_seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerStatistics:
     """What `/metrics` shows. A counter never falls while the process lives, even if topics are unloaded."""
@@ -301,6 +309,8 @@ class BrokerStatistics:
     """Brokers that run, this one included."""
     claims: Mapping[str, int] = field(default_factory=dict)
     """How much it owns, by kind (`broker.cluster.overview.KINDS`)."""
+    latencies: Mapping[tuple[str, str], LatencyCounts] = field(default_factory=dict)
+    """By what was timed (a field of `broker.traffic.Latencies`), and the client's protocol."""
     transactions: TransactionStatistics = TransactionStatistics()
     loop: LoopStatistics = field(default_factory=LoopStatistics)
 

@@ -1,13 +1,19 @@
-"""Counters of the traffic through this broker since its start. Front ends add to them, and `/metrics` reads them.
+"""Counters and times of the traffic through this broker since its start.
+
+Front ends add to them, and `/metrics` reads them.
 
 `scalable/load_reports.py` derives each segment's load from them. This module also has the keys of those load reports.
 """
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
+import trio
+
 from broker.names import TopicName
+from storage.histogram import Histogram
+from storage.watermark import Watermark
 
 LOAD_PREFIX: Final = "/segment-load/"
 """The key prefix of all load reports."""
@@ -16,6 +22,29 @@ LOAD_PREFIX: Final = "/segment-load/"
 def load_key(segment: TopicName) -> str:
     """Return the key of a segment's load report."""
     return LOAD_PREFIX + quote(str(segment), safe="")
+
+
+class Latencies(NamedTuple):
+    """How long the clients of one protocol wait."""
+
+    publish: Histogram
+    """From the arrival of a send to its answer, when it is durable. Refused sends do not count."""
+    commit: Histogram
+    """From a request to commit a transaction to its answer, when it is durable. Refused ones do not count."""
+    delivery: Histogram
+    """From the moment when the newest message became readable to its hand-over to a consumer that waited for it.
+
+    Hand-overs that end before the newest readable message do not count, because then the consumer is behind."""
+
+    @classmethod
+    def none(cls) -> "Latencies":
+        """Nothing was counted."""
+        return cls(Histogram(), Histogram(), Histogram())
+
+    def delivered(self, readable: Watermark, *, since: float) -> None:
+        """Count a hand-over up to the newest readable message, to a consumer that is there `since` this time."""
+        if readable.risen_at is not None:
+            self.delivery.count(trio.current_time() - max(readable.risen_at, since))
 
 
 @dataclass(slots=True)
@@ -32,6 +61,8 @@ class Traffic:
     """Messages handed to a connection for a consumer."""
     bytes_out: int = 0
     """Payload bytes of these messages."""
+    pulsar: Latencies = field(default_factory=Latencies.none)
+    kafka: Latencies = field(default_factory=Latencies.none)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from storage.signal import Signal
 class Watermark:
     """Everything at or below `value` is durable, readable or acknowledged. The owner says which."""
 
-    __slots__ = ("_attached", "_derived", "_failure", "_tickets", "_value", "_waiting")
+    __slots__ = ("_attached", "_derived", "_failure", "_risen_at", "_tickets", "_value", "_waiting")
 
     def __init__(self, value: Position) -> None:
         self._value = value
@@ -29,11 +29,17 @@ class Watermark:
         self._attached: list[Signal] = []
         self._derived: list[tuple[Watermark, Callable[[Position], Position]]] = []
         self._failure: BaseException | None = None
+        self._risen_at: float | None = None
 
     @property
     def value(self) -> Position:
         """The highest position reached. It never goes back."""
         return self._value
+
+    @property
+    def risen_at(self) -> float | None:
+        """When it last rose, on Trio's clock; None if it never did."""
+        return self._risen_at
 
     @property
     def failure(self) -> BaseException | None:
@@ -45,6 +51,7 @@ class Watermark:
         if position <= self._value:
             return
         self._value = position
+        self._risen_at = trio.current_time()
         while self._waiting and self._waiting[0][0] <= position:
             heapq.heappop(self._waiting)[2].set()
         for signal in self._attached:

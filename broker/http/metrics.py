@@ -11,7 +11,8 @@ meaning has Pulsar's name, so that dashboards work. Metrics are per broker, not 
 with use. The client library adds the process's memory, CPU time and descriptors.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 import structlog
@@ -34,6 +35,7 @@ from starlette.routing import Route
 from broker.administration_contract import BrokerMonitor, BrokerStatistics, ClusterService, TransactionStatistics
 from broker.http.parameters import switch_of
 from broker.loop_monitor import BOUNDS_SECONDS, LoopStatistics
+from storage.histogram import BOUNDS_SECONDS as LATENCY_BOUNDS_SECONDS
 
 PATH: Final = "/metrics"
 OTHERS_SECONDS_MAX: Final = 2.0
@@ -115,6 +117,7 @@ class _Collector(Collector):
     def collect(self) -> Iterator[Metric]:
         statistics = self._monitor.statistics()
         yield from _broker(statistics)
+        yield from _latencies(statistics)
         yield from _transactions(statistics.transactions)
         yield from _loop(statistics.loop)
 
@@ -175,16 +178,33 @@ def _transactions(now: TransactionStatistics) -> Iterator[Metric]:
     )
 
 
+_LATENCIES: Final = {
+    "publish": "Time from the arrival of a send to its answer, when it is durable",
+    "commit": "Time from a request to commit a transaction to its answer, when it is durable",
+    "delivery": "Time from when the newest message is readable to its hand-over to a consumer that waits for it",
+}
+
+
+def _latencies(now: BrokerStatistics) -> Iterator[Metric]:
+    for what, help_text in _LATENCIES.items():
+        family = HistogramMetricFamily(f"tidewire_{what}_latency_seconds", help_text, labels=["protocol"])
+        for (timed, protocol), times in now.latencies.items():
+            if timed == what:
+                buckets = _cumulative(LATENCY_BOUNDS_SECONDS, times.counts)
+                family.add_metric([protocol], buckets=buckets, sum_value=times.sum_seconds)
+        yield family
+
+
+def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Return a histogram's buckets in Prometheus's form: each has all durations up to its bound."""
+    return list(zip([*map(str, bounds), "+Inf"], accumulate(counts), strict=True))
+
+
 def _loop(now: LoopStatistics) -> Iterator[Metric]:
-    steps = 0
-    buckets = []
-    for bound, count in zip([*map(str, BOUNDS_SECONDS), "+Inf"], now.bucket_counts, strict=True):
-        steps += count
-        buckets.append((bound, steps))
     yield HistogramMetricFamily(
         "tidewire_loop_step_seconds",
         "CPU time of the event loop's steps; all clients wait while one runs",
-        buckets=buckets,
+        buckets=_cumulative(BOUNDS_SECONDS, now.bucket_counts),
         sum_value=now.cpu_seconds,
     )
     longest = max((step.cpu_seconds for step in now.worst), default=0.0)

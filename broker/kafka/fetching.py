@@ -66,6 +66,7 @@ class FetchHandler:
         return {ApiKey.FETCH: Api(FetchRequest, FetchResponse, 4, 12, self._fetch)}
 
     async def _fetch(self, request: FetchRequest, asked: Asked) -> FetchResponse:
+        arrived = trio.current_time()
         if request.session_id and request.session_epoch > 0:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         is_committed = request.isolation_level == READ_COMMITTED
@@ -82,7 +83,7 @@ class FetchHandler:
         parts: dict[str, list[PartitionData]] = {}
         for number, (key, partition) in enumerate(wanted.items()):
             await take_turns(number)
-            part = await self._part(partition, found[key], is_committed=is_committed)
+            part = await self._part(partition, found[key], is_committed=is_committed, arrived=arrived)
             parts.setdefault(key[0], []).append(part)
         responses = [FetchableTopicResponse(name, tuple(of_topic)) for name, of_topic in parts.items()]
         return FetchResponse(responses=tuple(responses))
@@ -155,7 +156,7 @@ class FetchHandler:
         return total >= size_min or total >= size_max
 
     async def _part(
-        self, partition: FetchPartition, read: PartitionRead | Exception | None, *, is_committed: bool
+        self, partition: FetchPartition, read: PartitionRead | Exception | None, *, is_committed: bool, arrived: float
     ) -> PartitionData:
         aborted: tuple[AbortedTransaction, ...] | None = None
         if read is None:
@@ -179,6 +180,8 @@ class FetchHandler:
         self._traffic.messages_out += read.count
         self._traffic.bytes_out += read.size
         read.topic.delivered(read.count, read.size)
+        if read.size and read.is_at_end:
+            self._traffic.kafka.delivered(read.watermark, since=arrived)
         return PartitionData(
             partition.partition,
             high_watermark=high_watermark,

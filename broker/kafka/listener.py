@@ -197,6 +197,7 @@ def open_session(
             transactions.coordinator,
             transactions.producer_ids,
             topics,
+            services.traffic,
             next(services.connection_numbers),
         )
     )

@@ -6,7 +6,7 @@ connection, as in Kafka: its client learns of it in no other way.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -64,6 +64,7 @@ class _Appended:
     error: Exception | None = None
     messages: int = 0
     size: int = 0
+    arrived: float = field(default_factory=trio.current_time)
 
 
 class ProduceHandler:
@@ -182,6 +183,7 @@ class ProduceHandler:
             return PartitionProduceResponse(result.index, ErrorCode.REQUEST_TIMED_OUT)
         self._traffic.messages_in += result.messages
         self._traffic.bytes_in += result.size
+        self._traffic.kafka.publish.count(trio.current_time() - result.arrived)
         return PartitionProduceResponse(
             result.index,
             base_offset=result.base_offset,

@@ -6,11 +6,14 @@ It translates for `txn/kafka_coordinator.py`. The version of a request says whic
 from collections.abc import Mapping
 from typing import Final
 
+import trio
+
 from broker.kafka.errors import EXPECTED, Refused, coordinator_code_of
 from broker.kafka.grouping import require_group
 from broker.kafka.kafka_topic import WRITE_OTHERWISE
 from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
+from broker.traffic import Traffic
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.transactions import (
@@ -52,12 +55,14 @@ class TransactionHandler:
         coordinator: KafkaCoordinator,
         ids: ProducerIds,
         topics: KafkaTopics,
+        traffic: Traffic,
         connection: int,
     ) -> None:
         """Set up. `connection` is higher than that of every connection accepted before (K31)."""
         self._coordinator = coordinator
         self._ids = ids
         self._topics = topics
+        self._traffic = traffic
         self._connection = connection
 
     @property
@@ -141,10 +146,13 @@ class TransactionHandler:
     async def _end(self, request: EndTxnRequest, asked: Asked) -> EndTxnResponse:
         producer = Producer(request.producer_id, request.producer_epoch)
         end = EndTxn(producer, request.committed, 2 if asked.version >= SINCE_EPOCH else 1)
+        arrived = trio.current_time()
         try:
             following = await self._coordinator.end(request.transactional_id, end, self._connection)
         except EXPECTED as error:
             return EndTxnResponse(error_code=_known_code_of(error, ApiKey.END_TXN, asked))
+        if request.committed:
+            self._traffic.kafka.commit.count(trio.current_time() - arrived)
         return EndTxnResponse(producer_id=following.id, producer_epoch=following.epoch)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 import structlog
+import trio
 
 from broker.layouts.legacy import segment_of
 from broker.names import TopicName
@@ -115,6 +116,7 @@ class ConsumerOutlet:
         self._outbox = outbox
         self._traffic = traffic
         self._closed_by_broker = closed_by_broker
+        self._since = trio.current_time()
 
     @property
     def writable(self) -> bool:
@@ -151,6 +153,9 @@ class ConsumerOutlet:
             self._traffic.messages_out += entry.message_count
             self._traffic.bytes_out += len(entry.payload)
             self._topic.delivered(entry.message_count, len(entry.payload))
+        readable = self._topic.readable
+        if deliveries[-1].entry.position == readable.value:
+            self._traffic.pulsar.delivered(readable, since=self._since)
 
     def end_of_topic(self) -> None:
         """See `Outlet`."""

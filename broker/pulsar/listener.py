@@ -175,6 +175,6 @@ def open_session(
     )
     session.use(NamespaceHandler(connection, registry, services.namespaces))
     session.use(ConsumerHandler(connection, registry, services.topics, services.controller, schemas, services.traffic))
-    session.use(TransactionHandler(connection, services.coordinator))
+    session.use(TransactionHandler(connection, services.coordinator, services.traffic))
     session.use(CoordinatorWatchHandler(connection, services.shards))
     return session

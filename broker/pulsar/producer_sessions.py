@@ -46,13 +46,13 @@ SENDS_AT_ONCE: Final = 32
 
 
 # Plain tuples: every send needs one of each, and a named tuple takes several times as long to make.
-_Queued = tuple[pb.CommandSend, bytes, CheckedSend | Fault, int]
-"""A send that waits to be published: its command and payload, what the check found, and the topic's moment when it
-arrived."""
+_Queued = tuple[pb.CommandSend, bytes, CheckedSend | Fault, int, float]
+"""A send that waits to be published: its command and payload, what the check found, and the topic's moment and Trio's
+time when it arrived."""
 
-_Answer = tuple[pb.CommandSend, int, Position | Stored | Fault]
-"""A send that was published or refused: its command, the size of its payload, and the outcome. It is answered once the
-outcome is durable."""
+_Answer = tuple[pb.CommandSend, int, Position | Stored | Fault, float]
+"""A send that was published or refused: its command, the size of its payload, the outcome, and when it arrived. It is
+answered once the outcome is durable."""
 
 
 class ProducerSession:
@@ -118,6 +118,7 @@ class ProducerSession:
 
     async def submit(self, send: pb.CommandSend, payload: bytes) -> None:
         """Queue a send. Waits while too much is queued for this producer, or for all connections together."""
+        arrived = trio.current_time()
         while self._waiting_bytes > INBOX_BYTES_MAX and not self._is_closed:
             self._inbox_room = trio.Event()
             await self._inbox_room.wait()
@@ -130,7 +131,7 @@ class ProducerSession:
             return
         checked = self._check(send, payload)
         self._join_early(checked)
-        self._inbox.append((send, payload, checked, self.topic.moment()))
+        self._inbox.append((send, payload, checked, self.topic.moment(), arrived))
         self._inbox_bytes += size
         self._inbox_wake.set()
 
@@ -193,13 +194,13 @@ class ProducerSession:
                 self._answers_wake.set()
 
     async def _publish_one(self) -> None:
-        send, payload, checked, arrived_at = self._inbox.popleft()
+        send, payload, checked, moment, arrived = self._inbox.popleft()
         size = SEND_BYTES + len(payload)
         self._inbox_bytes -= size
         self._note_room()
         self._publishing = True
         try:
-            self._answers.append((send, len(payload), await self._publish(checked, payload, arrived_at)))
+            self._answers.append((send, len(payload), await self._publish(checked, payload, moment), arrived))
         except NoSpace:
             self._hold_back()
         finally:
@@ -281,7 +282,7 @@ class ProducerSession:
         while True:
             await self._answers_wake.wait()
             while self._answers:
-                _send, _size, outcome = self._answers[0]
+                outcome = self._answers[0][2]
                 try:
                     await self._wait_durable(outcome)
                 except LedgerFailed:
@@ -307,14 +308,15 @@ class ProducerSession:
         """Answer sends in order, up to the first one that is not durable, at most `SENDS_AT_ONCE`. Return how many."""
         confirmed = self.topic.ledger.confirmed.value
         frames: list[bytes] = []
-        answers = self._answers
+        answers, now = self._answers, trio.current_time()
         while answers and len(frames) < SENDS_AT_ONCE:
-            send, size, outcome = answers[0]
+            send, size, outcome, arrived = answers[0]
             if isinstance(outcome, Position):
                 if outcome > confirmed:
                     break
                 self._traffic.messages_in += max(send.num_messages, 1)
                 self._traffic.bytes_in += size
+                self._traffic.pulsar.publish.count(now - arrived)
                 frames.append(self._receipts.frame(send, outcome))
             elif isinstance(outcome, Stored):
                 if outcome.durable_at > confirmed:

@@ -9,10 +9,13 @@ is not answered by the wrong coordinator (T33).
 
 from collections.abc import Iterator
 
+import trio
+
 from broker.errors import NotSupported
 from broker.pulsar.connection import Connection
 from broker.pulsar.faults import Fault
 from broker.pulsar.requests import Inline, Request
+from broker.traffic import Traffic
 from storage.entry import TxnId
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -38,9 +41,10 @@ NO_V4 = (
 class TransactionHandler:
     """Serves the transaction commands of one connection."""
 
-    def __init__(self, connection: Connection, coordinator: Coordinator) -> None:
+    def __init__(self, connection: Connection, coordinator: Coordinator, traffic: Traffic) -> None:
         self._outbox = connection.outbox
         self._coordinator = coordinator
+        self._traffic = traffic
 
     @property
     def inline(self) -> dict[int, Inline]:
@@ -99,12 +103,15 @@ class TransactionHandler:
 
     async def _end(self, command: pb.BaseCommand) -> None:
         request = command.end_txn
+        asked = trio.current_time()
         if request.HasField("group"):
             await self._end_group(request)
-            return
-        txn = _txn_of(request.txnid_most_bits, request.txnid_least_bits, scalable=request.scalable)
-        await self._coordinator.end(txn, _action_of(request))
-        self._put(commands.end_txn_response(request.request_id, txn))
+        else:
+            txn = _txn_of(request.txnid_most_bits, request.txnid_least_bits, scalable=request.scalable)
+            await self._coordinator.end(txn, _action_of(request))
+            self._put(commands.end_txn_response(request.request_id, txn))
+        if _action_of(request) is EndAction.COMMIT:
+            self._traffic.pulsar.commit.count(trio.current_time() - asked)
 
     async def _end_group(self, request: pb.CommandEndTxn) -> None:
         group = _group_of(request.group)

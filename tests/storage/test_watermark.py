@@ -103,7 +103,7 @@ async def test_a_failure_is_told_to_all_who_wait_now_or_later() -> None:
     assert cause.__traceback__ is None
 
 
-def test_a_released_watermark_rises_no_more() -> None:
+async def test_a_released_watermark_rises_no_more() -> None:
     """Another one that was derived from the same watermark still does."""
     watermark = Watermark(at(3))
     released, kept = (watermark.derive(lambda position: position) for _ in range(2))

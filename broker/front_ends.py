@@ -108,6 +108,7 @@ class FrontEnds:
             broker.metadata,
             broker.cluster_administration,
             hosts=_hosts_of(self._settings),
+            version=broker.foundation.version,
         )
         async with trio.open_nursery() as nursery:
             each = [self._own] if self._shared is None else [self._own, self._shared]

@@ -1,20 +1,5 @@
 """The cluster over HTTP, for `tidewire cluster` and other tools: /admin/v2/cluster. Any broker answers for all of them.
 
-    GET /admin/v2/cluster              the brokers, what each owns, how many transactions are open, and the metadata
-                                       controller (null on etcd, empty while none is known), as one object
-    GET /admin/v2/cluster?watch=true   the same, then again after every change, as JSON lines
-    GET /admin/v2/cluster/doctor       who owns what, what nobody owns and why, and what is wrong (`broker.doctor`)
-    GET /admin/v2/cluster/doctor/self  what this broker says of itself, for the doctor of another one
-    POST /admin/v2/cluster/move        body: {"topic": NAME, "to": BROKER}; hand a topic over
-    POST /admin/v2/cluster/unload      body: {"topic": NAME}; let its owner release it
-    POST /admin/v2/cluster/consumers   what other brokers report about consumers of segments, see
-                                       `broker.consumer_reports`; 409 if this broker does not control one of the topics
-    POST /admin/v2/cluster/brokers/{broker}/drain    let it hand over everything, and take nothing new
-    DELETE /admin/v2/cluster/brokers/{broker}/drain  let it take topics again
-    POST /admin/v2/cluster/brokers/{broker}/balance  let it hand over what belongs to others; answers {"moved": N}
-    PUT /admin/v2/persistent/{tenant}/{namespace}/{topic}/unload    as Pulsar's tools ask for it
-    PUT /admin/v2/scalable/{tenant}/{namespace}/{topic}/unload      the same for all segments of a scalable topic
-
 A change answers 204 when it is done. It may be about another broker, which is then asked (`broker.peers`).
 Changes are pushed, and joined if they come faster than one every UPDATE_SECONDS_MIN. After ALIVE_SECONDS without a
 change the line is repeated, because a reader cannot tell a quiet cluster from a broker that stands still. See `lines`
@@ -29,7 +14,6 @@ import trio
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from broker.administration_contract import ClusterService
 from broker.background import first_of
@@ -38,7 +22,7 @@ from broker.errors import NotSupported
 from broker.http.lines import Lines, NextLines, PushedLines
 from broker.http.parameters import json_map_of, switch_of, topic_of
 from broker.http.refusals import done, json_response, refusal
-from broker.http.resources import resources
+from broker.http.resources import Call, Parameter
 from broker.names import TopicName
 from broker.peers import FORWARDED
 from storage.metadata.readable import line
@@ -54,30 +38,67 @@ ALIVE_SECONDS: Final = 3.0
 """The most time between two lines, besides that."""
 
 
-def routes(store: MetadataStore, service: ClusterService) -> list[BaseRoute]:
-    """The routes above, answered from `store` and by `service`."""
-    cluster = _ClusterRoutes(store, service)
+def calls(store: MetadataStore, service: ClusterService) -> list[Call]:
+    """The calls, answered from `store` and by `service`."""
+    cluster = _ClusterCalls(store, service)
     drain = PATH + "/brokers/{broker}/drain"
-    return resources(
-        [
-            ("GET", PATH, cluster.view),
-            ("GET", PATH + "/doctor", cluster.examine),
-            ("GET", PATH + "/doctor/self", cluster.tell),
-            ("POST", PATH + "/move", cluster.move),
-            ("POST", PATH + "/unload", cluster.unload),
-            ("POST", PATH + "/consumers", cluster.consumers),
-            ("POST", drain, cluster.drain),
-            ("DELETE", drain, cluster.undrain),
-            ("POST", PATH + "/brokers/{broker}/balance", cluster.balance),
-            *(
-                ("PUT", f"/admin/v2/{kind}/{{tenant}}/{{namespace}}/{{topic}}/unload", endpoint)
-                for kind, endpoint in (("persistent", cluster.unload_regular), ("scalable", cluster.unload_scalable))
-            ),
-        ]
-    )
+    return [
+        Call(
+            *("GET", PATH, cluster.view),
+            "Show the brokers, what each owns, how many transactions are open, and the metadata controller.",
+            "The cluster. With `watch`, JSON lines: one now and one after each change.",
+            (Parameter("watch", "Stream every change.", "boolean"),),
+        ),
+        Call(
+            *("GET", PATH + "/doctor", cluster.examine),
+            "Say who owns what, what nobody owns and why, and what is wrong.",
+            "The report.",
+        ),
+        Call(
+            *("GET", PATH + "/doctor/self", cluster.tell),
+            "Show what this broker says of itself. Brokers ask each other.",
+            "The facts.",
+        ),
+        Call(
+            *("POST", PATH + "/move", cluster.move),
+            "Hand a topic over to a broker.",
+            body='{"topic": NAME, "to": BROKER}',
+            errors=(400, 404, 409),
+        ),
+        Call(
+            *("POST", PATH + "/unload", cluster.unload),
+            "Let the owner of a topic release it.",
+            body='{"topic": NAME}',
+            errors=(400, 404),
+        ),
+        Call(
+            *("POST", PATH + "/consumers", cluster.consumers),
+            "Take what another broker reports about consumers of segments. Brokers tell each other.",
+            body="The reports.",
+            errors=(400, 409),
+        ),
+        Call("POST", drain, cluster.drain, "Let a broker hand over everything, and take nothing new."),
+        Call("DELETE", drain, cluster.undrain, "Let a broker take topics again."),
+        Call(
+            *("POST", PATH + "/brokers/{broker}/balance", cluster.balance),
+            "Let a broker hand over the topics that belong to others.",
+            '{"moved": N}',
+        ),
+        *(
+            Call(
+                *("PUT", f"/admin/v2/{kind}/{{tenant}}/{{namespace}}/{{topic}}/unload", endpoint),
+                f"Let the owner release the {what}.",
+                errors=(404,),
+            )
+            for kind, what, endpoint in (
+                ("persistent", "topic or partition", cluster.unload_regular),
+                ("scalable", "topic's segments", cluster.unload_scalable),
+            )
+        ),
+    ]
 
 
-class _ClusterRoutes:
+class _ClusterCalls:
     def __init__(self, store: MetadataStore, service: ClusterService) -> None:
         self._store = store
         self._service = service

@@ -1,11 +1,5 @@
 """The metadata store over HTTP, for `tidewire metadata` and other tools: /admin/v2/metadata.
 
-    GET  /record?key=K                      the record, as one JSON object
-    GET  /records?prefix=P&limit=N          records in key order, as JSON lines
-    GET  /index?name=I&from=A&to=B&limit=N  entries of an index with keys in [A, B), as JSON lines
-    GET  /watch?prefix=P                    the records, then every change as it happens, as JSON lines
-    POST /snapshot                          write a snapshot now; answers when it is durable
-
 Refusals carry a reason (see `refusals`): 404 no such record, 412 a bad parameter, 501 the store keeps no snapshots, 503
 the store cannot answer or there are too many watches. If an answer fails after it has begun, its last line is
 `{"failed": REASON}`.
@@ -19,7 +13,7 @@ watch ends when its reader leaves.
 There are no changes here except snapshots, because a change would bypass the rules of the records' owners.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 from urllib.parse import parse_qsl
@@ -28,12 +22,12 @@ import trio
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from broker.errors import NotSupported
 from broker.http.lines import Lines, NextLines, PushedLines
 from broker.http.refusals import json_response, refusal
+from broker.http.resources import LINES, Call, Parameter
 from storage.metadata.readable import change_lines, failure_line, hit_line, listing_lines, record_line
 from storage.metadata.store import MetadataStore, StoreUnavailable, TakesSnapshots, starting_with
 
@@ -49,20 +43,55 @@ _LIMIT_DIGITS_MAX: Final = 18
 _END: Final = starting_with("")[1]
 
 
-def routes(store: MetadataStore) -> list[BaseRoute]:
-    """The routes above, answered from `store`."""
-    routes = _MetadataRoutes(store)
-    served: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
-        ("GET", "/record", routes.record),
-        ("GET", "/records", routes.records),
-        ("GET", "/index", routes.index),
-        ("GET", "/watch", routes.watch),
-        ("POST", "/snapshot", routes.snapshot),
+def calls(store: MetadataStore) -> list[Call]:
+    """The calls, answered from `store`."""
+    metadata = _MetadataCalls(store)
+    prefix = Parameter("prefix", "Only records whose keys begin with this.")
+    limit = Parameter("limit", "At most so many.", "integer")
+    return [
+        Call(
+            *("GET", PREFIX + "/record", metadata.record),
+            "Show one record of the metadata store.",
+            "The record.",
+            (Parameter("key", "Its key.", is_required=True),),
+            errors=(404,),
+        ),
+        Call(
+            *("GET", PREFIX + "/records", metadata.records),
+            "List records in key order.",
+            "A record on each line.",
+            (prefix, limit),
+            media_type=LINES,
+        ),
+        Call(
+            *("GET", PREFIX + "/index", metadata.index),
+            "List the entries of an index with keys in [from, to).",
+            "An entry on each line.",
+            (
+                Parameter("name", "The name of the index.", is_required=True),
+                Parameter("from", "The first key."),
+                Parameter("to", "The key behind the last one."),
+                limit,
+            ),
+            media_type=LINES,
+        ),
+        Call(
+            *("GET", PREFIX + "/watch", metadata.watch),
+            "Show the records, then every change as it happens.",
+            "A record or change on each line.",
+            (prefix,),
+            media_type=LINES,
+        ),
+        Call(
+            *("POST", PREFIX + "/snapshot", metadata.snapshot),
+            "Write a snapshot now.",
+            "What the snapshot covers. It is durable.",
+            errors=(501,),
+        ),
     ]
-    return [Route(PREFIX + path, endpoint, methods=[method]) for method, path, endpoint in served]
 
 
-class _MetadataRoutes:
+class _MetadataCalls:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._watching = trio.CapacityLimiter(WATCHES_MAX)

@@ -30,10 +30,10 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from broker.administration_contract import BrokerMonitor, BrokerStatistics, ClusterService, TransactionStatistics
 from broker.http.parameters import switch_of
+from broker.http.resources import TEXT, Call, Parameter
 from broker.loop_monitor import BOUNDS_SECONDS, LoopStatistics
 from storage.histogram import BOUNDS_SECONDS as LATENCY_BOUNDS_SECONDS
 
@@ -46,7 +46,7 @@ _OK: Final = 200
 log = structlog.get_logger(__name__)
 
 
-def route(monitor: BrokerMonitor, service: ClusterService) -> Route:
+def call(monitor: BrokerMonitor, service: ClusterService) -> Call:
     """`GET /metrics`, from `monitor`, and from the other brokers that `service` asks."""
     own = CollectorRegistry()
     own.register(_Collector(monitor))
@@ -63,7 +63,13 @@ def route(monitor: BrokerMonitor, service: ClusterService) -> Route:
         everything.register(_Joined(found))
         return _shown(everything)
 
-    return Route(PATH, scrape, methods=["GET"])
+    return Call(
+        *("GET", PATH, scrape),
+        "Show metrics for Prometheus.",
+        "The metrics of all brokers of the cluster.",
+        (Parameter("local", "This broker alone.", "boolean"),),
+        media_type=TEXT,
+    )
 
 
 def joined(found: Mapping[str, Iterable[Metric] | None]) -> Iterator[Metric]:

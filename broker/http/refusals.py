@@ -36,10 +36,13 @@ from broker.errors import (
     sentences,
 )
 from broker.handover import NoSuchBroker, NotOwned
+from broker.http.parameters import check_path
 from broker.names import InvalidTopicName
 from broker.peers import PeerRefused, PeerSilent
 from storage.cursor import CursorError
 from storage.errors import ExpectedError, LedgerFailed
+
+NOT_FOUND: Final = 404
 
 STATUS_CODES: Final[dict[type[Exception], int]] = {
     InvalidTopicName: 412,
@@ -116,7 +119,13 @@ async def refuse(_request: Request, error: Exception) -> Response:
 async def _refuse_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason = error.detail
-    if error.status_code in {404, 405}:
+    if error.status_code == NOT_FOUND and b"/subscription" not in request.scope["raw_path"]:
+        # Perhaps a name has a slash, so that the path has more parts than was meant.
+        try:
+            check_path(request)
+        except InvalidTopicName as invalid:
+            return await refuse(request, invalid)
+    if error.status_code in {NOT_FOUND, 405}:
         reason = f"This broker does not serve {request.method} {request.url.path}. Check the method and the path."
     response = refusal(error.status_code, reason)
     response.headers.update(error.headers or {})

@@ -1,12 +1,13 @@
-"""Routes that serve several methods of a path. Another method is answered with 405 and a list (RFC 9110, 15.5.6).
+"""Calls: what the broker serves over HTTP, as tables. Routes and the description at `/openapi.json` come from them.
 
-A separate route for each method would not do. Starlette skips a route whose path matches but whose method does not. The
-last route matches every path that Pulsar has below a topic, so it would answer 501 instead of 405.
+A path has one route with all its methods. Another method is answered with 405 and a list (RFC 9110, 15.5.6).
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, request_response
@@ -14,25 +15,71 @@ from starlette.types import Receive, Scope, Send
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-
-def resources(served: Iterable[tuple[str, str, Endpoint]]) -> list[BaseRoute]:
-    """Make one route for each path from (method, path, endpoint), in the order in which the paths first appear."""
-    paths: dict[str, dict[str, Endpoint]] = {}
-    for method, path, endpoint in served:
-        paths.setdefault(path, {})[method] = endpoint
-    return [Route(path, _Resource(endpoints)) for path, endpoints in paths.items()]
+JSON: Final = "application/json"
+LINES: Final = "application/x-ndjson"
+TEXT: Final = "text/plain"
+BYTES: Final = "application/octet-stream"
+HTML: Final = "text/html"
 
 
-class _Resource:
+class Parameter(NamedTuple):
+    """A parameter in a call's query."""
+
+    name: str
+    meaning: str
+    type: Literal["string", "integer", "boolean"] = "string"
+    is_required: bool = False
+    is_list: bool = False
+    """Whether it may be given several times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One method of one path."""
+
+    method: str
+    path: str
+    """With the names of its variable parts in braces."""
+    endpoint: Endpoint
+    summary: str
+    """What it does, in one sentence."""
+    answer: str = ""
+    """What a success answers; empty for 204, which has no body."""
+    parameters: tuple[Parameter, ...] = ()
+    body: str = ""
+    """What the request's body holds, as JSON; empty if it has none."""
+    errors: tuple[int, ...] = ()
+    """The refusals that are particular to it. Any call may answer 412, 500 and 503."""
+    media_type: str = JSON
+    """The type of the answer's body."""
+    is_empty_at_times: bool = False
+    """Whether it may answer 204 in place of the answer."""
+    is_served: bool = True
+    """Whether the broker does it. Otherwise it answers 501 with the summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
     """An ASGI application for one path, with all its methods."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
-        self._applications = {method: request_response(endpoint) for method, endpoint in endpoints.items()}
-        if "GET" in endpoints:
-            self._applications["HEAD"] = self._applications["GET"]
+    calls: Mapping[str, Call] = field(default_factory=lambda: MappingProxyType({}))
+    """By method."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        application = self._applications.get(scope["method"])
-        if application is None:
-            raise HTTPException(405, headers={"Allow": ", ".join(sorted(self._applications))})
-        await application(scope, receive, send)
+        """Answer one request. The route has checked the method."""
+        method = scope["method"]
+        call = self.calls["GET" if method == "HEAD" else method]
+        await request_response(call.endpoint)(scope, receive, send)
+
+
+def resources(calls: Iterable[Call]) -> list[BaseRoute]:
+    """Make one route for each path, in the order in which the paths first appear.
+
+    The first path that matches and has the method decides. So a fixed path comes before one with a variable part there.
+    """
+    paths: dict[str, dict[str, Call]] = {}
+    for call in calls:
+        methods = paths.setdefault(call.path, {})
+        assert call.method not in methods, f"{call.method} {call.path} is served twice"
+        methods[call.method] = call
+    return [Route(path, Resource(MappingProxyType(calls)), methods=list(calls)) for path, calls in paths.items()]

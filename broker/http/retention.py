@@ -1,10 +1,4 @@
-"""Retention policies over HTTP, in Pulsar's format.
-
-    GET    /admin/v2/namespaces/{tenant}/{namespace}/retention
-    POST   /admin/v2/namespaces/{tenant}/{namespace}/retention    body: retentionTimeInMinutes, retentionSizeInMB
-    DELETE /admin/v2/namespaces/{tenant}/{namespace}/retention
-    ...    /admin/v2/persistent/{tenant}/{namespace}/{topic}/retention    the same three methods
-    ...    /admin/v2/scalable/{tenant}/{namespace}/{topic}/retention      the same three methods
+"""Retention policies of namespaces and topics over HTTP, in Pulsar's format.
 
 A topic's policy applies to each of its partitions or segments. GET answers 204 if no policy is set. -1 means no limit.
 If both values are 0, acknowledged messages are not kept.
@@ -15,11 +9,10 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from broker.http.parameters import json_map_of, topic_of
 from broker.http.refusals import done, json_response
-from broker.http.resources import Endpoint, resources
+from broker.http.resources import Call
 from broker.names import Domain, TopicName
 from broker.retention import retention_of
 from broker.retention_policies import RetentionPolicies, namespace_key, topic_key
@@ -27,15 +20,13 @@ from broker.retention_policies import RetentionPolicies, namespace_key, topic_ke
 _TOPICS: Final = ("/admin/v2/persistent", "/admin/v2/scalable")
 
 
-def routes(policies: RetentionPolicies) -> list[BaseRoute]:
-    """The routes above."""
+def calls(policies: RetentionPolicies) -> list[Call]:
+    """The calls."""
     admin = _RetentionAdmin(policies)
-    served: list[tuple[str, str, Endpoint]] = admin.served(
-        "/admin/v2/namespaces/{tenant}/{namespace}/retention", _namespace_key_of
-    )
+    served = admin.calls("/admin/v2/namespaces/{tenant}/{namespace}/retention", "a namespace", _namespace_key_of)
     for prefix in _TOPICS:
-        served += admin.served(prefix + "/{tenant}/{namespace}/{topic}/retention", _topic_key_of)
-    return resources(served)
+        served += admin.calls(prefix + "/{tenant}/{namespace}/{topic}/retention", "a topic", _topic_key_of)
+    return served
 
 
 def _topic_key_of(request: Request) -> str:
@@ -53,7 +44,7 @@ class _RetentionAdmin:
     def __init__(self, policies: RetentionPolicies) -> None:
         self._policies = policies
 
-    def served(self, path: str, key_of: Callable[[Request], str]) -> list[tuple[str, str, Endpoint]]:
+    def calls(self, path: str, what: str, key_of: Callable[[Request], str]) -> list[Call]:
         async def show(request: Request) -> Response:
             policy = await self._policies.stored(key_of(request))
             return done() if policy is None else json_response(policy.to_json())
@@ -67,4 +58,9 @@ class _RetentionAdmin:
             await self._policies.store(key_of(request), None)
             return done()
 
-        return [("GET", path, show), ("POST", path, replace), ("DELETE", path, remove)]
+        fields = "{retentionTimeInMinutes, retentionSizeInMB}; -1 means no limit"
+        return [
+            Call("GET", path, show, f"Show the retention policy of {what}.", fields, is_empty_at_times=True),
+            Call("POST", path, replace, f"Set the retention policy of {what}.", body=fields, errors=(400,)),
+            Call("DELETE", path, remove, f"Remove the retention policy of {what}."),
+        ]

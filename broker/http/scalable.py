@@ -1,27 +1,7 @@
 """Administration of scalable topics over HTTP, for Pulsar's clients (PIP-460): /admin/v2/scalable.
 
-    PUT    /{tenant}/{namespace}/{topic}?numInitialSegments=N     create; body: JSON map of properties, may be empty
-    GET    /{tenant}/{namespace}?property=key=value               names of the topics with all these properties
-    GET    /{tenant}/{namespace}/{topic}                          the layout
-    GET    /{tenant}/{namespace}/{topic}/stats
-    DELETE /{tenant}/{namespace}/{topic}?force=true
-    POST   /{tenant}/{namespace}/{topic}/split/{segment}
-    POST   /{tenant}/{namespace}/{topic}/merge/{segment}/{segment}
-    POST   /{tenant}/{namespace}/{topic}/migrate?force=true       migrate the persistent:// topic (PIP-475)
-    POST   /{tenant}/{namespace}/{topic}/begin-migration?force=true&claim=VERSION&creation=ID
-                                                                  its first step, from controller to owner
-    PUT    /{tenant}/{namespace}/{topic}/subscriptions/{subscription}?type=STREAM|QUEUE
-    DELETE /{tenant}/{namespace}/{topic}/subscriptions/{subscription}
-    POST   /{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek?timestamp=MS
-    POST   /{tenant}/{namespace}/{topic}/subscriptions/{subscription}/skip-all
-    GET    /{tenant}/{namespace}/{topic}/autoScalePolicy          the topic's own settings; 204 if it has none
-    POST   /{tenant}/{namespace}/{topic}/autoScalePolicy          body: JSON map of the fields to set
-    DELETE /{tenant}/{namespace}/{topic}/autoScalePolicy
-
 A successful change answers 204. A refusal carries a reason (see `refusals`): 404 it does not exist; 409 it already
-exists or is being changed; 412 the name, a parameter or the layout does not allow it; 400 the body is invalid. Another
-method of a path answers 405. Paths that Pulsar has below a topic, but this broker has not, answer 501, so no client
-takes it for a missing topic.
+exists or is being changed; 412 the name, a parameter or the layout does not allow it; 400 the body is invalid.
 """
 
 from collections.abc import Mapping
@@ -30,10 +10,8 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from broker.administration_contract import GroupStatistics, MigrationAsked, TopicService, TopicStatistics
-from broker.errors import NotSupported
 from broker.http.parameters import (
     check_path,
     filters_of,
@@ -48,7 +26,7 @@ from broker.http.parameters import (
     topic_of,
 )
 from broker.http.refusals import done, json_response
-from broker.http.resources import Endpoint, resources
+from broker.http.resources import Call, Parameter
 from broker.layouts.autoscale_policy import override_of
 from broker.layouts.record import admin_view
 from broker.names import Domain, TopicName
@@ -59,33 +37,100 @@ _NAMESPACE: Final = PREFIX + "/{tenant}/{namespace}"
 _TOPIC: Final = _NAMESPACE + "/{topic}"
 _SUBSCRIPTION: Final = _TOPIC + "/subscriptions/{subscription}"
 _AUTO_SCALE: Final = _TOPIC + "/autoScalePolicy"
-_EVERY_METHOD: Final = ["GET", "PUT", "POST", "DELETE"]
+
+_FORCE: Final = Parameter("force", "Disconnect the clients that stand in the way.", "boolean")
+_TIME: Final = Parameter("timestamp", "Milliseconds since 1970.", "integer", is_required=True)
 
 
-def routes(service: TopicService) -> list[BaseRoute]:
-    """The routes above, served by `service`."""
+def calls(service: TopicService) -> list[Call]:
+    """The calls, served by `service`."""
     admin = _ScalableAdmin(service)
-    served: list[tuple[str, str, Endpoint]] = [
-        ("GET", _NAMESPACE, admin.names),
-        ("PUT", _TOPIC, admin.create),
-        ("GET", _TOPIC, admin.layout),
-        ("DELETE", _TOPIC, admin.delete),
-        ("GET", _TOPIC + "/stats", admin.statistics),
-        ("POST", _TOPIC + "/split/{segment}", admin.split),
-        ("POST", _TOPIC + "/merge/{first}/{second}", admin.merge),
-        ("POST", _TOPIC + "/migrate", admin.migrate),
-        ("POST", _TOPIC + "/begin-migration", admin.begin_migration),
-        ("PUT", _SUBSCRIPTION, admin.create_subscription),
-        ("DELETE", _SUBSCRIPTION, admin.delete_subscription),
-        ("POST", _SUBSCRIPTION + "/seek", admin.seek),
-        ("POST", _SUBSCRIPTION + "/skip-all", admin.skip_all),
-        ("GET", _AUTO_SCALE, admin.auto_scale),
-        ("POST", _AUTO_SCALE, admin.set_auto_scale),
-        ("DELETE", _AUTO_SCALE, admin.remove_auto_scale),
-    ]
     return [
-        *resources(served),
-        Route(_TOPIC + "/{rest:path}", admin.unsupported, methods=_EVERY_METHOD),
+        Call(
+            *("GET", _NAMESPACE, admin.names),
+            "List the names of a namespace's scalable topics.",
+            "A list of names.",
+            (Parameter("property", "Only topics with this property, as key=value.", is_list=True),),
+        ),
+        Call(
+            *("PUT", _TOPIC, admin.create),
+            "Create a scalable topic.",
+            parameters=(
+                Parameter("numInitialSegments", "How many segments it has. The broker's settings say.", "integer"),
+            ),
+            body="A map of properties to texts. It may be missing.",
+            errors=(400, 409),
+        ),
+        Call("GET", _TOPIC, admin.layout, "Show the topic's layout.", "The layout: its segments.", errors=(404,)),
+        Call("DELETE", _TOPIC, admin.delete, "Delete the topic.", parameters=(_FORCE,), errors=(404,)),
+        Call(
+            *("GET", _TOPIC + "/stats", admin.statistics),
+            "Show the topic's segments, subscriptions, backlogs and Kafka groups.",
+            "The statistics.",
+            errors=(404,),
+        ),
+        Call("POST", _TOPIC + "/split/{segment}", admin.split, "Split an active segment.", errors=(404, 409)),
+        Call(
+            *("POST", _TOPIC + "/merge/{first}/{second}", admin.merge),
+            "Merge two adjacent active segments.",
+            errors=(404, 409),
+        ),
+        Call(
+            *("POST", _TOPIC + "/migrate", admin.migrate),
+            "Turn the `persistent://` topic of this name into a scalable one (PIP-475).",
+            parameters=(_FORCE,),
+            errors=(404, 409),
+        ),
+        Call(
+            *("POST", _TOPIC + "/begin-migration", admin.begin_migration),
+            "Begin a migration. Only the topic's controller asks its owner.",
+            parameters=(
+                _FORCE,
+                Parameter("claim", "The version of the controller's claim.", "integer", is_required=True),
+                Parameter("creation", "The creation id of the regular topic.", is_required=True),
+            ),
+            errors=(404, 409),
+        ),
+        Call(
+            *("PUT", _SUBSCRIPTION, admin.create_subscription),
+            "Create a subscription that begins with the earliest message.",
+            parameters=(Parameter("type", "STREAM (in order, the default) or QUEUE."),),
+            errors=(404, 409),
+        ),
+        Call(
+            *("DELETE", _SUBSCRIPTION, admin.delete_subscription),
+            "Delete a subscription and disconnect its consumers.",
+            errors=(404, 409),
+        ),
+        Call(
+            *("POST", _SUBSCRIPTION + "/seek", admin.seek),
+            "Move a subscription to the first message published at this time or later.",
+            parameters=(_TIME,),
+            errors=(404,),
+        ),
+        Call(
+            *("POST", _SUBSCRIPTION + "/skip-all", admin.skip_all),
+            "Move a subscription past everything that is readable now.",
+            errors=(404,),
+        ),
+        Call(
+            *("GET", _AUTO_SCALE, admin.auto_scale),
+            "Show the topic's own settings for automatic splits and merges.",
+            "The fields that are set.",
+            errors=(404,),
+            is_empty_at_times=True,
+        ),
+        Call(
+            *("POST", _AUTO_SCALE, admin.set_auto_scale),
+            "Replace the topic's own settings for automatic splits and merges.",
+            body="A map of the fields to set.",
+            errors=(400, 404),
+        ),
+        Call(
+            *("DELETE", _AUTO_SCALE, admin.remove_auto_scale),
+            "Remove the topic's own settings for automatic splits and merges.",
+            errors=(404,),
+        ),
     ]
 
 
@@ -174,10 +219,6 @@ class _ScalableAdmin:
     async def remove_auto_scale(self, request: Request) -> Response:
         await self._service.set_auto_scale(topic_of(request), None)
         return done()
-
-    async def unsupported(self, request: Request) -> Response:
-        topic_of(request)
-        raise NotSupported(f"This broker does not support {request.method} {request.path_params['rest']} for topics.")
 
 
 def _statistics_view(name: TopicName, statistics: TopicStatistics) -> dict[str, object]:

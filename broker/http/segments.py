@@ -1,12 +1,5 @@
 """Single segments over HTTP: /admin/v2/segments. In Pulsar, brokers and operators use it.
 
-    GET    /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/backlog        a number of entries
-    GET    /{tenant}/{namespace}/{topic}/{descriptor}/stats      its ends; each subscription's backlog and consumers
-    GET    /{tenant}/{namespace}/{topic}/{descriptor}/untouched  whether its topic may still get any schema
-    GET    /{tenant}/{namespace}/{topic}/{descriptor}/users      how many clients, and which subscriptions have some
-    POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/seek?timestamp=MS
-    POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/skip-all
-
 `descriptor` is the last part of a segment's name, such as `8000-ffff-1`. Creating, sealing and deleting a segment or
 its cursors is left out on purpose. The topic's controller does that, in an order that loses no message. Single steps
 from outside would leave a layout that does not match the data. Such a request answers 501.
@@ -16,36 +9,71 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from broker.administration_contract import LogStatistics, TopicService
 from broker.errors import NotSupported
 from broker.http.parameters import required_number_of, segment_of, subscription_of
 from broker.http.refusals import done, json_response
-from broker.http.resources import resources
+from broker.http.resources import Call, Parameter
 
 PREFIX: Final = "/admin/v2/segments"
 _SEGMENT: Final = PREFIX + "/{tenant}/{namespace}/{topic}/{descriptor}"
 _SUBSCRIPTION: Final = _SEGMENT + "/subscription/{subscription}"
-_EVERY_METHOD: Final = ["GET", "PUT", "POST", "DELETE"]
+_BY_CONTROLLER: Final = (
+    "A segment is created, sealed and deleted by its topic's controller. Change the topic's layout instead."
+)
 
 
-def routes(service: TopicService) -> list[BaseRoute]:
-    """The routes above, served by `service`."""
+def calls(service: TopicService) -> list[Call]:
+    """The calls, served by `service`."""
     admin = _SegmentAdmin(service)
+    time = Parameter("timestamp", "Milliseconds since 1970.", "integer", is_required=True)
     return [
-        *resources(
-            [
-                ("GET", _SUBSCRIPTION + "/backlog", admin.backlog),
-                ("GET", _SEGMENT + "/stats", admin.statistics),
-                ("GET", _SEGMENT + "/untouched", admin.untouched),
-                ("GET", _SEGMENT + "/users", admin.users),
-                ("POST", _SUBSCRIPTION + "/seek", admin.seek),
-                ("POST", _SUBSCRIPTION + "/skip-all", admin.skip_all),
-            ]
+        Call(
+            *("GET", _SUBSCRIPTION + "/backlog", admin.backlog),
+            "Count the entries of a segment that a subscription has not acknowledged.",
+            "A number.",
+            errors=(404,),
         ),
-        Route(_SEGMENT, admin.unsupported, methods=_EVERY_METHOD),
-        Route(_SEGMENT + "/{rest:path}", admin.unsupported, methods=_EVERY_METHOD),
+        Call(
+            *("GET", _SEGMENT + "/stats", admin.statistics),
+            "Show a segment's ends, and each subscription's backlog and consumers.",
+            "The statistics.",
+            errors=(404,),
+        ),
+        Call(
+            *("GET", _SEGMENT + "/untouched", admin.untouched),
+            "Tell whether the segment's topic may still get any schema. Brokers ask each other.",
+            "true or false.",
+            errors=(404,),
+        ),
+        Call(
+            *("GET", _SEGMENT + "/users", admin.users),
+            "Show how many clients use a segment, and which subscriptions have consumers. Brokers ask each other.",
+            "The users.",
+            errors=(404,),
+        ),
+        Call(
+            *("POST", _SUBSCRIPTION + "/seek", admin.seek),
+            "Move a subscription on one segment to the first message published at this time or later.",
+            parameters=(time,),
+            errors=(404,),
+        ),
+        Call(
+            *("POST", _SUBSCRIPTION + "/skip-all", admin.skip_all),
+            "Move a subscription on one segment past everything that is readable now.",
+            errors=(404,),
+        ),
+        *(
+            Call(method, path, admin.unsupported, _BY_CONTROLLER, is_served=False)
+            for method, path in (
+                ("PUT", _SEGMENT),
+                ("DELETE", _SEGMENT),
+                ("POST", _SEGMENT + "/terminate"),
+                ("PUT", _SUBSCRIPTION),
+                ("DELETE", _SUBSCRIPTION),
+            )
+        ),
     ]
 
 

@@ -334,16 +334,6 @@ async def test_a_regular_topic_is_migrated(server: Address, topics: FakeTopics) 
     assert [segment["active"] for segment in metadata["segments"].values()] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "subscriptions"), ("GET", "subscriptions/s/peek"), ("PUT", "properties")],
-)
-async def test_pulsars_other_calls_are_refused_clearly(server: Address, method: str, path: str) -> None:
-    answer = await request(server, method, f"{BASE}/x/{path}")
-    assert answer.status == 501
-    assert answer.reason == f"This broker does not support {method} {path} for topics."
-
-
 @pytest.mark.parametrize("path", ["/", "/admin/v2/scalable", "/admin/v2/scalable/public", f"{BASE}/", "/nothing/here"])
 async def test_nothing_else_is_served(server: Address, path: str) -> None:
     answer = await request(server, "GET", path)

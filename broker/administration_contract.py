@@ -38,6 +38,10 @@ class SegmentSubscription(NamedTuple):
     """The names of the consumers that are connected to this segment now."""
     type: str
     """The type of its consumers, or of the last ones, by Pulsar's name."""
+    unacked_messages: int = 0
+    """Sent and not acknowledged. Subscriptions that keep order do not count them."""
+    mark_delete: str = ""
+    """The position up to which everything is acknowledged, as `ledger:entry`."""
 
 
 class RegularSubscription(NamedTuple):
@@ -59,6 +63,15 @@ class LogStatistics(NamedTuple):
     """The index of the first message that is retained."""
     end_index: int
     """The index behind the last readable message."""
+    producers: frozenset[str] = frozenset()
+    """The names of the producers that are connected now."""
+    messages_in: int = 0
+    """Since its owner loaded it, like the next three."""
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    size_bytes: int = 0
+    """What its ledgers hold."""
 
 
 class GroupStatistics(NamedTuple):
@@ -97,6 +110,8 @@ class TopicStatistics:
     layout: Layout
     subscriptions: Mapping[str, SubscriptionStatistics] = field(default_factory=dict)
     groups: Mapping[str, GroupStatistics] = field(default_factory=dict)
+    segments: Mapping[int, LogStatistics] = field(default_factory=dict)
+    """By the numbers of the segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,8 @@ class RegularStatistics:
     """1 if it is not partitioned."""
     subscriptions: Mapping[str, RegularSubscription]
     groups: Mapping[str, GroupStatistics]
+    logs: Mapping[int, LogStatistics]
+    """Those of the partitions by their numbers. A topic without partitions is number 0."""
 
 
 class TopicService(Protocol):

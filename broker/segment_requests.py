@@ -28,10 +28,22 @@ class SegmentRequests:
                 frozenset(map(str, counted["consumers"])),
                 # A broker of an earlier release says less.
                 str(counted.get("type", "")),
+                int(counted.get("unackedMessages", 0)),
+                str(counted.get("markDeletePosition", "")),
             )
             for name, counted in answer["subscriptions"].items()
         }
-        return LogStatistics(subscriptions, int(answer.get("firstIndex", 0)), int(answer.get("endIndex", 0)))
+        return LogStatistics(
+            subscriptions,
+            int(answer.get("firstIndex", 0)),
+            int(answer.get("endIndex", 0)),
+            frozenset(map(str, answer.get("producers", ()))),
+            int(answer.get("msgInCounter", 0)),
+            int(answer.get("bytesInCounter", 0)),
+            int(answer.get("msgOutCounter", 0)),
+            int(answer.get("bytesOutCounter", 0)),
+            int(answer.get("storageSize", 0)),
+        )
 
     async def is_untouched(self, owner: str, segment: TopicName) -> bool:
         """Return `Topic.is_untouched` of the segment."""

@@ -90,7 +90,7 @@ class StatisticsOfTopics:
                 backlog_entries=sum(one.backlog_entries for one in counted),
             )
         groups = await self._groups_on(self._metadata, name, layout)
-        return TopicStatistics(layout, subscriptions, _group_statistics(groups, segments))
+        return TopicStatistics(layout, subscriptions, _group_statistics(groups, segments), segments)
 
     async def of_regular(self, name: TopicName) -> RegularStatistics:
         """Return the statistics of a regular topic, or of a partitioned one with all its partitions.
@@ -111,7 +111,7 @@ class StatisticsOfTopics:
                 counted[0].type, len(_consumers_of(counted)), sum(one.backlog_entries for one in counted)
             )
         groups = await self._groups_on(self._metadata, name, None)
-        return RegularStatistics(count, subscriptions, _group_statistics(groups, logs))
+        return RegularStatistics(count, subscriptions, _group_statistics(groups, logs), logs)
 
     async def of_log(self, name: TopicName) -> LogStatistics:
         """Return the statistics of a segment, or of a regular topic without its partitions, that this broker owns.
@@ -149,15 +149,28 @@ class StatisticsOfTopics:
 
 
 def _counted(log: Topic) -> LogStatistics:
-    subscriptions = {
-        name: SegmentSubscription(
-            subscription.backlog_entries,
-            frozenset(consumer.name for consumer in subscription.consumers),
-            subscription.kind.name,
+    subscriptions = {}
+    for name, subscription in log.subscriptions.items():
+        now = subscription.statistics()
+        subscriptions[name] = SegmentSubscription(
+            now.backlog_entries,
+            frozenset(consumer.name for consumer in now.consumers),
+            now.kind.name,
+            now.unacked_messages,
+            f"{now.mark_delete.ledger}:{now.mark_delete.entry}",
         )
-        for name, subscription in log.subscriptions.items()
-    }
-    return LogStatistics(subscriptions, log.ledger.first_index, log.readable_end)
+    traffic = log.traffic
+    return LogStatistics(
+        subscriptions,
+        log.ledger.first_index,
+        log.readable_end,
+        frozenset(producer.name for producer in log.clients.producers),
+        traffic.messages_in,
+        traffic.bytes_in,
+        traffic.messages_out,
+        traffic.bytes_out,
+        log.ledger.statistics().size_bytes,
+    )
 
 
 def _on_each(subscription: str, logs: Iterable[LogStatistics]) -> list[SegmentSubscription]:

@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.administration_contract import GroupStatistics, MigrationAsked, TopicService, TopicStatistics
+from broker.administration_contract import GroupStatistics, LogStatistics, MigrationAsked, TopicService, TopicStatistics
+from broker.errors import SubscriptionNotFound
 from broker.http.parameters import (
     check_path,
     filters_of,
@@ -27,6 +28,7 @@ from broker.http.parameters import (
 )
 from broker.http.refusals import done, json_response
 from broker.http.resources import Call, Parameter
+from broker.http.segments import log_view, subscription_view
 from broker.layouts.autoscale_policy import override_of
 from broker.layouts.record import admin_view
 from broker.names import Domain, TopicName
@@ -90,6 +92,18 @@ def calls(service: TopicService) -> list[Call]:
                 Parameter("creation", "The creation id of the regular topic.", is_required=True),
             ),
             errors=(404, 409),
+        ),
+        Call(
+            *("GET", _TOPIC + "/subscriptions", admin.subscriptions),
+            "List the topic's subscriptions.",
+            "A list of names.",
+            errors=(404,),
+        ),
+        Call(
+            *("GET", _SUBSCRIPTION, admin.subscription),
+            "Show a subscription: its type, and its backlog and consumers on each segment.",
+            "The subscription.",
+            errors=(404,),
         ),
         Call(
             *("PUT", _SUBSCRIPTION, admin.create_subscription),
@@ -195,6 +209,14 @@ class _ScalableAdmin:
         await self._service.delete_subscription(topic_of(request), subscription_of(request))
         return done()
 
+    async def subscriptions(self, request: Request) -> Response:
+        layout = await self._service.layout(topic_of(request))
+        return json_response(sorted(layout.living_subscriptions()))
+
+    async def subscription(self, request: Request) -> Response:
+        name, subscription = topic_of(request), subscription_of(request)
+        return json_response(_subscription_view(await self._service.statistics(name), name, subscription))
+
     async def seek(self, request: Request) -> Response:
         name, subscription = topic_of(request), subscription_of(request)
         await self._service.seek(name, subscription, required_number_of(request, "timestamp"))
@@ -233,6 +255,7 @@ def _statistics_view(name: TopicName, statistics: TopicStatistics) -> dict[str, 
             str(segment.id): {
                 "name": segment.legacy_topic_name or str(name.segment_name(segment.descriptor)),
                 "state": segment.state.value,
+                **_segment_view(statistics.segments.get(segment.id)),
             }
             for segment in layout.segments.values()
         },
@@ -245,6 +268,31 @@ def _statistics_view(name: TopicName, statistics: TopicStatistics) -> dict[str, 
             for subscription, counted in statistics.subscriptions.items()
         },
         **groups_view(statistics.groups),
+    }
+
+
+def _segment_view(log: LogStatistics | None) -> dict[str, object]:
+    return {} if log is None else log_view(log)
+
+
+def _subscription_view(statistics: TopicStatistics, name: TopicName, subscription: str) -> dict[str, object]:
+    layout = statistics.layout
+    registered, counted = layout.subscriptions.get(subscription), statistics.subscriptions.get(subscription)
+    if registered is None or counted is None:
+        raise SubscriptionNotFound(f"{name} has no subscription {subscription}.")
+    on_segments = {
+        segment: log.subscriptions[subscription]
+        for segment, log in statistics.segments.items()
+        if subscription in log.subscriptions
+    }
+    return {
+        "name": subscription,
+        "type": counted.kind.value,
+        "start": registered.start.value,
+        "createdAtMs": registered.created_at_ms,
+        "consumerCount": counted.consumers,
+        "msgBacklog": counted.backlog_entries,
+        "segments": {str(segment): subscription_view(one) for segment, one in on_segments.items()},
     }
 
 

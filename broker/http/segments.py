@@ -10,7 +10,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.administration_contract import LogStatistics, TopicService
+from broker.administration_contract import LogStatistics, SegmentSubscription, TopicService
 from broker.errors import NotSupported
 from broker.http.parameters import required_number_of, segment_of, subscription_of
 from broker.http.refusals import done, json_response
@@ -115,12 +115,22 @@ def log_view(statistics: LogStatistics) -> dict[str, object]:
     return {
         "firstIndex": statistics.first_index,
         "endIndex": statistics.end_index,
-        "subscriptions": {
-            name: {
-                "msgBacklog": counted.backlog_entries,
-                "consumers": sorted(counted.consumers),
-                "type": counted.type,
-            }
-            for name, counted in statistics.subscriptions.items()
-        },
+        "producers": sorted(statistics.producers),
+        "msgInCounter": statistics.messages_in,
+        "bytesInCounter": statistics.bytes_in,
+        "msgOutCounter": statistics.messages_out,
+        "bytesOutCounter": statistics.bytes_out,
+        "storageSize": statistics.size_bytes,
+        "subscriptions": {name: subscription_view(counted) for name, counted in statistics.subscriptions.items()},
+    }
+
+
+def subscription_view(counted: SegmentSubscription) -> dict[str, object]:
+    """A subscription of a segment or regular topic in JSON."""
+    return {
+        "msgBacklog": counted.backlog_entries,
+        "consumers": sorted(counted.consumers),
+        "type": counted.type,
+        "unackedMessages": counted.unacked_messages,
+        "markDeletePosition": counted.mark_delete,
     }

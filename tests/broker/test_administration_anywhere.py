@@ -193,3 +193,29 @@ async def test_a_topic_is_migrated_whoever_owns_and_controls_it() -> None:
         again = await request(third, "POST", f"{PATH}/migrate")
         assert again.status == 409
         assert "already a scalable topic" in again.reason
+
+
+async def test_any_broker_lists_a_topics_subscriptions_and_shows_one() -> None:
+    """C14, C21: with the backlog and the consumers on each segment, whoever owns it."""
+    async with served("one", "two") as ((one, first), (two, second)):
+        names = await spread(one, two)
+        topic = await two.topics.get(names[1])
+        consumer, _outlet = recording_consumer()
+        topic.subscriptions["QUEUE"].add_consumer(consumer)
+        for address in (first, second):
+            listed = await request(address, "GET", f"{PATH}/subscriptions")
+            assert listed.json == ["QUEUE", "STREAM"]
+            shown = (await request(address, "GET", f"{PATH}/subscriptions/QUEUE")).json
+            assert (shown["name"], shown["type"], shown["start"], shown["msgBacklog"]) == (
+                "QUEUE",
+                "QUEUE",
+                "EARLIEST",
+                2,
+            )
+            assert {number: one["msgBacklog"] for number, one in shown["segments"].items()} == {"0": 1, "1": 1}
+            assert [one["consumers"] for one in shown["segments"].values()] == [[], [consumer.name]]
+            counted = (await request(address, "GET", f"{PATH}/stats")).json["segments"]["1"]
+            assert (counted["msgInCounter"], counted["endIndex"], counted["state"]) == (1, 1, "ACTIVE")
+            missing = await request(address, "GET", f"{PATH}/subscriptions/other")
+            assert (missing.status, missing.reason) == (404, f"{TOPIC} has no subscription other.")
+        assert (await request(first, "GET", f"{PATH}-none/subscriptions")).status == 404

@@ -369,7 +369,7 @@ class FakeTopics:
     async def regular_statistics(self, name: TopicName) -> RegularStatistics:
         await self._begin()
         self._find(name.as_scalable)
-        return RegularStatistics(3, {"s": RegularSubscription("SHARED", 2, 17)}, self.groups)
+        return RegularStatistics(3, {"s": RegularSubscription("SHARED", 2, 17)}, self.groups, {})
 
     async def _begin(self) -> None:
         await trio.lowlevel.checkpoint()

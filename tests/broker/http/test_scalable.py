@@ -148,11 +148,9 @@ async def test_statistics_of_a_regular_topic(server: Address, topics: FakeTopics
         "subscriptions": {"s": {"type": "SHARED", "consumerCount": 2, "msgBacklog": 17}},
     }
     answer = await request(server, "GET", f"{path}/log")
-    assert answer.json == {
-        "firstIndex": 3,
-        "endIndex": 9,
-        "subscriptions": {"s": {"msgBacklog": 17, "consumers": ["a", "b"], "type": "SHARED"}},
-    }
+    shown = answer.json
+    assert (shown["firstIndex"], shown["endIndex"], shown["producers"], shown["msgInCounter"]) == (3, 9, [], 0)
+    assert shown["subscriptions"]["s"].items() >= {"msgBacklog": 17, "consumers": ["a", "b"], "type": "SHARED"}.items()
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from storage.metadata.store import MetadataStore
 from storage.position import LATEST
 from txn.coordinator import Coordinator
 from txn.counters import OpCounters
+from txn.inspection import Inspection
 
 
 class Administration:
@@ -45,9 +46,11 @@ class Administration:
         layouts: Layouts,
         topics: Topics,
         statistics: StatisticsOfTopics,
+        transactions: Inspection,
         *,
         initial_segments: int,
     ) -> None:
+        self.transactions = transactions
         self._statistics = statistics
         self._controller = controller
         self._layouts = layouts

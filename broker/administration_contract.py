@@ -16,6 +16,7 @@ from broker.layouts.layout import Layout
 from broker.layouts.parts import SubscriptionKind
 from broker.loop_monitor import LoopStatistics
 from broker.names import TopicName
+from txn.inspection import Inspection
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,10 @@ class TopicService(Protocol):
     metadata store's `StoreUnavailable`. A method is cancelled when the broker stops or the connection has lasted too
     long. The change then has happened, has not, or is completed later by the broker.
     """
+
+    @property
+    def transactions(self) -> Inspection:
+        """What administrators may ask about transactions."""
 
     async def create_topic(self, name: TopicName, *, segments: int | None, properties: Mapping[str, str]) -> None:
         """Create a topic. If `segments` is None, the broker's settings say how many it has.

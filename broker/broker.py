@@ -73,6 +73,7 @@ from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, MetadataStore, Session
 from txn.buffer import TransactionBuffer
+from txn.inspection import Inspection
 from txn.kafka_coordination import TIMEOUT_MS_MAX as KAFKA_TIMEOUT_MS_MAX
 from txn.kafka_settler import KafkaSettler
 from txn.kafka_transactions import KafkaTransactions
@@ -256,6 +257,7 @@ class Broker:
                 metadata,
                 base.groups_on,
             ),
+            Inspection(metadata, self.transactions.coordinator, base.now_ms),
             initial_segments=settings.default_initial_segments,
         )
         self.monitor = Monitor(

@@ -146,6 +146,18 @@ class AckOp:
             raise RecordUnreadable(f"an op record cannot be read: {damaged!r}") from damaged
 
 
+def kind_of(record: Record) -> str:
+    """What an op record is of: `write` or `ack`.
+
+    Raises:
+        RecordUnreadable: it does not say.
+    """
+    try:
+        return str(orjson.loads(record.value)["kind"])
+    except UNREADABLE as damaged:
+        raise RecordUnreadable(f"an op record cannot be read: {damaged!r}") from damaged
+
+
 def segment_of(record: Record) -> str:
     """The segment of an op record of either kind.
 

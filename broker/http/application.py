@@ -17,6 +17,7 @@ from broker.http import (
     retention,
     scalable,
     segments,
+    transactions,
     unserved,
 )
 from broker.http.credentials import NoCredentials
@@ -47,6 +48,7 @@ def build_application(
                 *scalable.calls(topics),
                 *segments.calls(topics),
                 *regular.calls(topics),
+                *transactions.calls(topics.transactions),
                 *metadata.calls(store),
                 *unserved.calls(),
             ],

@@ -101,6 +101,14 @@ def required_number_of(request: Request, name: str) -> int:
     return number
 
 
+def part_number_of(request: Request, part: str) -> int:
+    """Return a whole number in the path."""
+    text: str = request.path_params[part]
+    if not _is_number(text):
+        raise HTTPException(412, f"{text[:50]!r} is not a whole number. The path must have one at {{{part}}}.")
+    return int(text)
+
+
 def segment_id_of(request: Request, param: str) -> int:
     """Return the segment number in the path. Text that is not a number names no segment."""
     text: str = request.path_params[param]

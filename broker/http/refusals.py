@@ -41,6 +41,7 @@ from broker.names import InvalidTopicName
 from broker.peers import PeerRefused, PeerSilent
 from storage.cursor import CursorError
 from storage.errors import ExpectedError, LedgerFailed
+from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
 
 NOT_FOUND: Final = 404
 
@@ -70,6 +71,10 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     CursorError: 503,
     # The broker stops in the middle of the change. The next owner continues it.
     LedgerFailed: 503,
+    TransactionNotFound: 404,
+    CoordinatorNotFound: 404,
+    # The opposite was decided first.
+    InvalidTxnStatus: 409,
     NotOwned: 409,
     NoSuchBroker: 412,
     PeerSilent: 503,

@@ -13,6 +13,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, request_response
 from starlette.types import Receive, Scope, Send
 
+from broker.errors import NotSupported
+
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 JSON: Final = "application/json"
@@ -83,3 +85,12 @@ def resources(calls: Iterable[Call]) -> list[BaseRoute]:
         assert call.method not in methods, f"{call.method} {call.path} is served twice"
         methods[call.method] = call
     return [Route(path, Resource(MappingProxyType(calls)), methods=list(calls)) for path, calls in paths.items()]
+
+
+def refusing(reason: str) -> Endpoint:
+    """An endpoint that answers 501 with a reason."""
+
+    async def refuse(_request: Request) -> Response:
+        raise NotSupported(reason)
+
+    return refuse

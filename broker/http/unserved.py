@@ -6,11 +6,7 @@ A path in no table is answered with 404. The paths are those that Pulsar's own a
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from broker.errors import NotSupported
-from broker.http.resources import Call, Endpoint
+from broker.http.resources import Call, refusing
 
 _GET: Final = ("GET",)
 _SET: Final = ("POST", "DELETE")
@@ -164,7 +160,7 @@ def calls() -> list[Call]:
     """The calls, each of which is answered with 501."""
     tables = (*_below(_TOPIC, _TOPIC_CALLS), *_below(_NAMESPACE, _NAMESPACE_CALLS), *_OTHER_CALLS)
     return [
-        Call(method, path, _refusing(reason), reason, is_served=False)
+        Call(method, path, refusing(reason), reason, is_served=False)
         for reason, methods, paths in tables
         for path in paths
         for method in methods
@@ -174,10 +170,3 @@ def calls() -> list[Call]:
 def _below(prefix: str, table: _Table) -> Iterator[tuple[str, tuple[str, ...], Iterable[str]]]:
     for reason, methods, paths in table:
         yield reason, methods, [prefix + path for path in paths]
-
-
-def _refusing(reason: str) -> Endpoint:
-    async def refuse(_request: Request) -> Response:
-        raise NotSupported(reason)
-
-    return refuse

@@ -44,7 +44,10 @@ from broker.layouts.layout import Layout, create
 from broker.layouts.legacy import migrated_layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.names import TopicName
+from storage.metadata.memory import MemoryStore
 from tests.support.layouts import NOW_MS
+from txn.inspection import Inspection
+from txn.transactions import Transactions, TransactionSettings
 
 HEALTH = "/admin/v2/brokers/health"
 LAYOUT = "/admin/v2/scalable/public/default/x"
@@ -258,6 +261,13 @@ class FakeTopics:
     """When set, every call waits for it."""
     waiting: trio.Event = field(default_factory=trio.Event)
     """Set once a call waits at the gate."""
+
+    @property
+    def transactions(self) -> Inspection:
+        made = Transactions(
+            MemoryStore(), TransactionSettings(coordinators=1, timeout_ms_max=1000, retention_ms=0), lambda: NOW_MS
+        )
+        return Inspection(MemoryStore(), made.coordinator, lambda: NOW_MS)
 
     async def create_topic(self, name: TopicName, *, segments: int | None, properties: Mapping[str, str]) -> None:
         await self._begin()

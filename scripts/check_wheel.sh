@@ -4,7 +4,8 @@
 # In a clean environment (the lock's versions, no extras) it checks what an editable install cannot show: that every
 # module is in the wheel, that the wheel adds no top-level name but tidewire and pyspark_tidewire, that the daemon's
 # rooms are not importable by users, and that `tidewire broker` starts, says so, and ends on SIGTERM. Prints the best of
-# three start-up times and the idle broker's memory, and fails when they miss their targets.
+# three start-up times beside its target, and the idle broker's memory. It fails when the memory misses its target. It
+# does not fail on time, which depends on what else the machine does.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -95,7 +96,8 @@ for ((start = 1; start <= starts; start++)); do
         fail "the broker ended with status $status on SIGTERM"
     fi
 done
-echo "ready in $best_ms ms (target $ready_ms_max), resident $((resident_kib / 1024)) MiB (target $((resident_kib_max / 1024)))"
-((best_ms <= ready_ms_max)) || fail "ready takes longer than its target"
+missed=
+if ((best_ms > ready_ms_max)); then missed=", MISSED on this machine"; fi
+echo "ready in $best_ms ms (target $ready_ms_max$missed), resident $((resident_kib / 1024)) MiB (target $((resident_kib_max / 1024)))"
 ((resident_kib <= resident_kib_max)) || fail "the idle broker holds more memory than its target"
 echo "check_wheel: OK"

@@ -5,16 +5,17 @@ which overrides the defaults. One class describes them all. The field `data_dir`
 `TIDEWIRE_DATA_DIR` and the key `data_dir` at the top level of the file. Sizes are bytes or text such as "64MiB".
 
 An operator's mistakes become a `ConfigurationError` with one sentence for each. The sentence names where the value came
-from. Nothing is guessed. An unknown key in the file is a mistake; an unknown environment variable is not, because it
-may belong to another program. Settings do not change while a broker runs.
+from. Nothing is guessed. An unknown key in the file is a mistake, and so is an unknown `TIDEWIRE_*` variable. Settings
+do not change while a broker runs.
 """
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -34,6 +35,14 @@ from broker.errors import StartError
 from broker.metadata_setting import EMBEDDED, check_metadata
 
 ENVIRONMENT_PREFIX: Final = "TIDEWIRE_"
+
+CLIENT_VARIABLES: Final = frozenset({"TIDEWIRE_HTTP_URL", "TIDEWIRE_SERVICE_URL"})
+"""Variables that other commands read and no broker does. They may be set where a broker starts."""
+
+_KUBERNETES: Final = re.compile(
+    r"TIDEWIRE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""Variables with which Kubernetes announces a service named tidewire to every pod beside it."""
 
 _SWITCHES: Final = frozenset({"allow_unauthenticated", "auto_scale", "deduplication"})
 _PLAIN_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -193,6 +202,11 @@ class BrokerSettings(BaseSettings):
     txn_retention_seconds: float = Field(60.0, ge=0, allow_inf_nan=False)
     """How long the outcome of a finished transaction is kept, in seconds."""
 
+    log_format: Literal["text", "json"] = "text"
+    """How the log's lines are written: for people, or each as one JSON object."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level that is logged. `debug` also logs what topics and connections do."""
+
     @field_validator("*", mode="before")
     @classmethod
     def _only_switches_are_true_or_false(cls, value: object, info: ValidationInfo) -> object:
@@ -278,6 +292,9 @@ def load_settings(flags: Mapping[str, Any], config_file: Path | None = None) -> 
     """
     given = {name: value for name, value in flags.items() if value is not None}
     in_file = {} if config_file is None else _read_file(config_file)
+    unknown = _unknown_variables(os.environ)
+    if unknown:
+        raise ConfigurationError(unknown)
 
     class Layered(BrokerSettings):
         """The settings class for this start, which reads `config_file`."""
@@ -326,9 +343,30 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _unknown_key(path: Path, key: str) -> str:
-    close = difflib.get_close_matches(key.replace("-", "_"), BrokerSettings.model_fields, n=1)
-    hint = f"Did you mean {close[0]}?" if close else "Known keys are " + ", ".join(BrokerSettings.model_fields) + "."
+    hint = _hint(key.replace("-", "_"), list(BrokerSettings.model_fields), "keys")
     return f"The configuration file {path} has an unknown key {key}. {hint}"
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each variable that looks like a setting and is none. Empty ones count as not set."""
+    known = [*map(variable_of, BrokerSettings.model_fields), *sorted(CLIENT_VARIABLES)]
+    # A variable in lower case sets a field, too, so a typo in lower case is a mistake as well.
+    unknown = [
+        name
+        for name, value in environment.items()
+        if value
+        and name.upper().startswith(ENVIRONMENT_PREFIX)
+        and name.upper() not in known
+        and not _KUBERNETES.fullmatch(name)
+    ]
+    return [f"The environment variable {name} is unknown. {_hint(name.upper(), known, 'names')}" for name in unknown]
+
+
+def _hint(name: str, known: Sequence[str], what: str) -> str:
+    # The prefix that all variables share would make all of them look alike.
+    bare = {one.removeprefix(ENVIRONMENT_PREFIX): one for one in known}
+    close = [bare[one] for one in difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), bare, n=1)]
+    return f"Did you mean {close[0]}?" if close else f"Known {what} are {', '.join(known)}."
 
 
 def _sentence(details: ErrorDetails, flags: Mapping[str, Any], config_file: Path | None) -> str:
@@ -368,7 +406,7 @@ def _problem(details: ErrorDetails) -> str:
         case "path_type" | "string_type":
             return "it must be text"
         case "literal_error":
-            return f"it must be {context['expected']}"
+            return f"it must be {str(context['expected']).replace(chr(39), '')}"
         case "string_pattern_mismatch":
             return "it must be 1 to 64 letters, digits and . _ - and begin with a letter or digit"
         case _:

@@ -69,6 +69,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "segment_retention_seconds": "5", "auto_scale": "false", "deduplication": "true",
         "consumer_session_grace_seconds": "0.5", "http_hosts": "b7.example, ::1",
         "connections_max": "7", "client_memory_bytes_max": "16MiB", "processes": "3",
+        "log_format": "json", "log_level": "debug",
     }  # fmt: skip
     # This one is for embedded metadata alone.
     assert texts.keys() | {"internal"} == BrokerSettings.model_fields.keys()
@@ -86,7 +87,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "retention_minutes": 7, "retention_megabytes": -1,
         "auto_scale": False, "deduplication": True, "consumer_session_grace_seconds": 0.5,
         "http_hosts": ("b7.example", "::1"), "connections_max": 7, "client_memory_bytes_max": 16 << 20,
-        "processes": 3,
+        "processes": 3, "log_format": "json", "log_level": "debug",
     }  # fmt: skip
 
     def values(settings: BrokerSettings) -> dict[str, object]:
@@ -213,6 +214,26 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) ->
     first, second = problems(config_file=written(tmp_path, 'data-dir = "x"\n[broker]\nhttp = "x"\n'))
     assert first.endswith("unknown key data-dir. Did you mean data_dir?")
     assert "unknown key broker. " in second
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEWIRE_DATADIR", "x")
+    monkeypatch.setenv("tidewire_brokerid", "x")
+    monkeypatch.setenv("TIDEWIRE_QQ", "x")
+    second, first, third = sorted(problems())
+    assert third.endswith("variable tidewire_brokerid is unknown. Did you mean TIDEWIRE_BROKER_ID?")
+    assert second.endswith("variable TIDEWIRE_DATADIR is unknown. Did you mean TIDEWIRE_DATA_DIR?")
+    assert "variable TIDEWIRE_QQ is unknown. Known names are TIDEWIRE_DATA_DIR, " in first
+
+
+def test_variables_of_other_commands_and_of_kubernetes_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "TIDEWIRE_HTTP_URL", "TIDEWIRE_SERVICE_URL", "TIDEWIRE_SERVICE_HOST", "TIDEWIRE_SERVICE_PORT",
+        "TIDEWIRE_PORT", "TIDEWIRE_PORT_6650_TCP", "TIDEWIRE_PORT_6650_TCP_ADDR", "TIDEWIRE_SERVICE_PORT_PULSAR",
+    ):  # fmt: skip
+        monkeypatch.setenv(name, "tcp://10.0.0.1:6650")
+    monkeypatch.setenv("TIDEWIRE_NOTHING", "")
+    assert load_settings({}).data_dir == Path("data")
 
 
 def test_an_unknown_flag_is_refused() -> None:

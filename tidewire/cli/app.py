@@ -1,6 +1,6 @@
 """The `tidewire` command and its subcommands. A subcommand imports what it needs when it runs, so each starts fast."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
@@ -11,8 +11,9 @@ from tidewire.cli.demo import command as demo
 app: Final = typer.Typer(
     help="Tidewire: a transactional event-streaming broker, and commands to use and inspect it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    # Plain help. Typer's boxes cut long flags at 80 columns.
+    rich_markup_mode=None,
 )
 app.command("broker")(broker.command)
 app.add_typer(cluster.app, name="cluster")
@@ -24,11 +25,25 @@ app.add_typer(metadata.app, name="metadata")
 app.command("demo")(demo.command)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"tidewire {version('tidewire')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
+def _commands(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
     """Make typer treat `tidewire` as a group of commands."""
 
 
 def main() -> None:
     """Run the command line. This is the entry point of `tidewire`."""
-    app()
+    # `python -m tidewire.cli` calls itself the same way, which shell completion relies on.
+    app(prog_name="tidewire")

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import trio
     from structlog.typing import EventDict, Processor
 
+    from broker.config import BrokerSettings
+
 EXIT_USAGE: Final = 2
 EXIT_FAILED: Final = 1
 
@@ -125,7 +127,16 @@ def command(
     inherited: Annotated[str | None, Option(hidden=True)] = None,
     again: Annotated[bool, Option("--again", hidden=True)] = False,
     parent: Annotated[int | None, Option(hidden=True)] = None,
-    verbose: Annotated[bool, Option("--verbose", "-v", help="Also log what topics and connections do.")] = False,
+    log_format: Annotated[
+        str | None, Option(metavar="text|json", help="How to write the log (default: text). json: one object a line.")
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        Option(metavar="debug|info|warning|error", help="The least level to log (default: info)."),
+    ] = None,
+    verbose: Annotated[
+        bool, Option("--verbose", "-v", help="Log what topics and connections do: --log-level debug.")
+    ] = False,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
@@ -140,6 +151,10 @@ def command(
         if not flags[switch]:
             # A switch that was not given must not override the environment and the file.
             del flags[switch]
+    if verbose and log_level is not None:
+        _end(EXIT_USAGE, "--verbose is --log-level debug. Give one of them.")
+    if verbose:
+        flags["log_level"] = "debug"
     if parent is not None:
         try:
             end_with_parent(parent)
@@ -155,7 +170,7 @@ def command(
     if settings.processes > 1:
         from tidewire.cli.supervisor import run_processes
 
-        raise SystemExit(run_processes(settings, flags, config, verbose=verbose))
+        raise SystemExit(run_processes(settings, flags, config))
     import trio
 
     from broker.allocator import keep_memory_together
@@ -170,7 +185,7 @@ def command(
     limit = LogLimit(monotonic)
     # Brokers behind one command share its standard error.
     name = None if inherited is None else settings.broker_id
-    _configure_log(logging.DEBUG if verbose else logging.INFO, limit, name)
+    _configure_log(settings, limit, name)
     shared: Shared | None = None
     supervisor: int | None = None
     if inherited is not None:
@@ -275,8 +290,12 @@ def _end_now() -> None:
     os._exit(0)
 
 
-def _configure_log(level: int, limit: "Processor", broker: str | None) -> None:
+def _configure_log(settings: "BrokerSettings", limit: "Processor", broker: str | None) -> None:
     import structlog
+
+    renderer: Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    if settings.log_format == "json":
+        renderer = structlog.processors.JSONRenderer(default=str)
 
     def add_broker(_logger: object, _method: str, event: "EventDict") -> "EventDict":
         return event if broker is None else {**event, "broker": broker}
@@ -288,9 +307,9 @@ def _configure_log(level: int, limit: "Processor", broker: str | None) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.log_level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LogStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )

@@ -59,19 +59,17 @@ class _Ended(Exception):
         self.status = status
 
 
-def run_processes(settings: "BrokerSettings", flags: Mapping[str, Any], config: Path | None, *, verbose: bool) -> int:
+def run_processes(settings: "BrokerSettings", flags: Mapping[str, Any], config: Path | None) -> int:
     """Run the brokers until a signal. Return the exit status.
 
     Args:
         settings: the settings of all of them together.
         flags: the flags that were given, by field name.
         config: the settings file, if one was given.
-        verbose: whether they log more.
     """
     from broker.listening import ListenerError
 
     given: list[str] = [] if config is None else ["--config", str(config)]
-    given += ["--verbose"] if verbose else []
     for name, value in flags.items():
         flag = "--" + name.replace("_", "-")
         given += [flag] if value is True else [flag, str(value)]

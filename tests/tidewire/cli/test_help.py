@@ -1,0 +1,130 @@
+"""What the command line says about itself: help, version and completion."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tests.support.processes import BROKER_COMMAND, FREE_PORTS, running_broker
+from tests.tidewire.cli.conftest import CommandLine
+from tidewire.cli.app import app
+
+COLUMNS = 80
+
+
+def _commands(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[TyperOption]]]:
+    assert isinstance(command, TyperCommand | TyperGroup)
+    yield path, [one for one in command.params if isinstance(one, TyperOption) and not one.hidden]
+    if isinstance(command, TyperGroup):
+        for name, child in command.commands.items():
+            yield from _commands(child, (*path, name))
+
+
+COMMANDS = dict(_commands(get_command(app)))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_shows_every_flag_whole_at_80_columns(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": str(COLUMNS)}, prog_name="tidewire")
+    assert result.exit_code == 0
+    assert "…" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= COLUMNS
+    words = set(result.stdout.replace(",", " ").split())
+    for option in COMMANDS[path]:
+        assert words >= {*option.opts, *option.secondary_opts}
+        assert option.help, f"{option.opts} has no help"
+
+
+def test_the_version_is_the_packages() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"tidewire {version('tidewire')}\n")
+
+
+@pytest.fixture
+def on_path(tmp_path: Path) -> dict[str, str]:
+    """An environment in which `tidewire` is this checkout's command."""
+    script = tmp_path / "tidewire"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tidewire.cli "$@"\n')
+    script.chmod(0o755)
+    checkout = str(Path(__file__).parents[3])
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": checkout}
+
+
+COMPLETE = """
+eval "$(tidewire --show-completion bash)"
+COMP_WORDS=({words} '{last}')
+COMP_CWORD={index}
+COMP_LINE="{words} {last}"
+_tidewire_completion tidewire
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "last", "expected"),
+    [
+        ("tidewire", "to", {"topics"}),
+        ("tidewire topics", "spl", {"split"}),
+        ("tidewire broker", "--advertised-", {"--advertised-pulsar", "--advertised-kafka"}),
+        ("tidewire consume --from", "ear", {"earliest"}),
+    ],
+)
+def test_bash_completes_commands_flags_and_values(
+    on_path: dict[str, str], words: str, last: str, expected: set[str]
+) -> None:
+    script = COMPLETE.format(words=words, last=last, index=len(words.split()))
+    ended = subprocess.run(["bash", "--norc", "-c", script], env=on_path, capture_output=True, text=True, check=True)
+    assert (set(ended.stdout.split()), ended.stderr) == (expected, "")
+
+
+def test_a_brokers_log_is_json_lines_if_asked(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data", "--log-format", "json", "--log-level", "debug") as broker:
+        CommandLine(broker).well("produce", "persistent://public/default/logged", "a")
+        broker.stop()
+        lines = [json.loads(line) for line in broker.stderr.splitlines()]
+    assert lines
+    assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)
+
+
+def test_a_brokers_log_is_silent_above_its_level(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data", "--log-level", "error") as broker:
+        CommandLine(broker).well("produce", "persistent://public/default/logged", "a")
+        broker.stop()
+        assert broker.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "message"),
+    [
+        (
+            ("--log-level", "loud"),
+            {},
+            "The flag --log-level cannot be 'loud': it must be debug, info, warning or error.",
+        ),
+        (("--verbose", "--log-level", "info"), {}, "--verbose is --log-level debug. Give one of them."),
+        (
+            (),
+            {"TIDEWIRE_DATADIR": "x"},
+            "The environment variable TIDEWIRE_DATADIR is unknown. Did you mean TIDEWIRE_DATA_DIR?",
+        ),
+    ],
+)
+def test_a_broker_refuses_what_it_does_not_know(
+    flags: tuple[str, ...], environment: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    ended = subprocess.run(
+        [*BROKER_COMMAND, *FREE_PORTS, "--data-dir", str(tmp_path), *flags],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (2, f"tidewire broker: {message}\n")

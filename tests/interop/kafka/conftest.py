@@ -25,7 +25,7 @@ from tests.support.kafka_clients.contract import (
     Producer,
     ProducerOptions,
 )
-from tests.support.kafka_clients.every import CONFLUENT, NAMES, opened
+from tests.support.kafka_clients.every import AIOKAFKA, CONFLUENT, NAMES, opened
 from tests.support.kafka_cluster import KafkaCluster, running_kafka_cluster
 from tests.support.left_out import leave_out
 from tests.support.processes import RunningBroker, running_broker
@@ -34,9 +34,13 @@ from tests.support.real_cluster import EMBEDDED
 HERE: Final = Path(__file__).parent
 OURS: Final = frozenset({"tidewire", "killed_often", "fresh", "cluster", "processes"})
 """The fixtures that are Tidewire processes."""
-OF_SEVERAL_BROKERS: Final = frozenset({"test_cluster.py", "test_processes.py"})
-USUAL: Final = {"embedded": {CONFLUENT, "java-4.3"}, "etcd": {CONFLUENT}}
-"""The clients that `make interop` lets play these on each metadata store."""
+OF_SEVERAL_BROKERS: Final = {
+    "test_cluster.py": "java-4.3",
+    "test_processes.py": "java-4.3",
+    "test_scalable_owners.py": AIOKAFKA,
+}
+"""Beside confluent-kafka, the client that `make interop` lets play these on the embedded metadata store."""
+PROCESSES: Final = 3
 EXPECTED_WARNINGS: Final = (
     "ignore:(read|open)_text is deprecated:DeprecationWarning",
     "ignore:unclosed <socket:ResourceWarning",
@@ -122,6 +126,13 @@ def cluster(long_lived: KafkaCluster) -> KafkaCluster:
     return long_lived
 
 
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """Run several brokers behind one command, for all tests that need them."""
+    with running_broker(tmp_path_factory.mktemp("processes") / "data", "--processes", str(PROCESSES)) as supervisor:
+        yield supervisor
+
+
 @pytest.fixture(params=NAMES)
 def client(request: pytest.FixtureRequest) -> Iterator[Client]:
     """Open each client in turn. `parametrize("client", ..., indirect=True)` names those that can do what is asked."""
@@ -163,7 +174,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if not isinstance(item, pytest.Function) or item.path.name not in OF_SEVERAL_BROKERS:
         return
     choice = item.callspec.params if hasattr(item, "callspec") else {}
-    if choice.get("client") not in {None, *USUAL[str(choice.get("long_lived", "embedded"))]}:
+    usual = {None, CONFLUENT}
+    if choice.get("long_lived") != "etcd":
+        usual.add(OF_SEVERAL_BROKERS[item.path.name])
+    if choice.get("client") not in usual:
         item.add_marker(pytest.mark.thorough)
 
 

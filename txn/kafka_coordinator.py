@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 import trio
 
 from storage.clock import WallClock
-from storage.metadata.store import Check, Conflict, MetadataStore, Record, StoreUnavailable
+from storage.metadata.store import Check, Conflict, MetadataStore, Record, StoreFull, StoreUnavailable
 from txn.errors import OutcomeUnknown
 from txn.kafka_coordination import EndTxn, InitProducerId, Step, begun, ended, initialised
-from txn.kafka_errors import TransactionEnding
+from txn.kafka_errors import ProducerFenced, TransactionEnding
 from txn.kafka_participants import Kind, Participant, Registration, ops_to_join, registration_key, required_registration
 from txn.kafka_settlement import admitted
 from txn.kafka_transaction import KafkaTransaction, Producer, required_transaction, transaction_key, transactional_id_of
@@ -33,8 +33,8 @@ OF_GROUPS: Final = ""
 JOIN_AT_ONCE_MAX: Final = 50
 """Participants that one change set registers, below etcd's 128 operations."""
 
-Take = Callable[[KafkaTransaction | None, int | None], Step]
-"""Takes a step from the record that was read. It gets a new producer id if the step may need one."""
+Take = Callable[[KafkaTransaction | None, int, int | None], Step]
+"""Takes a step from the record that was read, and its version. It gets a new producer id if the step may need one."""
 
 TellRegistered = Callable[[Registration, int], object]
 """Hears of a registration in an open transaction that this broker has just made, and its record's version."""
@@ -70,6 +70,8 @@ class KafkaCoordinator:
         self._timeout_ms_max = timeout_ms_max
         self._newest_adds: dict[str, _NewestAdd] = {}
         """For each open transaction that had an Add* here, by transactional id."""
+        self._given_up: dict[str, int] = {}
+        """Open transactions whose clients were told that they will be aborted: the versions of their records."""
         watch.attach(self)
 
     @property
@@ -86,7 +88,7 @@ class KafkaCoordinator:
         """
         return await self._take(
             transactional_id,
-            lambda record, new_id: initialised(record, request, self._now_ms(), new_id, self._timeout_ms_max),
+            lambda record, _, new_id: initialised(record, request, self._now_ms(), new_id, self._timeout_ms_max),
             needs_id_at_first=True,
         )
 
@@ -96,11 +98,30 @@ class KafkaCoordinator:
         Raises:
             InvalidTransactionalId, ProducerIdMismatch, ProducerFenced, InvalidTransactionState, EndTxnLate: refused.
             TransactionEnding: it is decided, and not applied everywhere yet.
+            StoreFull: nothing is decided. From the transaction's deadline on, this is ProducerFenced instead.
         """
         newest = self._newest_adds.get(transactional_id)
         is_late = newest is not None and connection < newest.connection
         asked = EndTxn(request.producer, request.is_commit, request.version, is_late=is_late)
-        return await self._take(transactional_id, lambda record, new_id: ended(record, asked, self._now_ms(), new_id))
+        overdue: int | None = None
+
+        def take(record: KafkaTransaction | None, version: int, new_id: int | None) -> Step:
+            nonlocal overdue
+            if self._given_up.get(transactional_id) == version:
+                raise _overdue(transactional_id)
+            now_ms = self._now_ms()
+            is_overdue = record is not None and record.deadline_ms is not None and record.deadline_ms <= now_ms
+            overdue = version if is_overdue else None
+            return ended(record, asked, now_ms, new_id)
+
+        try:
+            return await self._take(transactional_id, take)
+        except StoreFull as full:
+            if overdue is None:
+                raise
+            # The sweep aborts it as soon as there is space. Nothing commits it before that (K33).
+            self._given_up[transactional_id] = overdue
+            raise _overdue(transactional_id) from full
 
     async def add(
         self, transactional_id: str, producer: Producer, joining: Sequence[tuple[Participant, str]], connection: int
@@ -192,10 +213,12 @@ class KafkaCoordinator:
         self._newest_adds[transactional_id] = _NewestAdd(version, connection)
 
     def shown(self, record: Record) -> None:
-        """See `RecordFollower`. Whoever ends a transaction, its connections are forgotten."""
+        """See `RecordFollower`. Whoever ends a transaction, what is remembered of it is forgotten."""
         newest = self._newest_adds.get(transactional_id_of(record.key))
         if newest is not None and record.version > newest.version:
             del self._newest_adds[transactional_id_of(record.key)]
+        if record.version > self._given_up.get(transactional_id_of(record.key), record.version):
+            del self._given_up[transactional_id_of(record.key)]
 
     def removed(self, key: str) -> None:
         """See `RecordFollower`. Only idle transactional ids are removed."""
@@ -208,7 +231,7 @@ class KafkaCoordinator:
                 stored = found.records[key]
                 record, version = required_transaction(stored), found.version(key)
                 needs_id = needs_id_at_first if record is None else record.needs_producer_id
-                step: Step = take(record, await self._ids.take() if needs_id else None)
+                step: Step = take(record, version, await self._ids.take() if needs_id else None)
                 if step.write is not None:
                     try:
                         # Not cancelled half-way: the decision is made, whoever waits for it.
@@ -218,6 +241,8 @@ class KafkaCoordinator:
                             ).revision
                     except Conflict:
                         continue
+                    except StoreFull:
+                        raise
                     except StoreUnavailable as unknown:
                         raise OutcomeUnknown(transactional_id, "a transaction's state") from unknown
                 stands = step.write or record
@@ -226,6 +251,12 @@ class KafkaCoordinator:
                 if step.answer is not None:
                     return step.answer
         raise _ending(transactional_id)
+
+
+def _overdue(transactional_id: str) -> ProducerFenced:
+    return ProducerFenced(
+        f"The transaction of {transactional_id} has timed out. It is aborted as soon as the metadata store has space"
+    )
 
 
 def _ending(transactional_id: str) -> TransactionEnding:

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Committed, Fresh, IndexHit, Op, Record, StoreFull, StoreUnavailable
 from tests.support.disk import SimulatedFiles
-from tests.support.kafka_connection import kafka_client
+from tests.support.kafka_connection import READ_COMMITTED, committed_in, kafka_client
 from tests.support.kafka_producer import TransactionalProducer
-from tests.support.rooms import rooms
+from tests.support.rooms import moving_clock, rooms
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidewire.wire.kafka.messages.offsets import (
@@ -38,6 +39,8 @@ from tidewire.wire.kafka.messages.transactions import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from txn.kafka_states import KafkaTxnState
+from txn.kafka_transaction import KafkaTransaction, transaction_key
 
 
 class LeavingStore(MemoryStore):
@@ -138,6 +141,43 @@ async def test_a_coordinator_is_not_available_without_its_store(what: str, error
         store.error = None
         with trio.fail_after(5):
             assert codes_in(await client.ask(request, response, version)) <= {ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_the_end_of_a_transaction_does_not_wait_longer_than_its_timeout_for_space(
+    autojump_clock: MockClock, *, is_commit: bool
+) -> None:
+    """K33: then the client knows that it will be aborted. A request that was delayed does not commit it."""
+    store = LeavingStore()
+    async with (
+        rooms(store, SimulatedFiles(seed=1), clock=moving_clock()) as broker,
+        trio.open_nursery() as tasks,
+        kafka_client(broker) as client,
+    ):
+        tasks.start_soon(broker.kafka_sweeps.run)
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        assert await producer.begin_session(timeout_ms=60_000) == 0
+        assert await producer.add(("t", 0)) == {0}
+        assert (await producer.send("t", b"a")).error_code == 0
+        store.error = StoreFull
+        assert await producer.end(is_commit=is_commit) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await trio.sleep(61)
+        assert await producer.end(is_commit=is_commit) == ErrorCode.PRODUCER_FENCED
+        assert committed_in(await client.fetch("t", 0, isolation=READ_COMMITTED)) == []
+        store.error = None
+        assert await producer.end(is_commit=True) == ErrorCode.PRODUCER_FENCED
+        await trio.sleep(5)
+        assert await producer.end(is_commit=True) == ErrorCode.PRODUCER_FENCED
+        stored = await store.get(transaction_key("tid"))
+        assert stored is not None
+        assert KafkaTransaction.from_value(stored.value).state is KafkaTxnState.COMPLETE_ABORT
+        assert await producer.begin_session() == 0
+        assert await producer.add(("t", 0)) == {0}
+        assert (await producer.send("t", b"b")).error_code == 0
+        assert await producer.end(is_commit=True) == 0
+        assert committed_in(await client.fetch("t", 0, isolation=READ_COMMITTED)) == [b"b"]
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -7,7 +7,8 @@ Two things are left out on purpose. There are no operations on namespaces, becau
 here streams: an answer is always one value.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -344,6 +345,10 @@ class PeerAnswer(NamedTuple):
     body: bytes
 
 
+NextPiece = Callable[[], Awaitable[bytes | None]]
+"""Waits for the next line of a stream; None at its end."""
+
+
 class ClusterService(Protocol):
     """What administrators may ask any broker about ownership. It passes the request on to the broker that has to act.
 
@@ -359,6 +364,13 @@ class ClusterService(Protocol):
 
     async def ask_others(self, target: str, *, seconds_max: float) -> Mapping[str, PeerAnswer | None]:
         """Send `GET target` to all other brokers at once. Return their answers by id; None for silence."""
+
+    def follow(self, broker: str, target: str) -> AbstractAsyncContextManager[NextPiece]:
+        """Ask another broker for a stream of JSON lines.
+
+        Raises:
+            PeerSilent: it does not answer, it refuses, or the stream is lost. So does the function.
+        """
 
     async def move(self, name: TopicName, to: str, *, forwarded: bool = False) -> None:
         """Hand a topic over to the broker `to`. For a `topic://` name, hand over all its segments.

@@ -38,6 +38,7 @@ from broker.handover import HandOver
 from broker.layouts.autoscale_policy import AutoScalePolicy
 from broker.layouts.store import Layouts
 from broker.leftovers import Leftovers
+from broker.live import Live
 from broker.loop_monitor import LoopMonitor
 from broker.names import Domain, TopicName
 from broker.own_load import OwnLoad
@@ -260,6 +261,8 @@ class Broker:
             Inspection(metadata, self.transactions.coordinator, base.now_ms),
             initial_segments=settings.default_initial_segments,
         )
+        self.live = Live(self.topics, self.services.changes)
+        self.topics.attach(lambda _topic: self.services.changes.set())
         self.monitor = Monitor(
             self.topics,
             coordinator=self.transactions.coordinator,

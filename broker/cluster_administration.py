@@ -4,9 +4,10 @@ The broker that has to act may be another one. Then the request goes there, once
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from broker.administration_contract import PeerAnswer
+from broker.administration_contract import NextPiece, PeerAnswer
 from broker.cluster.assignments import Assignments, Why
 from broker.cluster.members import Members
 from broker.cluster.ownership import ClaimUnreadable, OwnedElsewhere, claim_key, owner_in
@@ -63,6 +64,10 @@ class ClusterAdministration:
     async def ask_others(self, target: str, *, seconds_max: float) -> Mapping[str, PeerAnswer | None]:
         """See `ClusterService`."""
         return await self._peers.ask_all(target, seconds_max=seconds_max)
+
+    def follow(self, broker: str, target: str) -> AbstractAsyncContextManager[NextPiece]:
+        """See `ClusterService`."""
+        return self._peers.follow(broker, target)
 
     async def move(self, name: TopicName, to: str, *, forwarded: bool = False) -> None:
         """See `ClusterService`."""

@@ -109,6 +109,7 @@ class DurableSubscriptions:
                 # An existing cursor ignores it.
                 start=EARLIEST if start is None else start,
                 conditions=conditions,
+                changes=self._services.changes,
             )
             pending = self._pending_acks(cursor) if self._takes_transactions else None
             subscription = Subscription(name, source=self._source, cursor=cursor, withheld=pending)
@@ -219,6 +220,7 @@ class DurableSubscriptions:
     def _tell(self) -> None:
         for signal in self._followers:
             signal.set()
+        self._services.changes.set()
 
     async def _remove_cursors(self, start: str, end: str) -> None:
         """Remove cursors whose subscriptions are not open: their creation was cancelled halfway."""

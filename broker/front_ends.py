@@ -15,6 +15,9 @@ from starlette.types import Receive, Scope, Send
 from broker.addresses import Address, advertised_address
 from broker.broker import Broker
 from broker.config import BrokerSettings
+from broker.console.routes import ConsoleServices
+from broker.console.routes import routes as console_routes
+from broker.console.settings import settings_view
 from broker.entry_codecs import EntryCodecs
 from broker.http.application import build_application
 from broker.http.listener import serve_http
@@ -109,6 +112,17 @@ class FrontEnds:
             broker.cluster_administration,
             hosts=_hosts_of(self._settings),
             version=broker.foundation.version,
+            console=console_routes(
+                ConsoleServices(
+                    store=broker.metadata,
+                    monitor=broker.monitor,
+                    cluster=broker.cluster_administration,
+                    live=broker.live,
+                    now_ms=broker.foundation.now_ms,
+                    kafka_namespace=self._settings.kafka_namespace,
+                    settings=settings_view(self._settings, broker.foundation.version),
+                )
+            ),
         )
         async with trio.open_nursery() as nursery:
             each = [self._own] if self._shared is None else [self._own, self._shared]

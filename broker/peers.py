@@ -4,7 +4,8 @@ Each request has its own connection. It says that another broker sends it (FORWA
 itself or refuses: no request goes in a circle.
 """
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ import h11
 import orjson
 import trio
 
-from broker.administration_contract import PeerAnswer
+from broker.administration_contract import NextPiece, PeerAnswer
 from broker.cluster.members import Members
 from broker.errors import BrokerError
 
@@ -31,6 +32,7 @@ _LATER: Final = (
 _WAS_NOT_ASKED: Final = f"It was not asked, so nothing has changed. Try again in a moment. {_LATER}"
 _WAS_ASKED: Final = f"It may have done what it was asked. See whether that is done. Otherwise try again. {_LATER}"
 _RECEIVE_BYTES: Final = 64 * 1024
+_LOST: Final = (OSError, trio.TooSlowError, trio.BrokenResourceError, h11.RemoteProtocolError)
 _REFUSED: Final = 400
 _BAD_GATEWAY: Final = 502
 
@@ -108,6 +110,65 @@ class Peers:
         Raises:
             PeerSilent: it did not answer, or it does not run.
         """
+        stream, http_url = await self._connect(broker)
+        try:
+            async with stream:
+                with trio.fail_after(ANSWER_SECONDS_MAX):
+                    connection = h11.Connection(h11.CLIENT)
+                    await stream.send_all(self._request(connection, urlsplit(http_url).netloc, method, target, body))
+                    return await _read(connection, stream)
+        except _AnswerTooLong:
+            reason = (
+                f"Broker {broker} answered, but its answer has more than {ANSWER_BYTES_MAX:,} bytes, so it was not "
+                f"passed on. Ask that broker itself, at {http_url}."
+            )
+            return PeerAnswer(_BAD_GATEWAY, orjson.dumps({"reason": reason}))
+        except _LOST as failure:
+            raise PeerSilent(
+                f"Broker {broker} at {http_url} did not answer: {_reason_of(failure)}.", was_asked=True
+            ) from failure
+
+    @asynccontextmanager
+    async def follow(self, broker: str, target: str) -> AsyncIterator[NextPiece]:
+        """Send `GET target` for a stream of JSON lines. Yield a function that waits for the next of its lines.
+
+        The function returns None at the end of the stream. Each line is at most ANSWER_BYTES_MAX long.
+
+        Raises:
+            PeerSilent: it did not answer, it refused, or the connection was lost. The function raises it too.
+        """
+        stream, http_url = await self._connect(broker)
+        async with stream:
+            connection = h11.Connection(h11.CLIENT)
+            received = bytearray()
+
+            async def next_line() -> bytes | None:
+                try:
+                    while b"\n" not in received:
+                        if len(received) > ANSWER_BYTES_MAX:
+                            raise h11.RemoteProtocolError(f"it sends a line of more than {ANSWER_BYTES_MAX:,} bytes")
+                        data = await _next_data(connection, stream)
+                        if data is None:
+                            return None
+                        received.extend(data)
+                except _LOST as failure:
+                    raise PeerSilent(
+                        f"Broker {broker} at {http_url} sends no more: {_reason_of(failure)}.", was_asked=False
+                    ) from failure
+                line, _, rest = bytes(received).partition(b"\n")
+                received[:] = rest
+                return line
+
+            try:
+                with trio.fail_after(ANSWER_SECONDS_MAX):
+                    await stream.send_all(self._request(connection, urlsplit(http_url).netloc, "GET", target, b""))
+            except _LOST as failure:
+                raise PeerSilent(
+                    f"Broker {broker} at {http_url} did not answer: {_reason_of(failure)}.", was_asked=False
+                ) from failure
+            yield next_line
+
+    async def _connect(self, broker: str) -> tuple[trio.SocketStream, str]:
         member = self._members.live.get(broker)
         if member is None or member.http_url is None:
             raise PeerSilent(f"Broker {broker} does not run, or its address is unknown.", was_asked=False)
@@ -115,42 +176,41 @@ class Peers:
         assert parts.hostname is not None, "a registration has a whole URL"
         try:
             with trio.fail_after(CONNECT_SECONDS_MAX):
-                stream = await trio.open_tcp_stream(parts.hostname, parts.port or 80)
+                return await trio.open_tcp_stream(parts.hostname, parts.port or 80), member.http_url
         except (OSError, trio.TooSlowError) as failure:
             raise PeerSilent(
                 f"Broker {broker} at {member.http_url} cannot be reached: {_reason_of(failure)}.", was_asked=False
             ) from failure
-        try:
-            with trio.fail_after(ANSWER_SECONDS_MAX):
-                return await self._exchange(stream, parts.netloc, method, target, body)
-        except _AnswerTooLong:
-            reason = (
-                f"Broker {broker} answered, but its answer has more than {ANSWER_BYTES_MAX:,} bytes, so it was not "
-                f"passed on. Ask that broker itself, at {member.http_url}."
-            )
-            return PeerAnswer(_BAD_GATEWAY, orjson.dumps({"reason": reason}))
-        except (OSError, trio.TooSlowError, trio.BrokenResourceError, h11.RemoteProtocolError) as failure:
-            raise PeerSilent(
-                f"Broker {broker} at {member.http_url} did not answer: {_reason_of(failure)}.", was_asked=True
-            ) from failure
 
-    async def _exchange(
-        self, stream: trio.SocketStream, host: str, method: str, target: str, body: bytes
-    ) -> PeerAnswer:
-        async with stream:
-            connection = h11.Connection(h11.CLIENT)
-            headers = [
-                ("host", host),
-                ("content-type", "application/json"),
-                ("content-length", str(len(body))),
-                (FORWARDED, self._me),
-                ("connection", "close"),
-            ]
-            head = connection.send(h11.Request(method=method, target=target, headers=headers))
-            data = connection.send(h11.Data(data=body))
-            end = connection.send(h11.EndOfMessage())
-            await stream.send_all(b"".join(filter(None, (head, data, end))))
-            return await _read(connection, stream)
+    def _request(self, connection: h11.Connection, host: str, method: str, target: str, body: bytes) -> bytes:
+        headers = [
+            ("host", host),
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            (FORWARDED, self._me),
+            ("connection", "close"),
+        ]
+        head = connection.send(h11.Request(method=method, target=target, headers=headers))
+        data = connection.send(h11.Data(data=body))
+        end = connection.send(h11.EndOfMessage())
+        return b"".join(filter(None, (head, data, end)))
+
+
+async def _next_data(connection: h11.Connection, stream: trio.SocketStream) -> bytes | None:
+    """Return the next piece of a successful answer's body; None at its end."""
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(bytes(await stream.receive_some(_RECEIVE_BYTES)))
+        elif isinstance(event, h11.Response):
+            if event.status_code >= _REFUSED:
+                raise h11.RemoteProtocolError(f"it refused with the status {event.status_code}")
+        elif isinstance(event, h11.Data):
+            return bytes(event.data)
+        elif isinstance(event, h11.EndOfMessage):
+            return None
+        elif isinstance(event, h11.ConnectionClosed):
+            raise h11.RemoteProtocolError("it closed the connection")
 
 
 async def _read(connection: h11.Connection, stream: trio.SocketStream) -> PeerAnswer:

@@ -72,7 +72,8 @@ class Topic(TopicSource):
                 headers=services.headers,
                 codecs=services.codecs,
             )
-        self.clients = TopicClients(str(name), is_retired=ledger.is_sealed)
+        self.clients = TopicClients(str(name), is_retired=ledger.is_sealed, changes=services.changes)
+        self.readable.attach(services.changes)
         self._durable = DurableSubscriptions(
             self, ledger, services, claim, takes_transactions=self._buffer.takes_transactions
         )
@@ -299,6 +300,7 @@ class Topic(TopicSource):
         self.traffic.messages_in += message_count
         self.traffic.bytes_in += payload_bytes
         self._services.activity.set()
+        self._services.changes.set()
 
     def require_space(self) -> None:
         """Check that the disk has space for messages.
@@ -313,6 +315,7 @@ class Topic(TopicSource):
         self.traffic.messages_out += message_count
         self.traffic.bytes_out += payload_bytes
         self._services.activity.set()
+        self._services.changes.set()
 
     async def publish_once(
         self,

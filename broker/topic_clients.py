@@ -9,6 +9,7 @@ import trio
 
 from broker.errors import ProducerNameTaken
 from dispatch.consumer import Consumer
+from storage.signal import Bell
 
 
 class TopicClient(Protocol):
@@ -39,7 +40,8 @@ class TopicProducer(TopicClient, Protocol):
 class TopicClients:
     """The clients that are connected to one topic, and when that last changed."""
 
-    def __init__(self, topic: str, *, is_retired: bool) -> None:
+    def __init__(self, topic: str, *, is_retired: bool, changes: Bell) -> None:
+        """Set up; `changes` rings when clients come or go."""
         self.is_retired = is_retired
         """Whether the topic takes no more producers, because clients know its successors."""
         self._topic = topic
@@ -50,6 +52,7 @@ class TopicClients:
         self._undemanding: set[Consumer] = set()
         self._holds = 0
         self._changed = trio.Event()
+        self._changes = changes
         self._used_at = -inf
         """When it was last used, by Trio's clock."""
 
@@ -170,6 +173,7 @@ class TopicClients:
         self.touch()
         changed, self._changed = self._changed, trio.Event()
         changed.set()
+        self._changes.set()
 
     async def wait_unused(self, seconds: float) -> None:
         """Wait until the topic was unused for `seconds`, counted from this call or a later use."""

@@ -11,7 +11,7 @@ from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import LedgerStore
 from storage.metadata.store import MetadataStore
-from storage.signal import Signal
+from storage.signal import Bell, Signal
 from txn.counters import OpCounters
 from txn.header_watch import HeaderWatch
 
@@ -39,3 +39,5 @@ class TopicServices:
     """Whether resends are deduplicated on `persistent://` topics too. On segments they always are."""
     activity: Signal = field(default_factory=Signal)
     """Set at every message in or out, on any topic."""
+    changes: Bell = field(default_factory=Bell)
+    """Rings whenever a number that people watch may have changed: messages, acknowledgements, clients, topics."""

@@ -46,7 +46,7 @@ from storage.metadata.store import (
 )
 from storage.position import EARLIEST, LATEST, Position
 from storage.ranges import Acknowledged
-from storage.signal import Signal
+from storage.signal import Bell, Signal
 
 __all__ = [
     "BaseCursor",
@@ -139,6 +139,7 @@ class Cursor(BaseCursor):
         metadata: MetadataStore,
         claim: Check | None,
         record: Record,
+        changes: Bell | None = None,
     ) -> None:
         identity, acknowledged = decode(record.value, ledger.next_after)
         super().__init__(name, ledger, acknowledged)
@@ -149,6 +150,7 @@ class Cursor(BaseCursor):
         self._claim: tuple[Op, ...] = () if claim is None else (claim,)
         self._version = record.version
         self._wake = Signal()
+        self._bell = Bell() if changes is None else changes
         self._changes = 0
         """Counts changes in memory. The state that they lead to is written as a whole."""
         self._written = 0
@@ -175,12 +177,13 @@ class Cursor(BaseCursor):
         start: Position,
         properties: Mapping[str, str] | None = None,
         conditions: Sequence[Check] = (),
+        changes: Bell | None = None,
     ) -> "Cursor":
         """Open the cursor `name` of `ledger`. If there is none, create it at `start`. Durable on return.
 
         `start` is the mark-delete position of a new cursor: EARLIEST, LATEST (the last entry appended until now), or a
         position. Everything at or below it counts as acknowledged. An existing cursor ignores `start`, `properties` and
-        `conditions`.
+        `conditions`. `changes` rings at every acknowledgement and move.
 
         Raises:
             CursorLost: the claim is not the caller's, or another owner created the cursor at this moment.
@@ -203,7 +206,7 @@ class Cursor(BaseCursor):
                     raise
                 raise CursorLost(f"cursor {name} of {ledger.name} cannot be created: {conflict}") from conflict
             record = Record(key, value, version)
-        return cls(name, ledger=ledger, metadata=metadata, claim=claim, record=record)
+        return cls(name, ledger=ledger, metadata=metadata, claim=claim, record=record, changes=changes)
 
     @property
     def creation_id(self) -> str:
@@ -317,6 +320,7 @@ class Cursor(BaseCursor):
 
     def _changed(self) -> None:
         self._changes += 1
+        self._bell.set()
         if self._changes == self._written + 1:
             self._wake.set()
 

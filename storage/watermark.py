@@ -14,7 +14,7 @@ import trio
 
 from storage.errors import fresh
 from storage.position import Position
-from storage.signal import Signal
+from storage.signal import Bell, Signal
 
 
 class Watermark:
@@ -26,7 +26,7 @@ class Watermark:
         self._value = value
         self._waiting: list[tuple[Position, int, trio.Event]] = []
         self._tickets = count()
-        self._attached: list[Signal] = []
+        self._attached: list[Signal | Bell] = []
         self._derived: list[tuple[Watermark, Callable[[Position], Position]]] = []
         self._failure: BaseException | None = None
         self._risen_at: float | None = None
@@ -103,10 +103,10 @@ class Watermark:
         """Let a derived watermark rise and fail no more. Its owner, which knows this one, is then freed at once."""
         self._derived = [each for each in self._derived if each[0] is not derived]
 
-    def attach(self, signal: Signal) -> None:
+    def attach(self, signal: Signal | Bell) -> None:
         """Set `signal` at every rise and at a failure, until it is detached."""
         self._attached.append(signal)
 
-    def detach(self, signal: Signal) -> None:
+    def detach(self, signal: Signal | Bell) -> None:
         """Undo one `attach` of `signal`."""
         self._attached.remove(signal)

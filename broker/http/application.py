@@ -1,9 +1,10 @@
 """The ASGI application with everything that the broker serves over HTTP."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
 
 from broker.administration_contract import BrokerMonitor, ClusterService, TopicService
 from broker.cluster.ownership import OwnedElsewhere
@@ -36,24 +37,26 @@ def build_application(
     *,
     hosts: Collection[str] = (),
     version: str = "unknown",
+    console: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """Build the ASGI application for `serve_http`; `hosts` are the host names that clients may use."""
+    """Build the ASGI application for `serve_http`.
+
+    `hosts` are the host names that clients may use. `console` are the routes of the console, if it is served.
+    """
+    calls = [
+        *brokers.calls(monitor, version=version),
+        metrics.call(monitor, ownership),
+        *retention.calls(RetentionPolicies(store)),
+        *cluster.calls(store, ownership),
+        *scalable.calls(topics),
+        *segments.calls(topics),
+        *regular.calls(topics),
+        *transactions.calls(topics.transactions),
+        *metadata.calls(store),
+        *unserved.calls(),
+    ]
     application = Starlette(
-        routes=description.routes(
-            [
-                *brokers.calls(monitor, version=version),
-                metrics.call(monitor, ownership),
-                *retention.calls(RetentionPolicies(store)),
-                *cluster.calls(store, ownership),
-                *scalable.calls(topics),
-                *segments.calls(topics),
-                *regular.calls(topics),
-                *transactions.calls(topics.transactions),
-                *metadata.calls(store),
-                *unserved.calls(),
-            ],
-            version=version,
-        ),
+        routes=[*console, *description.routes(calls, version=version)],
         middleware=[Middleware(KnownHostsOnly, hosts), Middleware(SameOriginOnly), Middleware(NoCredentials)],
         exception_handlers={**exception_handlers(), OwnedElsewhere: passes_on(ownership)},
     )

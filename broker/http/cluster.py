@@ -16,17 +16,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.administration_contract import ClusterService
-from broker.background import first_of
 from broker.cluster.overview import ClusterView, Overview
 from broker.errors import NotSupported
-from broker.http.lines import Lines, NextLines, PushedLines
+from broker.http.lines import Lines, NextLines, PushedLines, running
 from broker.http.parameters import json_map_of, switch_of, topic_of
 from broker.http.refusals import done, json_response, refusal
 from broker.http.resources import Call, Parameter
 from broker.names import TopicName
 from broker.peers import FORWARDED
 from storage.metadata.readable import line
-from storage.metadata.store import MetadataStore, StoreUnavailable
+from storage.metadata.store import MetadataStore
 from txn.duty import SHARDS
 
 PATH: Final = "/admin/v2/cluster"
@@ -181,17 +180,8 @@ async def _fields(request: Request, *names: str) -> Mapping[str, str]:
 @asynccontextmanager
 async def _overview(store: MetadataStore) -> AsyncIterator[Overview]:
     overview = Overview(store)
-    lost: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(overview.run)
-            yield overview
-            nursery.cancel_scope.cancel()
-    except* StoreUnavailable as group:
-        lost = first_of(group)
-    if lost is not None:
-        # It is raised outside the nursery, which would wrap it in an exception group.
-        raise lost
+    async with running(overview):
+        yield overview
 
 
 @asynccontextmanager

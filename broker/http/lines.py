@@ -4,18 +4,47 @@ If an answer fails after it has begun, its last line is `{"failed": REASON}`. A 
 SEND_SECONDS_MAX (`connection`) is disconnected.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
 import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from broker.background import first_of
 from storage.metadata.readable import failure_line, pieces
 from storage.metadata.store import StoreUnavailable
 
 NextLines = Callable[[], Awaitable[Iterable[bytes]]]
 """Waits for the next change and returns its lines. The first call returns what there is, and does not wait long."""
+
+
+class Follower(Protocol):
+    """Follows records of the metadata store for one stream."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow until cancelled. It reports as started once it knows all existing records."""
+
+
+@asynccontextmanager
+async def running(follower: Follower) -> AsyncIterator[None]:
+    """Run a follower while the context is open.
+
+    Raises:
+        StoreUnavailable: the store failed before or during the block.
+    """
+    lost: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(follower.run)
+            yield
+            nursery.cancel_scope.cancel()
+    except* StoreUnavailable as group:
+        lost = first_of(group)
+    if lost is not None:
+        # It is raised outside the nursery, which would wrap it in an exception group.
+        raise lost
 
 
 class Lines(Response):
@@ -78,8 +107,13 @@ class PushedLines(Lines):
                     await self.add(send, lines)
                     lines = await self._next(next_lines)
         except StoreUnavailable as failure:
-            await self.add(send, [failure_line(str(failure))])
+            await self.add(send, [self.failure(str(failure))])
         await self.end(send)
+
+    @staticmethod
+    def failure(reason: str) -> bytes:
+        """Return the last line of a stream that fails."""
+        return failure_line(reason)
 
     async def _next(self, next_lines: NextLines) -> Iterable[bytes] | None:
         if self._left:

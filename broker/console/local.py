@@ -1,0 +1,100 @@
+"""What only a broker itself knows: its counters, and those of the logs that it serves.
+
+The console of another broker asks for it as a stream of JSON lines. So any broker shows the whole cluster.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
+
+import trio
+
+from broker.administration_contract import BrokerMonitor
+from broker.console.feed import Parts
+from broker.live_contract import LiveLog, LiveService, LiveSubscription
+from broker.names import TopicName
+from storage.signal import Signal
+
+
+class Local:
+    """A feed of what this broker knows. `parts` says what of it."""
+
+    def __init__(self, live: LiveService, parts: Callable[[], Parts]) -> None:
+        """Set up; `parts` is looked at again after each of the broker's changes."""
+        self.changed = Signal()
+        self.parts = parts
+        self._live = live
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen until cancelled."""
+        with self._live.changes.attached(self.changed):
+            task_status.started()
+            await trio.sleep_forever()
+
+
+def broker_parts(monitor: BrokerMonitor) -> Parts:
+    """What the broker counts as a whole."""
+    counted = asdict(monitor.statistics())
+    loop = counted.pop("loop")
+    # Steps of the event loop are counted all the time. They would make a frame of every look.
+    return {
+        "counters": counted,
+        "stall_ms": round(1000 * loop["wall_seconds_max"]),
+        "problem": monitor.problem(),
+    }
+
+
+def log_parts(live: LiveService, topic: TopicName) -> Parts:
+    """The logs of one topic."""
+    return {"logs": {str(log.name): _log_view(log) for log in live.logs(topic)}}
+
+
+def subscription_parts(live: LiveService) -> Parts:
+    """All subscriptions, by topic and name, over the logs of this broker."""
+    found: dict[str, dict[str, object]] = {}
+    for log in live.logs():
+        for name, subscription in log.subscriptions.items():
+            key = f"{log.topic} {name}"
+            one = found.setdefault(
+                key, {"topic": str(log.topic), "name": name, "type": subscription.type, "backlog": 0, "consumers": []}
+            )
+            _add(one, subscription)
+    return {"subscriptions": found}
+
+
+def _add(one: dict[str, object], subscription: LiveSubscription) -> None:
+    backlog, consumers = one["backlog"], one["consumers"]
+    assert isinstance(backlog, int)
+    assert isinstance(consumers, list)
+    one["backlog"] = backlog + subscription.backlog
+    consumers.extend(consumer.name for consumer in subscription.consumers if consumer.name not in consumers)
+
+
+def _log_view(log: LiveLog) -> Mapping[str, object]:
+    return {
+        "messages_in": log.messages_in,
+        "bytes_in": log.bytes_in,
+        "messages_out": log.messages_out,
+        "bytes_out": log.bytes_out,
+        "first": log.first_index,
+        "end": log.end_index,
+        "readable": log.readable_index,
+        "producers": log.producers,
+        "subscriptions": {
+            name: {
+                "type": one.type,
+                "backlog": one.backlog,
+                "consumers": [consumer._asdict() for consumer in one.consumers],
+            }
+            for name, one in log.subscriptions.items()
+        },
+    }
+
+
+def end_parts(live: LiveService, topics: Collection[TopicName]) -> Parts:
+    """Where the logs of these topics end for readers, by the topic's own name and the log's number, as Kafka counts."""
+    ends: dict[str, dict[str, int]] = {}
+    for topic in topics:
+        for log in live.logs(topic):
+            number = (log.name.partition_index or 0) if log.name.segment is None else log.name.segment.segment_id
+            ends.setdefault(topic.local, {})[str(number)] = log.readable_index
+    return {"ends": ends}

@@ -1,0 +1,175 @@
+// What the console can change. Each action asks for confirmation, and shows the command line that does the same.
+import { html, useEffect, useRef, useState } from "./html.js";
+import { path } from "./format.js";
+import { Copy } from "./parts.js";
+
+function quote(text) {
+  return /^[A-Za-z0-9_:/.=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
+function tidewire(...words) {
+  return `${["tidewire", ...words].map((word) => quote(String(word))).join(" ")} --http ${location.host}`;
+}
+
+function curl(method, url) {
+  return `curl -X ${method} ${quote(`${location.origin}${url}`)}`;
+}
+
+const scalable = (topic) => `/admin/v2/scalable/${path(topic)}`;
+
+export const actions = {
+  create: (topic, segments) => ({
+    title: `Create ${topic}`,
+    text: `The topic begins with ${segments} ${segments === 1 ? "segment" : "segments"}.`,
+    method: "PUT",
+    url: `${scalable(topic)}?numInitialSegments=${segments}`,
+    command: tidewire("topics", "create", topic, "--segments", segments),
+    button: "Create",
+  }),
+  split: (topic, segment) => ({
+    title: `Split segment ${segment}`,
+    text: "Two segments replace it, each with half of its hash range. Producers and consumers continue meanwhile.",
+    method: "POST",
+    url: `${scalable(topic)}/split/${segment}`,
+    command: tidewire("topics", "split", topic, segment),
+    button: "Split",
+  }),
+  merge: (topic, first, second) => ({
+    title: `Merge segments ${first} and ${second}`,
+    text: "One segment replaces both. Producers and consumers continue meanwhile.",
+    method: "POST",
+    url: `${scalable(topic)}/merge/${first}/${second}`,
+    command: curl("POST", `${scalable(topic)}/merge/${first}/${second}`),
+    button: "Merge",
+  }),
+  removeTopic: (topic) => ({
+    title: `Delete ${topic}`,
+    text: "All its messages and subscriptions are deleted. This cannot be undone. Connected clients are disconnected.",
+    method: "DELETE",
+    url: `${scalable(topic)}?force=true`,
+    command: tidewire("topics", "delete", topic, "--force"),
+    button: "Delete the topic",
+    typed: topic.split("/").at(-1),
+    isDanger: true,
+  }),
+  skip: (topic, subscription) => ({
+    title: `Skip the backlog of ${subscription}`,
+    text: "Its consumers do not get what is readable now and not acknowledged.",
+    method: "POST",
+    url: `${scalable(topic)}/subscriptions/${encodeURIComponent(subscription)}/skip-all`,
+    command: curl("POST", `${scalable(topic)}/subscriptions/${encodeURIComponent(subscription)}/skip-all`),
+    button: "Skip the backlog",
+    isDanger: true,
+  }),
+  seek: (topic, subscription, timestamp) => ({
+    title: `Move ${subscription} to ${new Date(timestamp).toISOString()}`,
+    text: "Its consumers go on with the first message that was published then or later. They get messages again, or miss some.",
+    method: "POST",
+    url: `${scalable(topic)}/subscriptions/${encodeURIComponent(subscription)}/seek?timestamp=${timestamp}`,
+    command: curl("POST", `${scalable(topic)}/subscriptions/${encodeURIComponent(subscription)}/seek?timestamp=${timestamp}`),
+    button: "Move it",
+    isDanger: true,
+  }),
+  unsubscribe: (topic, subscription) => ({
+    title: `Delete subscription ${subscription}`,
+    text: "Its progress is lost, and its consumers are disconnected. This cannot be undone.",
+    method: "DELETE",
+    url: `${scalable(topic)}/subscriptions/${encodeURIComponent(subscription)}`,
+    command: curl("DELETE", `${scalable(topic)}/subscriptions/${encodeURIComponent(subscription)}`),
+    button: "Delete the subscription",
+    typed: subscription,
+    isDanger: true,
+  }),
+  unload: (topic) => ({
+    title: `Unload ${topic}`,
+    text: "Its owner releases it. The next client decides which broker loads it again. Clients reconnect by themselves.",
+    method: "POST",
+    url: "/admin/v2/cluster/unload",
+    body: { topic },
+    command: tidewire("cluster", "unload", topic),
+    button: "Unload",
+  }),
+  drain: (broker) => ({
+    title: `Drain ${broker}`,
+    text: "It hands over everything that it owns and takes nothing new. Then it can be stopped.",
+    method: "POST",
+    url: `/admin/v2/cluster/brokers/${encodeURIComponent(broker)}/drain`,
+    command: tidewire("cluster", "drain", broker),
+    button: "Drain",
+    isDanger: true,
+  }),
+  undrain: (broker) => ({
+    title: `Let ${broker} take topics again`,
+    text: "It takes new topics from now on. It does not take back those that it handed over.",
+    method: "DELETE",
+    url: `/admin/v2/cluster/brokers/${encodeURIComponent(broker)}/drain`,
+    command: tidewire("cluster", "undrain", broker),
+    button: "End the drain",
+  }),
+};
+
+async function perform(action) {
+  const answer = await fetch(action.url, {
+    method: action.method,
+    headers: action.body ? { "content-type": "application/json" } : {},
+    body: action.body ? JSON.stringify(action.body) : undefined,
+  });
+  if (answer.ok) return;
+  const said = await answer.json().catch(() => ({}));
+  throw new Error(said.reason || `The broker answered with the status ${answer.status}.`);
+}
+
+// The dialog for an action. It stays open until the broker has answered, and shows a refusal.
+export function Confirm({ action, onClose }) {
+  const dialog = useRef(null);
+  const [state, setState] = useState({ isBusy: false, reason: null });
+  const [typed, setTyped] = useState("");
+  useEffect(() => {
+    dialog.current.showModal();
+  }, []);
+  const run = async (event) => {
+    event.preventDefault();
+    setState({ isBusy: true, reason: null });
+    try {
+      await perform(action);
+      onClose(true);
+    } catch (failure) {
+      setState({ isBusy: false, reason: failure instanceof TypeError ? "The broker does not answer. See whether it was done." : failure.message });
+    }
+  };
+  const isReady = !action.typed || typed === action.typed;
+  return html`<dialog ref=${dialog} class="confirm" aria-labelledby="confirm-title" onClose=${() => onClose(false)} onClick=${(event) => event.target === dialog.current && dialog.current.close()}>
+    <form onSubmit=${run}>
+      <h2 id="confirm-title">${action.title}?</h2>
+      <p>${action.text}</p>
+      ${action.typed && html`<label class="field">Type <code>${action.typed}</code> to confirm
+        <input value=${typed} onInput=${(event) => setTyped(event.target.value)} autocomplete="off" spellcheck=${false} /></label>`}
+      <div class="command"><span>The same on the command line</span><pre><code>${action.command}</code></pre><${Copy} text=${action.command} /></div>
+      ${state.reason && html`<div class="notice error" role="alert">${state.reason}</div>`}
+      <footer>
+        <button type="button" onClick=${() => dialog.current.close()}>Cancel</button>
+        <button type="submit" class=${action.isDanger ? "danger" : "primary"} disabled=${state.isBusy || !isReady}>${state.isBusy ? "Working…" : action.button}</button>
+      </footer>
+    </form>
+  </dialog>`;
+}
+
+// A hook: [the open dialog or null, a function that opens one].
+export function useActions() {
+  const [action, setAction] = useState(null);
+  const opener = useRef(null);
+  const dialog =
+    action &&
+    html`<${Confirm} key=${action.url} action=${action} onClose=${(isDone) => {
+      setAction(null);
+      opener.current?.focus?.();
+      if (isDone) action.onDone?.();
+    }} />`;
+  return [
+    dialog,
+    (next) => {
+      opener.current = document.activeElement;
+      setAction(next);
+    },
+  ];
+}

@@ -6,7 +6,7 @@ from typing import Final
 from broker.kafka.beginnings import START, Beginnings
 from broker.kafka.errors import EXPECTED, coordinator_code_of
 from broker.kafka.grouping import code, require_group
-from broker.kafka.groups.coordinator import CommitRequest, GroupCoordinator, InTransaction
+from broker.kafka.groups.coordinator import CommitRequest, GroupCoordinator, InTransaction, TopicsChanged
 from broker.kafka.groups.loaded import refusal
 from broker.kafka.groups.offsets import FetchedOffset, Offset, TopicPartition
 from broker.kafka.groups.values import GroupError
@@ -14,6 +14,7 @@ from broker.kafka.requests import Api, Asked
 from broker.kafka.topics import KafkaTopics
 from storage.clock import WallClock
 from storage.errors import ExpectedError
+from storage.metadata.store import Check
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.offsets import (
@@ -78,59 +79,75 @@ class OffsetHandler:
 
     async def _commit(self, request: OffsetCommitRequest, _asked: Asked) -> OffsetCommitResponse:
         kept_ms = request.retention_time_ms
-        offsets, codes = await self._existing(request.topics, None if kept_ms < 0 else self._now_ms() + kept_ms)
-        committing = CommitRequest(offsets, request.member_id, request.group_instance_id, request.generation_id)
-        errors = await self._groups.commit(request.group_id, committing)
+        expires_ms = None if kept_ms < 0 else self._now_ms() + kept_ms
+        member = request.member_id, request.group_instance_id, request.generation_id
+        while True:
+            offsets, codes, conditions = await self._existing(request.topics, expires_ms)
+            try:
+                errors = await self._groups.commit(request.group_id, CommitRequest(offsets, *member, topics=conditions))
+                break
+            except TopicsChanged:
+                continue
         codes |= {place: code(error) for place, error in errors.items()}
         return OffsetCommitResponse(topics=answered(request.topics, codes))
 
     async def _commit_in_transaction(self, request: TxnOffsetCommitRequest, asked: Asked) -> TxnOffsetCommitResponse:
-        offsets, codes = await self._existing(request.topics, None)
         try:
             require_group(request.group_id)
-            errors = await self._commit_within(request, offsets, 2 if asked.version >= _SINCE_IMPLICIT else 1)
+            codes = await self._commit_within(request, 2 if asked.version >= _SINCE_IMPLICIT else 1)
         except EXPECTED as error:
             problem = coordinator_code_of(error)
             if problem == ErrorCode.PRODUCER_FENCED:
                 # As in Kafka: no version of this response has had another code for it.
                 problem = ErrorCode.INVALID_PRODUCER_EPOCH
-            codes = dict.fromkeys([*offsets, *codes], problem)
-        else:
-            codes |= {place: code(error) for place, error in errors.items()}
+            places = [
+                TopicPartition(one.name, part.partition_index) for one in request.topics for part in one.partitions
+            ]
+            codes = dict.fromkeys(places, problem)
         return TxnOffsetCommitResponse(topics=answered(request.topics, codes))
 
-    async def _commit_within(
-        self, request: TxnOffsetCommitRequest, offsets: Mapping[TopicPartition, Offset], version: int
-    ) -> dict[TopicPartition, GroupError | None]:
+    async def _commit_within(self, request: TxnOffsetCommitRequest, version: int) -> dict[TopicPartition, ErrorCode]:
         """Defer the offsets to the end of the transaction, or raise why it does not take them."""
         producer = Producer(request.producer_id, request.producer_epoch)
         while True:
+            offsets, codes, existing = await self._existing(request.topics, None)
             conditions = await self._coordinator.admit_group(
                 request.transactional_id, producer, request.group_id, version=version
             )
-            errors = await self._groups.commit(
-                request.group_id,
-                CommitRequest(
-                    offsets,
-                    request.member_id,
-                    request.group_instance_id,
-                    request.generation_id,
-                    InTransaction(request.transactional_id, conditions),
-                ),
-            )
+            try:
+                errors = await self._groups.commit(
+                    request.group_id,
+                    CommitRequest(
+                        offsets,
+                        request.member_id,
+                        request.group_instance_id,
+                        request.generation_id,
+                        InTransaction(request.transactional_id, conditions),
+                        existing,
+                    ),
+                )
+            except TopicsChanged:
+                continue
             if GroupError.INVALID_TXN_STATE not in errors.values():
-                return errors
+                return codes | {place: code(error) for place, error in errors.items()}
             # The transaction has changed since it admitted the group. It says itself what that means for the client.
 
     async def _existing(
         self, topics: Committed, expires_ms: int | None
-    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, ErrorCode]]:
-        """The offsets of partitions that exist, and the codes of the others."""
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, ErrorCode], dict[str, Check]]:
+        """The offsets of partitions that exist, the codes of the others, and conditions that hold while they exist.
+
+        A commit without them could come behind the deletion of the topic. A later topic of its name would begin there.
+        """
         offsets: dict[TopicPartition, Offset] = {}
         codes: dict[TopicPartition, ErrorCode] = {}
+        conditions: dict[str, Check] = {}
         for topic in topics:
             try:
-                count, problem = (await self._topics.find(topic.name)).partition_count, ErrorCode.NONE
+                found = await self._topics.find(topic.name)
+                count, problem = found.partition_count, ErrorCode.NONE
+                if found.unchanged is not None:
+                    conditions[topic.name] = found.unchanged
             except EXPECTED as error:
                 count, problem = 0, coordinator_code_of(error)
             for part in topic.partitions:
@@ -140,7 +157,7 @@ class OffsetHandler:
                     offsets[place] = Offset(part.committed_offset, epoch, text, expires_ms=expires_ms)
                 else:
                     codes[place] = problem or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return offsets, codes
+        return offsets, codes, conditions
 
     async def _fetch(self, request: OffsetFetchRequest, asked: Asked) -> OffsetFetchResponse:
         if asked.version >= _SINCE_SEVERAL_GROUPS:

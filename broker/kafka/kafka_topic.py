@@ -8,6 +8,7 @@ from broker.kafka.scalable_topics import log_of, partition_count, topic_id_of
 from broker.layouts.layout import Layout
 from broker.names import TopicName
 from broker.partitioned_topics import TOPIC_ID_BYTES, PartitionedTopic
+from storage.metadata.store import Check
 from tidewire.wire.kafka.error_codes import ErrorCode
 
 NO_TOPIC_ID: Final = bytes(TOPIC_ID_BYTES)
@@ -29,6 +30,8 @@ class KafkaTopic(NamedTuple):
     """Its record, if it is a partitioned topic."""
     layout: Layout | None = None
     """Its layout, if it is a scalable topic."""
+    unchanged: Check | None = None
+    """A condition that holds while its record or layout is as it was found. Other topics have none."""
 
     @property
     def partition_count(self) -> int:
@@ -66,12 +69,12 @@ class KafkaTopic(NamedTuple):
     @classmethod
     def of_record(cls, record: PartitionedTopic) -> "KafkaTopic":
         """A partitioned topic."""
-        return cls(record.name.local, record.topic_id, record.name, record)
+        return cls(record.name.local, record.topic_id, record.name, record, unchanged=record.unchanged)
 
     @classmethod
-    def of_layout(cls, regular: TopicName, layout: Layout) -> "KafkaTopic":
+    def of_layout(cls, regular: TopicName, layout: Layout, unchanged: Check | None = None) -> "KafkaTopic":
         """A scalable topic, which has the name of this regular one."""
-        return cls(regular.local, topic_id_of(layout), regular, layout=layout)
+        return cls(regular.local, topic_id_of(layout), regular, layout=layout, unchanged=unchanged)
 
 
 def read_only(name: str, instead: str) -> Refused:

@@ -111,9 +111,9 @@ class KafkaTopics:
         record = await self._partitioned.find(regular)
         if record is not None:
             return KafkaTopic.of_record(record)
-        layout = await self._layouts.stored_or_none(regular.as_scalable)
-        if layout is not None and await self._is_shown(layout, regular):
-            return KafkaTopic.of_layout(regular, layout)
+        scalable = await self._layouts.version_or_none(regular.as_scalable)
+        if scalable is not None and await self._is_shown(scalable.layout, regular):
+            return KafkaTopic.of_layout(regular, scalable.layout, scalable.check)
         if await self._layouts.is_made(regular):
             return KafkaTopic(name, NO_TOPIC_ID, regular)
         raise TopicNotFound(f"The topic {name} does not exist. Create it first.")

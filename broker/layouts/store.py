@@ -66,8 +66,15 @@ class Layouts:
 
     async def stored_or_none(self, topic: TopicName) -> Layout | None:
         """As `stored`; None if there is no such topic."""
+        found = await self.version_or_none(topic)
+        return None if found is None else found.layout
+
+    async def version_or_none(self, topic: TopicName) -> LayoutVersion | None:
+        """As `version`; None if there is no such topic."""
         record = await self._metadata.get(layout_key(topic))
-        return None if record is None else from_json(record.value)
+        if record is None:
+            return None
+        return LayoutVersion(from_json(record.value), Check(record.key, record.version))
 
     async def newest_or_none(self, topic: TopicName) -> Layout | None:
         """As `stored_or_none`, as new as every change that was made before the call.

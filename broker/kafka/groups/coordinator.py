@@ -6,6 +6,7 @@ for the metadata store alone.
 """
 
 from collections.abc import Collection, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -36,6 +37,13 @@ GROUPS_BYTES_MAX: Final = 64 * 1024 * 1024
 """What the members of all groups may say of themselves."""
 
 
+NO_CONDITIONS: Final[Mapping[str, Check]] = MappingProxyType({})
+
+
+class TopicsChanged(Exception):
+    """A topic's record has changed, so the topic may be gone. What was not committed yet is not."""
+
+
 class InTransaction(NamedTuple):
     """The transaction whose commit makes the offsets count."""
 
@@ -53,6 +61,8 @@ class CommitRequest(NamedTuple):
     instance_id: str | None = None
     generation: int = NO_GENERATION
     within: InTransaction | None = None
+    topics: Mapping[str, Check] = NO_CONDITIONS
+    """Conditions that hold while the topics exist as the caller knows them."""
 
     @property
     def is_anonymous(self) -> bool:
@@ -188,6 +198,9 @@ class GroupCoordinator:
         """OffsetCommit. Return for each partition why its offset is not committed. The others are durable.
 
         The caller makes sure that the partitions exist, which bounds what a group may store.
+
+        Raises:
+            TopicsChanged: a condition on a topic does not hold. The caller looks again, and repeats the request.
         """
         errors: dict[TopicPartition, GroupError | None] = dict.fromkeys(request.offsets)
         taken: dict[TopicPartition, Offset] = {}
@@ -206,6 +219,8 @@ class GroupCoordinator:
 
     async def _commit(self, name: str, request: CommitRequest, slice_: Slice) -> GroupError | None:
         within = () if request.within is None else request.within.conditions
+        topics = [request.topics[one] for one in {place.topic for place in slice_} if one in request.topics]
+        conditions = [*within, *topics]
         try:
             require_name(name, may_be_empty=True)
             while True:
@@ -224,10 +239,12 @@ class GroupCoordinator:
                 try:
                     async with self._groups.writes(loaded):
                         try:
-                            await self._offsets.write(_written(slice_, request), [*loaded.conditions, *within])
+                            await self._offsets.write(_written(slice_, request), [*loaded.conditions, *conditions])
                         except Conflict as conflict:
                             if conflict.key in {condition.key for condition in within}:
                                 return GroupError.INVALID_TXN_STATE
+                            if conflict.key in {condition.key for condition in topics}:
+                                raise TopicsChanged from conflict
                             if conflict.key != group_key(name):
                                 raise
                         else:

@@ -43,6 +43,9 @@ KEY_PREFIX: Final = "/kafka/offsets/"
 RECORDS_AT_ONCE: Final = 100
 """Offsets in one change set, and in one page of a scan. It stays below etcd's 124 operations."""
 
+OPERATIONS_AT_ONCE: Final = RECORDS_AT_ONCE + 1
+"""Offsets and conditions on their topics in one change set."""
+
 CHANGE_SET_BYTES_MAX: Final = 512 * 1024
 """Bytes of offsets in one change set. It stays below etcd's 1.5 MiB."""
 
@@ -229,16 +232,19 @@ def _topic_prefix(group: str, topic: str) -> str:
 
 
 def slices(group: str, offsets: Offsets) -> Iterator[Slice]:
-    """Divide the offsets of a commit among change sets."""
+    """Divide the offsets of a commit among change sets. Each has room for a condition on each of its topics."""
     slice_: dict[TopicPartition, Put] = {}
+    topics: set[str] = set()
     size = 0
     for partition, offset in offsets.items():
         put = Put(offset_key(group, partition), _encode(offset))
         added = len(put.key) + len(put.value)
-        if slice_ and (len(slice_) == RECORDS_AT_ONCE or size + added > CHANGE_SET_BYTES_MAX):
+        operations = len(slice_) + 1 + len(topics | {partition.topic})
+        if slice_ and (operations > OPERATIONS_AT_ONCE or size + added > CHANGE_SET_BYTES_MAX):
             yield slice_
-            slice_, size = {}, 0
+            slice_, topics, size = {}, set(), 0
         slice_[partition] = put
+        topics.add(partition.topic)
         size += added
     if slice_:
         yield slice_

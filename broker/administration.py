@@ -74,9 +74,9 @@ class Administration:
         """See `TopicService`."""
         await self._controller.split(name, segment_id)
 
-    async def merge(self, name: TopicName, first_id: int, second_id: int) -> None:
+    async def merge(self, name: TopicName, first_id: int, second_id: int, *, allow_fewer: bool = True) -> None:
         """See `TopicService`."""
-        await self._controller.merge(name, first_id, second_id)
+        await self._controller.merge(name, first_id, second_id, allow_fewer=allow_fewer)
 
     async def migrate(self, name: TopicName, *, force: bool) -> None:
         """See `TopicService`."""

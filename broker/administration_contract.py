@@ -168,10 +168,11 @@ class TopicService(Protocol):
             TopicNotFound, UnknownSegment, NotActive, TooNarrow, IntentOpen, LayoutTooLarge
         """
 
-    async def merge(self, name: TopicName, first_id: int, second_id: int) -> None:
+    async def merge(self, name: TopicName, first_id: int, second_id: int, *, allow_fewer: bool = True) -> None:
         """Merge two segments. The child takes messages on return.
 
         Raises:
+            FewerThanAsked: fewer segments than the topic is to have would be left, and `allow_fewer` is false.
             TopicNotFound, UnknownSegment, NotActive, NotAdjacent, IntentOpen, LayoutTooLarge, NotSupported
         """
 

@@ -192,6 +192,10 @@ class NotAdjacent(LayoutError):
     """Only two different segments whose hash ranges touch can be merged."""
 
 
+class FewerThanAsked(LayoutError):
+    """The merge would leave fewer segments than the topic was created with."""
+
+
 class TooNarrow(LayoutError):
     """A segment that holds a single hash cannot be split."""
 

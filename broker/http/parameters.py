@@ -117,9 +117,9 @@ def segment_id_of(request: Request, param: str) -> int:
     return int(text)
 
 
-def switch_of(request: Request, name: str) -> bool:
-    """Return an optional parameter that is true or false; false if it is missing."""
-    text = request.query_params.get(name, "false")
+def switch_of(request: Request, name: str, *, default: bool = False) -> bool:
+    """Return an optional parameter that is true or false; `default` if it is missing."""
+    text = request.query_params.get(name, "true" if default else "false")
     if text.lower() not in {"true", "false"}:
         raise HTTPException(412, f"The parameter {name} must be true or false, not {text[:50]!r}.")
     return text.lower() == "true"

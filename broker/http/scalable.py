@@ -75,6 +75,11 @@ def calls(service: TopicService) -> list[Call]:
         Call(
             *("POST", _TOPIC + "/merge/{first}/{second}", admin.merge),
             "Merge two adjacent active segments.",
+            parameters=(
+                Parameter(
+                    "allowFewer", "Whether fewer segments may be left than the topic was created with.", "boolean"
+                ),
+            ),
             errors=(404, 409),
         ),
         Call(
@@ -183,7 +188,9 @@ class _ScalableAdmin:
 
     async def merge(self, request: Request) -> Response:
         name = topic_of(request)
-        await self._service.merge(name, segment_id_of(request, "first"), segment_id_of(request, "second"))
+        first, second = segment_id_of(request, "first"), segment_id_of(request, "second")
+        # Pulsar's tools do not know the parameter. They merge because somebody told them to.
+        await self._service.merge(name, first, second, allow_fewer=switch_of(request, "allowFewer", default=True))
         return done()
 
     async def migrate(self, request: Request) -> Response:

@@ -27,6 +27,7 @@ from functools import cached_property
 from typing import Final
 
 from broker.errors import (
+    FewerThanAsked,
     IntentGone,
     IntentOpen,
     NotActive,
@@ -71,8 +72,16 @@ class Layout:
     last_split_ms: int | None = None
     last_merge_ms: int | None = None
     """When segments were last replaced by a split, and by a merge, automatic or requested."""
+    segments_min: int = 1
+    """How many segments the topic was created with. Nothing merges below that unless told to; see `floor`."""
     unknown: Unknown = NOTHING_UNKNOWN
     """Fields of a later release."""
+
+    @property
+    def floor(self) -> int:
+        """The number of active segments below which nothing merges unless told to: the topic's own setting decides."""
+        own = None if self.auto_scale is None else self.auto_scale.min_segments
+        return self.segments_min if own is None else own
 
     def active(self) -> tuple[Segment, ...]:
         """Return the segments that take messages, in the order of their ranges, which divide the hash space."""
@@ -136,11 +145,12 @@ class Layout:
         middle = (start + end) // 2
         return self._begin((segment_id,), (HashRange(start, middle), HashRange(middle + 1, end)))
 
-    def begin_merge(self, first_id: int, second_id: int) -> "Layout":
+    def begin_merge(self, first_id: int, second_id: int, *, allow_fewer: bool = True) -> "Layout":
         """Open the intent to join two active segments whose ranges touch, given in either order.
 
         Raises:
             UnknownSegment, NotActive, NotAdjacent, IntentOpen: the merge is not possible.
+            FewerThanAsked: fewer segments than `floor` would be left, and `allow_fewer` is false.
         """
         first, second = self._active_segment(first_id), self._active_segment(second_id)
         self._check_no_intent()
@@ -149,6 +159,12 @@ class Layout:
             raise NotAdjacent(
                 f"Segments {first_id} and {second_id} are not adjacent, so they cannot be merged. Choose two segments "
                 "whose hash ranges touch."
+            )
+        left = len(self.active()) - 1
+        if left < self.floor and not allow_fewer:
+            raise FewerThanAsked(
+                f"The merge would leave {left} active segment{'' if left == 1 else 's'}, and the topic is to have at "
+                f"least {self.floor}. To merge all the same, use --allow-fewer, or allowFewer=true over HTTP."
             )
         merged = HashRange(lower.range.start, upper.range.end)
         return self._begin((min(first_id, second_id), max(first_id, second_id)), (merged,))
@@ -315,8 +331,12 @@ class Layout:
         return replace(self, intent=Intent(parents, children), next_segment_id=first + len(children))
 
 
-def create(n: int, now_ms: int, *, creation_id: str, properties: Mapping[str, str] | None = None) -> Layout:
+def create(
+    n: int, now_ms: int, *, creation_id: str, properties: Mapping[str, str] | None = None, segments_min: int = 1
+) -> Layout:
     """Create a new topic's layout at epoch 0: segments 0 to `n - 1`, which divide the hash space evenly.
+
+    `segments_min` is the number of segments below which nothing merges unless told to.
 
     Raises:
         SegmentCountInvalid: `n` is not within 1..INITIAL_SEGMENTS_MAX.
@@ -329,4 +349,11 @@ def create(n: int, now_ms: int, *, creation_id: str, properties: Mapping[str, st
         i: Segment(i, hash_range, SegmentState.ACTIVE, (), (), created_at_epoch=0, created_at_ms=now_ms)
         for i, hash_range in enumerate(ranges)
     }
-    return Layout(creation_id, epoch=0, next_segment_id=n, segments=segments, properties=dict(properties or {}))
+    return Layout(
+        creation_id,
+        epoch=0,
+        next_segment_id=n,
+        segments=segments,
+        properties=dict(properties or {}),
+        segments_min=segments_min,
+    )

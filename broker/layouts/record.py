@@ -56,6 +56,7 @@ _FIELDS: Final = frozenset(
         "autoScalePolicy",
         "lastSplitMs",
         "lastMergeMs",
+        "segmentsMin",
     }
 )
 _SEGMENT_FIELDS: Final = frozenset(
@@ -194,6 +195,7 @@ def _encode(layout: Layout) -> bytes:
             "autoScalePolicy": None if layout.auto_scale is None else _stored_policy(layout.auto_scale),
             "lastSplitMs": _NEVER if layout.last_split_ms is None else layout.last_split_ms,
             "lastMergeMs": _NEVER if layout.last_merge_ms is None else layout.last_merge_ms,
+            "segmentsMin": layout.segments_min,
             **restored(layout.unknown),
         }
     )
@@ -227,6 +229,8 @@ def _decode(raw: Mapping[str, Any]) -> Layout:
         auto_scale=None if raw.get("autoScalePolicy") is None else stored_override_of(raw["autoScalePolicy"]),
         last_split_ms=_moment(raw.get("lastSplitMs", _NEVER)),
         last_merge_ms=_moment(raw.get("lastMergeMs", _NEVER)),
+        # Earlier releases merged down to one segment, so a topic of theirs was promised no more.
+        segments_min=_whole(raw.get("segmentsMin", 1)),
         unknown=unknown_in(raw, _FIELDS),
     )
 

@@ -137,7 +137,7 @@ def _merge(situation: Situation, now_ms: int) -> Merge | None:
     active = layout.active()
     if (
         not situation.loads.keys() & {segment.id for segment in active}
-        or len(active) <= max(policy.min_segments, _required(situation))
+        or len(active) <= max(policy.min_segments, layout.floor, _required(situation))
         or _is_within(layout.last_merge_ms, policy.merge_cooldown_seconds, now_ms)
     ):
         return None

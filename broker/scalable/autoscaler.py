@@ -177,7 +177,7 @@ class AutoScaler:
                     await self._controller.split(topic, segment_id)
                 case Merge(first_id, second_id):
                     log.info("merging two cold segments", topic=str(topic), segments=decision)
-                    await self._controller.merge(topic, first_id, second_id)
+                    await self._controller.merge(topic, first_id, second_id, allow_fewer=False)
         except ExpectedError as error:
             log.warning("a split or merge by load failed", topic=str(topic), decision=str(decision), reason=str(error))
             self._look_at(topic, self._now_ms() + retry_ms)

@@ -153,7 +153,9 @@ class Controller:
         """
         if await self._layouts.is_made(topic.as_regular):
             raise TopicExists(f"{topic.as_regular} exists. Migrate it to get a scalable topic of this name.")
-        layout = create(segments, self._now_ms(), creation_id=uuid.uuid4().hex, properties=properties)
+        layout = create(
+            segments, self._now_ms(), creation_id=uuid.uuid4().hex, properties=properties, segments_min=segments
+        )
         partitioned = Check(record_key(topic.as_regular), ABSENT)
         try:
             await self._layouts.create(topic, layout, partitioned)
@@ -171,14 +173,17 @@ class Controller:
         """
         return await self._change_segments(topic, lambda layout: layout.begin_split(segment_id))
 
-    async def merge(self, topic: TopicName, first_id: int, second_id: int) -> Layout:
+    async def merge(self, topic: TopicName, first_id: int, second_id: int, *, allow_fewer: bool = True) -> Layout:
         """Join two adjacent active segments; the new layout is durable and pushed on return.
 
         Raises:
             TopicNotFound, UnknownSegment, NotActive, NotAdjacent: nothing was changed.
+            FewerThanAsked: nothing was changed, because too few segments would be left. Not with `allow_fewer`.
             OwnedElsewhere: another broker is the controller. It goes on if the merge has begun.
         """
-        return await self._change_segments(topic, lambda layout: layout.begin_merge(first_id, second_id))
+        return await self._change_segments(
+            topic, lambda layout: layout.begin_merge(first_id, second_id, allow_fewer=allow_fewer)
+        )
 
     async def migrate(self, topic: TopicName, *, force: bool) -> Layout:
         """Turn the `persistent://` topic of this name into a scalable one; durable and pushed on return.

@@ -291,11 +291,11 @@ class FakeTopics:
         await self._begin()
         self._finish(name, self._find(name).begin_split(segment_id))
 
-    async def merge(self, name: TopicName, first_id: int, second_id: int) -> None:
+    async def merge(self, name: TopicName, first_id: int, second_id: int, *, allow_fewer: bool = True) -> None:
         await self._begin()
         if not self.merges:
             raise NotSupported("This broker does not merge segments.")
-        self._finish(name, self._find(name).begin_merge(first_id, second_id))
+        self._finish(name, self._find(name).begin_merge(first_id, second_id, allow_fewer=allow_fewer))
 
     async def begin_migration(self, name: TopicName, asked: MigrationAsked, *, force: bool) -> None:
         self.migrations_asked.append(asked)

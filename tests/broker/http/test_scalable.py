@@ -192,6 +192,15 @@ async def test_what_the_layout_does_not_allow_is_refused_as_documented(
     assert topics.layouts[NAME] == before
 
 
+async def test_a_merge_below_the_floor_is_refused_if_it_must_not_go_there(server: Address, topics: FakeTopics) -> None:
+    """Pulsar's tools do not say, and are obeyed."""
+    topics.layouts[NAME] = create(2, NOW_MS, creation_id="c", segments_min=2)
+    refused = await request(server, "POST", f"{BASE}/x/merge/0/1?allowFewer=false")
+    assert refused.status == 412
+    assert "--allow-fewer" in refused.reason
+    assert (await request(server, "POST", f"{BASE}/x/merge/0/1")).status == 204
+
+
 async def test_neighbours_merge(server: Address, topics: FakeTopics) -> None:
     topics.layouts[NAME] = create(2, NOW_MS, creation_id="c")
     assert (await request(server, "POST", f"{BASE}/x/merge/1/0")).status == 204

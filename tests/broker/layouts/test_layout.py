@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import (
+    FewerThanAsked,
     IntentGone,
     IntentOpen,
     NotActive,
@@ -20,6 +22,7 @@ from broker.errors import (
     TooNarrow,
     UnknownSegment,
 )
+from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.checks import wrong_in
 from broker.layouts.layout import INITIAL_SEGMENTS_MAX, Layout, create
 from broker.layouts.parts import (
@@ -32,6 +35,7 @@ from broker.layouts.parts import (
     StartPosition,
     SubscriptionKind,
 )
+from broker.layouts.record import from_json, to_json
 from broker.names import HASH_MAX
 from tests.support.layouts import NOW_MS, histories, layouts
 
@@ -122,6 +126,25 @@ def test_only_active_neighbours_merge() -> None:
         layout.begin_merge(0, 1)
     with pytest.raises(UnknownSegment):
         layout.begin_merge(1, 99)
+
+
+def test_no_merge_leaves_fewer_segments_than_asked_unless_told_to() -> None:
+    """D10: the floor is part of the record, so it holds after a restart and at another controller."""
+    layout = from_json(to_json(create(4, NOW_MS, creation_id="c", segments_min=4)))
+    with pytest.raises(FewerThanAsked, match="leave 3 active segments, and the topic is to have at least 4"):
+        layout.begin_merge(0, 1, allow_fewer=False)
+    more = finished(layout.begin_split(0))
+    assert len(finished(more.begin_merge(1, 2, allow_fewer=False)).active()) == 4
+    fewer = finished(layout.begin_merge(0, 1, allow_fewer=True))
+    assert fewer.floor == 4
+    told = layout.with_auto_scale(AutoScaleOverride(min_segments=3))
+    assert len(finished(told.begin_merge(0, 1, allow_fewer=False)).active()) == 3
+
+
+def test_a_topic_of_an_earlier_release_has_no_floor() -> None:
+    record = orjson.loads(to_json(create(2, NOW_MS, creation_id="c", segments_min=2)))
+    del record["segmentsMin"]
+    assert from_json(orjson.dumps(record)).floor == 1
 
 
 def test_only_an_active_segment_splits() -> None:

@@ -91,6 +91,7 @@ def test_the_record_in_full() -> None:
         "autoScalePolicy": {"enabled": True, "splitMsgRateInThreshold": 5.0},
         "lastSplitMs": -1,
         "lastMergeMs": NOW_MS,
+        "segmentsMin": 1,
     }
 
 

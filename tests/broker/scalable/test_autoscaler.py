@@ -105,6 +105,7 @@ async def test_cold_segments_are_merged_one_pair_at_a_time(
 ) -> None:
     """Merging stops when each of the topic's consumers has one segment."""
     await create(broker, 4)
+    await broker.controller.set_auto_scale_override(TOPIC, AutoScaleOverride(min_segments=1))
     for name in "ab":
         await broker.groups.join(GroupId(TOPIC, NAME), Member(name))
     for segment_id in range(4):
@@ -116,11 +117,28 @@ async def test_cold_segments_are_merged_one_pair_at_a_time(
     assert counts == [4, 3, 3, 2, 2, 2, 2, 2]
 
 
+async def test_nothing_is_merged_below_what_was_asked_for(
+    broker: Rooms, mock_clock: MockClock, clock: list[WallClock]
+) -> None:
+    """The number of segments at a topic's creation is a floor; only what splits added is merged."""
+    await create(broker, 2)
+    await broker.controller.split(TOPIC, 0)
+    for segment_id in (1, 2, 3):
+        await report(broker, segment_id, clock, 10)
+    counts = []
+    for _ in range(8):
+        await jump(mock_clock, 150)
+        counts.append(len(await active(broker)))
+    assert counts[-1] == 2
+    assert counts == sorted(counts, reverse=True)
+
+
 async def test_segments_that_are_cold_but_not_steady_are_merged(
     broker: Rooms, mock_clock: MockClock, clock: list[WallClock]
 ) -> None:
     """They must only stay below the thresholds during the window, because light traffic arrives in bursts."""
     await create(broker, 2)
+    await broker.controller.set_auto_scale_override(TOPIC, AutoScaleOverride(min_segments=1))
     await report(broker, 1, clock, 10)
     counts = []
     for minute in range(8):
@@ -221,6 +239,7 @@ async def test_a_topic_that_is_deleted_and_made_again_begins_anew(
     await broker.controller.delete_topic(TOPIC, force=True)
     await jump(mock_clock, 299)
     await create(broker, 2)
+    await broker.controller.set_auto_scale_override(TOPIC, AutoScaleOverride(min_segments=1))
     for late in reports:
         await broker.metadata.put(late.key, late.value)
     await jump(mock_clock, 200)

@@ -3,8 +3,7 @@
 For the metadata store, HTTP uses the store's own contract (`storage.metadata.store`). That one has enough
 implementations to test with, and only it can stream an answer.
 
-Two things are left out on purpose. There are no operations on namespaces, because every legal namespace exists. Nothing
-here streams: an answer is always one value.
+One thing is left out on purpose. Nothing here streams: an answer is always one value.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -222,6 +222,18 @@ class AutoScalePolicyInvalid(LayoutError):
     """A policy for automatic splits and merges has an invalid value, or contradicts itself."""
 
 
+class NamespaceNotFound(BrokerError):
+    """There is no such tenant or namespace."""
+
+
+class NamespaceExists(BrokerError):
+    """A tenant or namespace of this name exists. Nothing was changed."""
+
+
+class NamespaceInUse(BrokerError):
+    """The tenant or namespace is not empty, or must not be deleted. Nothing was changed."""
+
+
 class RetentionInvalid(BrokerError):
     """A retention policy has an invalid value, or contradicts itself."""
 

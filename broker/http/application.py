@@ -14,6 +14,7 @@ from broker.http import (
     description,
     metadata,
     metrics,
+    namespaces,
     regular,
     retention,
     scalable,
@@ -25,6 +26,7 @@ from broker.http.credentials import NoCredentials
 from broker.http.forwarding import passes_on
 from broker.http.origin import KnownHostsOnly, SameOriginOnly
 from broker.http.refusals import exception_handlers
+from broker.namespaces import Namespaces
 from broker.retention_policies import RetentionPolicies
 from storage.metadata.store import MetadataStore
 
@@ -46,6 +48,7 @@ def build_application(
     calls = [
         *brokers.calls(monitor, version=version),
         metrics.call(monitor, ownership),
+        *namespaces.calls(Namespaces(store), RetentionPolicies(store)),
         *retention.calls(RetentionPolicies(store)),
         *cluster.calls(store, ownership),
         *scalable.calls(topics),

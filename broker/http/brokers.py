@@ -10,8 +10,9 @@ from broker.errors import sentences
 from broker.http.refusals import json_response, refusal
 from broker.http.resources import TEXT, Call
 
-CLUSTER: Final = "tidewire"
-"""The name by which Pulsar's tools know this cluster. There is no other one, because nothing is replicated."""
+CLUSTER: Final = "standalone"
+"""The name by which Pulsar's tools know this cluster, as a Pulsar on one's own machine is called. So commands from
+Pulsar's documentation work. There is no other cluster, because nothing is replicated."""
 
 
 def calls(monitor: BrokerMonitor, *, version: str) -> list[Call]:

@@ -43,6 +43,15 @@ def topic_of(request: Request) -> TopicName:
     return TopicName(Domain.TOPIC, params["tenant"], params["namespace"], params["topic"])
 
 
+def namespace_of(request: Request) -> tuple[str, str]:
+    """Return the tenant and the namespace in the path."""
+    check_path(request)
+    params = request.path_params
+    # Constructing the name of any topic checks both.
+    name = TopicName(Domain.TOPIC, params["tenant"], params.get("namespace", "any"), "any")
+    return name.tenant, name.namespace
+
+
 def segment_of(request: Request) -> TopicName:
     """Return the `segment://` name in the path."""
     return topic_of(request).segment_name(SegmentDescriptor.parse(request.path_params["descriptor"]))

@@ -10,10 +10,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.http.parameters import json_map_of, topic_of
+from broker.http.parameters import json_map_of, namespace_of, topic_of
 from broker.http.refusals import done, json_response
 from broker.http.resources import Call
-from broker.names import Domain, TopicName
 from broker.retention import retention_of
 from broker.retention_policies import RetentionPolicies, namespace_key, topic_key
 
@@ -34,10 +33,7 @@ def _topic_key_of(request: Request) -> str:
 
 
 def _namespace_key_of(request: Request) -> str:
-    # Constructing the name of any topic checks the tenant and the namespace.
-    params = request.path_params
-    name = TopicName(Domain.TOPIC, params["tenant"], params["namespace"], "any")
-    return namespace_key(name.tenant, name.namespace)
+    return namespace_key(*namespace_of(request))
 
 
 class _RetentionAdmin:

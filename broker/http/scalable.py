@@ -14,10 +14,10 @@ from starlette.responses import Response
 from broker.administration_contract import GroupStatistics, LogStatistics, MigrationAsked, TopicService, TopicStatistics
 from broker.errors import SubscriptionNotFound
 from broker.http.parameters import (
-    check_path,
     filters_of,
     json_map_of,
     kind_of,
+    namespace_of,
     number_of,
     properties_of,
     required_number_of,
@@ -31,7 +31,7 @@ from broker.http.resources import Call, Parameter
 from broker.http.segments import log_view, subscription_view
 from broker.layouts.autoscale_policy import override_of
 from broker.layouts.record import admin_view
-from broker.names import Domain, TopicName
+from broker.names import TopicName
 from broker.peers import FORWARDED
 
 PREFIX: Final = "/admin/v2/scalable"
@@ -158,10 +158,7 @@ class _ScalableAdmin:
         self._service = service
 
     async def names(self, request: Request) -> Response:
-        check_path(request)
-        tenant, namespace = request.path_params["tenant"], request.path_params["namespace"]
-        # Constructing the name of any topic checks the tenant and the namespace.
-        TopicName(Domain.TOPIC, tenant, namespace, "any")
+        tenant, namespace = namespace_of(request)
         names = await self._service.topics(tenant, namespace, filters_of(request))
         return json_response(sorted(str(name) for name in names))
 

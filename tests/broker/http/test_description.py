@@ -78,7 +78,7 @@ async def test_the_page_shows_every_call_and_loads_nothing_from_elsewhere(server
 
 async def test_the_version_and_the_cluster_are_told(server: Address) -> None:
     assert (await request(server, "GET", "/admin/v2/brokers/version")).body == b"unknown"
-    assert (await request(server, "GET", "/admin/v2/clusters")).json == ["tidewire"]
+    assert (await request(server, "GET", "/admin/v2/clusters")).json == ["standalone"]
 
 
 def filled(path: str) -> str:

@@ -27,6 +27,7 @@ from broker.kafka.listener import KafkaServices, serve_kafka
 from broker.listening import adopt_listener, open_listener
 from broker.pulsar.entry_codec import PulsarEntryCodec
 from broker.pulsar.listener import PulsarServices, serve_pulsar
+from storage.backup.cut import BackupCuts
 from storage.entry import EntryFormat
 
 ENTRY_CODECS: Final = EntryCodecs({EntryFormat.PULSAR: PulsarEntryCodec(), EntryFormat.KAFKA: KafkaEntryCodec()})
@@ -123,6 +124,7 @@ class FrontEnds:
                     settings=settings_view(self._settings, broker.foundation.version),
                 )
             ),
+            cuts=_cuts_of(broker),
         )
         async with trio.open_nursery() as nursery:
             each = [self._own] if self._shared is None else [self._own, self._shared]
@@ -214,3 +216,8 @@ def _hosts_of(settings: BrokerSettings) -> set[str]:
     """Return the host names that HTTP clients may use, besides those of this machine alone."""
     addresses = {settings.http, settings.pulsar, settings.advertised_pulsar or settings.pulsar}
     return {address.host for address in addresses if not address.is_wildcard}.union(settings.http_hosts)
+
+
+def _cuts_of(broker: Broker) -> BackupCuts:
+    base = broker.foundation
+    return BackupCuts(base.files, base.settings.data_dir, base.metadata, base.now_ms)

@@ -64,6 +64,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "topics",
         "topic_claims",
         "topic",
+        "namespaces",
         "topic_existence",
         "topic_removal",
         "topic_services",

@@ -185,21 +185,26 @@ def _make_identity(files: Files, data_dir: Path, wanted: FolderIdentity) -> Fold
                     f"The cluster {made.cluster} has just taken the data folder {data_dir}. Choose another --data-dir."
                 )
             return made
-        path = data_dir / IDENTITY_FILE
-        fresh = path.with_suffix(".json-new")
-        file = files.open(fresh, create=True)
-        try:
-            data = orjson.dumps(wanted._asdict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-            file.truncate(len(data))
-            file.write_at(0, data)
-            file.sync()
-        finally:
-            file.close()
-        files.rename(fresh, path)
-        files.sync_dir(data_dir)
+        write_identity(files, data_dir, wanted)
         return wanted
     finally:
         lock.close()
+
+
+def write_identity(files: Files, data_dir: Path, identity: FolderIdentity) -> None:
+    """Write the identity of a folder that has none. Durable on return. Blocks."""
+    path = data_dir / IDENTITY_FILE
+    fresh = path.with_suffix(".json-new")
+    file = files.open(fresh, create=True)
+    try:
+        data = orjson.dumps(identity._asdict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        file.truncate(len(data))
+        file.write_at(0, data)
+        file.sync()
+    finally:
+        file.close()
+    files.rename(fresh, path)
+    files.sync_dir(data_dir)
 
 
 def _first_data(files: Files, data_dir: Path) -> Path | None:

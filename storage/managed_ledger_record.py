@@ -7,12 +7,24 @@ Every change requires the version on which it was decided. If the owner has a cl
 The index finds what a dead broker had open, at a cost that depends on nothing else.
 """
 
+from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, unquote
 
 from storage.errors import Fenced
 from storage.ledger_list import ManagedLedgerRecord
-from storage.metadata.store import ABSENT, Check, Conflict, Delete, IndexEntry, MetadataStore, Op, Put, starting_with
+from storage.metadata.store import (
+    ABSENT,
+    Check,
+    Conflict,
+    Delete,
+    IndexEntry,
+    MetadataStore,
+    Op,
+    Put,
+    Record,
+    starting_with,
+)
 
 MANAGED_LEDGERS: Final = "/managed-ledgers/"
 LEDGERS_BY_WRITER: Final = "ledgers-by-writer"
@@ -55,6 +67,22 @@ def first_record(name: str, creation_id: str) -> Put:
     Its first owner makes its first ledger. So it takes no space for entries before that.
     """
     return Put(record_key(name), ManagedLedgerRecord(creation_id, (), NO_LEDGER).encode(), ABSENT)
+
+
+def renamed(record: Record, folder: str) -> Put:
+    """The operation that gives all writers in a record the data folder with this identity. Only for a restored folder.
+
+    Raises:
+        LedgerListCorrupt: the record is damaged.
+    """
+    before = ManagedLedgerRecord.decode(record.value)
+    ledgers = tuple(
+        info._replace(writer=None if info.writer is None else info.writer._replace(folder=folder))
+        for info in before.ledgers
+    )
+    unknown = {writer._replace(folder=folder): columns for writer, columns in before.unknown_of_writers.items()}
+    after = replace(before, ledgers=ledgers, unknown_of_writers=unknown)
+    return Put(record.key, after.encode(), record.version, indexes=_indexes(after))
 
 
 async def is_there(name: str, metadata: MetadataStore) -> bool:

@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute
 from broker.administration_contract import BrokerMonitor, ClusterService, TopicService
 from broker.cluster.ownership import OwnedElsewhere
 from broker.http import (
+    backup,
     brokers,
     cluster,
     description,
@@ -28,6 +29,7 @@ from broker.http.origin import KnownHostsOnly, SameOriginOnly
 from broker.http.refusals import exception_handlers
 from broker.namespaces import Namespaces
 from broker.retention_policies import RetentionPolicies
+from storage.backup.cut import BackupCuts
 from storage.metadata.store import MetadataStore
 
 
@@ -40,10 +42,12 @@ def build_application(
     hosts: Collection[str] = (),
     version: str = "unknown",
     console: Sequence[BaseRoute] = (),
+    cuts: BackupCuts | None = None,
 ) -> Starlette:
     """Build the ASGI application for `serve_http`.
 
     `hosts` are the host names that clients may use. `console` are the routes of the console, if it is served.
+    `cuts` makes the cuts of backups; None if there is no data folder.
     """
     calls = [
         *brokers.calls(monitor, version=version),
@@ -56,6 +60,7 @@ def build_application(
         *regular.calls(topics),
         *transactions.calls(topics.transactions),
         *metadata.calls(store),
+        *([] if cuts is None else [backup.call(cuts)]),
         *unserved.calls(),
     ]
     application = Starlette(

@@ -7,8 +7,8 @@ The store is a context manager, not a task that its owner starts. It goes on com
 cancelled and clean up, and ends only when all of them have ended. `cluster.reign` says how it commits.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -22,6 +22,7 @@ from storage.metadata.epochs import Deposed
 from storage.metadata.image_store import ImageStore
 from storage.metadata.opening import metadata_directory, open_folder
 from storage.metadata.proposed import Proposed
+from storage.metadata.snapshots import View
 from storage.metadata.store import Committed, Op, SnapshotTaken, StoreStatistics
 from storage.metadata.take_over import Started
 
@@ -92,6 +93,12 @@ class EmbeddedStore(ImageStore):
     async def take_snapshot(self) -> SnapshotTaken:
         """See `TakesSnapshots.take_snapshot`. If a snapshot is being written, another one follows it."""
         return await self.reign.take_snapshot()
+
+    def at_one_moment(
+        self, note: Callable[[], Awaitable[None]], *, feature_level: int
+    ) -> AbstractAsyncContextManager[View]:
+        """See `Reign.at_one_moment`."""
+        return self.reign.at_one_moment(note, feature_level=feature_level)
 
     @property
     def controller(self) -> str | None:

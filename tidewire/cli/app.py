@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tidewire.cli import broker, consume, metadata, produce, topics, txn
+from tidewire.cli import backup, broker, consume, metadata, produce, topics, txn
 from tidewire.cli.cluster import command as cluster
 from tidewire.cli.demo import command as demo
 
@@ -22,6 +22,8 @@ app.command("produce")(produce.command)
 app.command("consume")(consume.command)
 app.add_typer(txn.app, name="txn")
 app.add_typer(metadata.app, name="metadata")
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 app.command("demo")(demo.command)
 
 

@@ -107,10 +107,10 @@ class Publication:
         """See `RecentLog.behind`."""
         return self._recent.behind(place)
 
-    def open_view(self) -> snapshots.View:
+    def open_view(self, *, feature_level: int | None = None) -> snapshots.View:
         """The image of this moment, between two groups, to be read while it goes on. The caller closes it."""
         assert not self._is_changing, "it would be of no place in the log"
-        view = snapshots.View(self.image, self.point)
+        view = snapshots.View(self.image, self.point, feature_level=feature_level)
         self._views.append(view)
         return view
 

@@ -31,8 +31,8 @@ tells. A full disk is refused before that: the whole group gets `StoreFull`, bec
 and the state stays as it was.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -98,6 +98,8 @@ class Reign:
         self._wake = Signal()
         self.queue = ProposalQueue(self._wake)
         """What waits for the committer."""
+        self._deciding = trio.Lock()
+        """Held by the committer for each group, and by whoever needs a moment without decisions."""
         self._group: list[Proposal] = []
         self._numbered = NumberedWrites(started.image, self.queue)
         self._snapshots = ReignSnapshots(
@@ -253,6 +255,31 @@ class Reign:
         finally:
             self._public.close_view(view)
 
+    @asynccontextmanager
+    async def at_one_moment(
+        self, note: Callable[[], Awaitable[None]], *, feature_level: int
+    ) -> AsyncIterator[snapshots.View]:
+        """The state of one moment, to be read while it goes on. Nothing is decided while `note` runs.
+
+        `feature_level` is that of the release that reads the state.
+
+        Raises:
+            Deposed, StoreEnded: the reign has ended. Another process may have decided meanwhile.
+        """
+        async with self._deciding:
+            self.require_reigning()
+            view = self._public.open_view(feature_level=feature_level)
+            try:
+                await note()
+                self.require_reigning()
+            except BaseException:
+                self._public.close_view(view)
+                raise
+        try:
+            yield view
+        finally:
+            self._public.close_view(view)
+
     async def take_snapshot(self) -> SnapshotTaken:
         """See `TakesSnapshots.take_snapshot`. If a snapshot is being written, another one follows it."""
         self._require_going_on()
@@ -285,15 +312,26 @@ class Reign:
                 raise self._snapshots.failure
             if self.queue:
                 await let_others_join()
-                self._public.change_begins()
-                await self._commit_group()
-                self._public.change_ends()
+                await self._decide_alone()
+                try:
+                    self._public.change_begins()
+                    await self._commit_group()
+                    self._public.change_ends()
+                finally:
+                    self._deciding.release()
             if self._is_closing:
                 continue
             if self._snapshots.is_due:
                 await self._snapshots.begin(nursery)
             elif not self.queue:
                 await self._wake.wait()
+
+    async def _decide_alone(self) -> None:
+        try:
+            # Usually nobody has it. Then this is no pause, which every group would feel.
+            self._deciding.acquire_nowait()
+        except trio.WouldBlock:
+            await self._deciding.acquire()
 
     async def _commit_group(self) -> None:
         delta = Delta(self.image)

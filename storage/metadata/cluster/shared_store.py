@@ -18,8 +18,8 @@ A write that has no answer when a role ends is sent again in the next role, unde
 The store is a context manager. It plays its role while the tasks in its body are cancelled and clean up.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -31,9 +31,11 @@ import trio
 from storage.files import Files
 from storage.metadata.cluster.follower_store import FollowerStore
 from storage.metadata.cluster.playing import Connect, Participant, RolePlayer
+from storage.metadata.cluster.reign import Reign
 from storage.metadata.cluster.reign_snapshots import SNAPSHOT_LOG_BYTES
 from storage.metadata.cluster.roles import Role
 from storage.metadata.opening import metadata_directory
+from storage.metadata.snapshots import View
 from storage.metadata.store import SnapshotTaken, StoreStatistics, StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -139,11 +141,24 @@ class SharedStore(FollowerStore):
         Raises:
             StoreUnavailable: this process is not the controller.
         """
+        return await self._reign("takes snapshots").take_snapshot()
+
+    def at_one_moment(
+        self, note: Callable[[], Awaitable[None]], *, feature_level: int
+    ) -> AbstractAsyncContextManager[View]:
+        """See `Reign.at_one_moment`.
+
+        Raises:
+            StoreUnavailable: this process is not the controller.
+        """
+        return self._reign("can begin a backup").at_one_moment(note, feature_level=feature_level)
+
+    def _reign(self, does: str) -> Reign:
         player = self.player
         if player.leading is None:
             broker = "no broker" if player.controller is None else f"broker {player.controller.broker}"
-            raise StoreUnavailable(f"{broker} is the metadata controller, and only the controller takes snapshots")
-        return await player.leading.reign.take_snapshot()
+            raise StoreUnavailable(f"{broker} is the metadata controller, and only the controller {does}")
+        return player.leading.reign
 
     def statistics(self) -> StoreStatistics:
         """See `MetadataStore.statistics`; `extra` says what the links did, and what the reign did if there is one."""

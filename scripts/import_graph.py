@@ -74,6 +74,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "retention_policies",
         "trimming",
         "administration_contract",
+        "live_contract",
         "own_load",
         "peers",
         "segment_requests",

@@ -61,6 +61,11 @@ class Bell:
         for signal in self._attached:
             signal.set()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no signal is attached."""
+        return not self._attached
+
     @contextmanager
     def attached(self, signal: Signal) -> Iterator[None]:
         """Set `signal` at every ring while the context is open."""

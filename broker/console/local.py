@@ -8,10 +8,11 @@ from dataclasses import asdict
 
 import trio
 
-from broker.administration_contract import BrokerMonitor
+from broker.administration_contract import BrokerMonitor, LatencyCounts
 from broker.console.feed import Parts
 from broker.live_contract import LiveLog, LiveService, LiveSubscription
 from broker.names import TopicName
+from storage.histogram import BOUNDS_SECONDS
 from storage.signal import Signal
 
 
@@ -33,14 +34,27 @@ class Local:
 
 def broker_parts(monitor: BrokerMonitor) -> Parts:
     """What the broker counts as a whole."""
-    counted = asdict(monitor.statistics())
+    statistics = monitor.statistics()
+    counted = asdict(statistics)
     loop = counted.pop("loop")
+    del counted["latencies"]
     # Steps of the event loop are counted all the time. They would make a frame of every look.
     return {
         "counters": counted,
+        "latencies": _latencies(statistics.latencies),
+        "bounds_ms": [1000 * bound for bound in BOUNDS_SECONDS],
         "stall_ms": round(1000 * loop["wall_seconds_max"]),
         "problem": monitor.problem(),
     }
+
+
+def _latencies(counted: Mapping[tuple[str, str], LatencyCounts]) -> dict[str, list[int]]:
+    """Return how many durations there were for each bucket, of the clients of all protocols together."""
+    sums: dict[str, list[int]] = {}
+    for (what, _protocol), one in counted.items():
+        if one.counts:
+            sums[what] = [sum(pair) for pair in zip(sums.get(what, [0] * len(one.counts)), one.counts, strict=True)]
+    return sums
 
 
 def log_parts(live: LiveService, topic: TopicName) -> Parts:

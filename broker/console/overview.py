@@ -86,7 +86,8 @@ class OverviewFeed:
                 {"broker": each.broker, "state": each.state, "claims": dict(each.claims)} for each in view.brokers
             ],
             "told": {
-                broker: {name: said.get(name) for name in ("counters", "stall_ms")} for broker, said in told.items()
+                broker: {name: said.get(name) for name in ("counters", "stall_ms", "latencies", "bounds_ms")}
+                for broker, said in told.items()
             },
             "transactions": self._transactions.summary(),
             "topics": {

@@ -60,8 +60,9 @@ STREAMS_MAX: Final = 32
 """Most streams of pages at a time."""
 LOCAL_STREAMS_MAX: Final = 128
 """Most streams of other brokers at a time."""
-SUBSCRIPTIONS_PAUSE_SECONDS: Final = 1.0
-"""The pause between two frames about all subscriptions: counting their backlogs takes longer."""
+SLOWER: Final = 4
+"""How much longer the pause is between two frames about all subscriptions, because counting their backlogs takes long.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,8 @@ class ConsoleServices:
     """The namespace of Kafka's topics, as tenant/namespace."""
     settings: Mapping[str, object]
     """The broker's settings, as people read them."""
+    pause_seconds: float = PAUSE_SECONDS
+    """The least time between two frames of a stream. About all subscriptions it is SLOWER times as long."""
 
 
 def routes(services: ConsoleServices) -> list[BaseRoute]:
@@ -124,7 +127,7 @@ class _Console:
         def frame(parts: Parts) -> bytes:
             return event({**about, **parts})
 
-        pause = SUBSCRIPTIONS_PAUSE_SECONDS if is_slow else PAUSE_SECONDS
+        pause = self._services.pause_seconds * (SLOWER if is_slow else 1)
         return Events(frames(feed, frame, pause), self._pages)
 
     async def local(self, request: Request) -> Response:
@@ -136,16 +139,16 @@ class _Console:
         return PushedLines(frames(feed, line, pause), self._brokers)
 
     def _own(self, what: str, topics: Collection[str]) -> tuple[Local, float]:
-        live, monitor = self._services.live, self._services.monitor
+        live, monitor, pause = self._services.live, self._services.monitor, self._services.pause_seconds
         names = [TopicName.parse(topic) for topic in topics]
         if what == "broker":
-            return Local(live, lambda: broker_parts(monitor)), PAUSE_SECONDS
+            return Local(live, lambda: broker_parts(monitor)), pause
         if what == "subscriptions":
-            return Local(live, lambda: subscription_parts(live)), SUBSCRIPTIONS_PAUSE_SECONDS
+            return Local(live, lambda: subscription_parts(live)), SLOWER * pause
         if what == "logs" and len(names) == 1:
-            return Local(live, lambda: log_parts(live, names[0])), PAUSE_SECONDS
+            return Local(live, lambda: log_parts(live, names[0])), pause
         if what == "ends":
-            return Local(live, lambda: end_parts(live, names)), PAUSE_SECONDS
+            return Local(live, lambda: end_parts(live, names)), pause
         raise HTTPException(412, "The parameter of must be broker, subscriptions, logs (of one topic) or ends.")
 
     def _everywhere(self, what: str, *topics: str) -> Callable[[Signal], Everywhere]:

@@ -9,7 +9,7 @@ contract without segments. Set `failure` to make its next call raise another err
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from broker.administration_contract import (
     GroupStatistics,
     LogStatistics,
     MigrationAsked,
+    NextPiece,
     PeerAnswer,
     RegularStatistics,
     RegularSubscription,
@@ -44,6 +45,7 @@ from broker.layouts.layout import Layout, create
 from broker.layouts.legacy import migrated_layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.names import TopicName
+from broker.peers import PeerSilent
 from storage.metadata.memory import MemoryStore
 from tests.support.layouts import NOW_MS
 from txn.inspection import Inspection
@@ -113,6 +115,8 @@ class HttpClientConnection:
 class LineReader:
     """Reads an answer of JSON lines, which may never end."""
 
+    media_type = b"application/x-ndjson"
+
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
         self._http = h11.Connection(h11.CLIENT)
@@ -125,10 +129,15 @@ class LineReader:
         response = await self._event()
         assert isinstance(response, h11.Response)
         assert response.status_code == 200
-        assert (b"content-type", b"application/x-ndjson") in response.headers.raw_items()
+        assert dict(response.headers.raw_items())[b"content-type"].startswith(self.media_type)
 
     async def line(self) -> Any:
         """Return the next line's value; None at the end of the answer."""
+        line = await self.raw_line()
+        return None if line is None else json.loads(line)
+
+    async def raw_line(self) -> bytes | None:
+        """Return the next line as it is; None at the end of the answer."""
         while b"\n" not in self._received:
             event = await self._event()
             if isinstance(event, h11.EndOfMessage):
@@ -137,7 +146,7 @@ class LineReader:
             assert isinstance(event, h11.Data), event
             self._received += bytes(event.data)
         first, _, self._received = self._received.partition(b"\n")
-        return json.loads(first)
+        return first
 
     async def _event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
@@ -198,6 +207,9 @@ class FakeCluster:
     async def ask_others(self, target: str, *, seconds_max: float) -> Mapping[str, PeerAnswer | None]:
         await self._note("ask others", target, str(seconds_max))
         return self.others
+
+    def follow(self, broker: str, target: str) -> AbstractAsyncContextManager[NextPiece]:
+        raise PeerSilent(f"Broker {broker} is asked for {target}, and is no real one.", was_asked=False)
 
     async def move(self, name: TopicName, to: str, *, forwarded: bool = False) -> None:
         await self._note("move", str(name), to, forwarded=forwarded)

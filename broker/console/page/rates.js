@@ -4,7 +4,8 @@
 // any moment is known. A rate is the rise over the last WINDOW_MS, divided by that time.
 
 export const WINDOW_MS = 4000;
-const KEPT_MS = 2 * WINDOW_MS;
+export const QUANTILE_MS = 30_000;
+const KEPT_MS = QUANTILE_MS + WINDOW_MS;
 
 export class Meter {
   constructor() {
@@ -65,6 +66,29 @@ export class Meters {
     for (const name of this.byName.keys()) {
       if (!prefixes.some((prefix) => name.startsWith(prefix))) this.byName.delete(name);
     }
+  }
+
+  // The duration below which a share of those counted in the last WINDOW_MS is, from buckets named `prefix 0`, `prefix 1`
+  // and so on. Within a bucket it is guessed by proportion. Null if none was counted.
+  quantile(now, suffix, bounds, share) {
+    const counts = [...bounds, Infinity].map((_bound, index) => {
+      let rise = 0;
+      for (const [name, meter] of this.byName) {
+        if (name.endsWith(` ${suffix} ${index}`)) rise += meter.valueAt(now) - meter.valueAt(now - QUANTILE_MS);
+      }
+      return rise;
+    });
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    if (!total) return null;
+    let left = share * total;
+    for (let index = 0; index < counts.length; index += 1) {
+      if (left <= counts[index]) {
+        const low = index === 0 ? 0 : bounds[index - 1];
+        return index === bounds.length ? low : low + ((bounds[index] - low) * left) / counts[index];
+      }
+      left -= counts[index];
+    }
+    return bounds.at(-1);
   }
 
   isMoving(now) {

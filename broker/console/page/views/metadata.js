@@ -24,7 +24,7 @@ export function Metadata({ query }) {
         ]} />
         <${Pager} first=${parts.first} page=${parts.page} matched=${parts.matched} /><//>
       <div>
-        ${key && html`<${Panel} title="Record" note=${key}>${parts.record ? html`<pre class="record">${shown(parts.record)}</pre>` : html`<p class="empty">There is no such record now.</p>`}<//>`}
+        ${key && html`<${Panel} title="Record" note=${key}>${parts.record ? html`<pre class="record">${JSON.stringify(parts.record, null, 2)}</pre>` : html`<p class="empty">There is no such record now.</p>`}<//>`}
         <${Panel} title="Changes" note="since this page was opened" flush><${Table} caption="Changes" rows=${parts.changes} rowKey=${(one) => `${one.revision} ${one.key} ${one.what}`} empty="Nothing has changed below this prefix."
           columns=${[
             { label: "When", value: (one) => html`<${At} ms=${one.at_ms} />` },
@@ -51,15 +51,4 @@ function decoded(text) {
   } catch {
     return text;
   }
-}
-
-// A value that is JSON is shown in lines.
-function shown(record) {
-  let value = record.value;
-  try {
-    value = JSON.parse(value);
-  } catch {
-    // It is shown as it is.
-  }
-  return JSON.stringify({ ...record, value }, null, 2);
 }

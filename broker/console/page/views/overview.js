@@ -1,5 +1,5 @@
 // The first view: rates of the whole cluster, open transactions, and what needs attention.
-import { html, useRef, useState } from "../html.js";
+import { html, useRef } from "../html.js";
 import { Badge, Page, Panel, Table, Tile, Bar } from "../parts.js";
 import { Chart } from "../chart.js";
 import { Meters } from "../rates.js";
@@ -16,6 +16,9 @@ export function Overview() {
   const stream = useStream("overview", {}, (parts, at) => {
     for (const [broker, told] of Object.entries(parts.told)) {
       for (const name of COUNTERS) if (told.counters) meters.current.push(at, `${broker} ${name}`, told.counters[name]);
+      for (const [what, counts] of Object.entries(told.latencies ?? {})) {
+        counts.forEach((count, index) => meters.current.push(at, `${broker} ${what} ${index}`, count));
+      }
     }
     meters.current.keep(Object.keys(parts.told).map((broker) => `${broker} `));
   });
@@ -25,7 +28,10 @@ export function Overview() {
   const rate = (name, broker = null) => (broker ? meters.current.rate(now, `${broker} ${name}`) : meters.current.sum(now, ` ${name}`));
   if (parts && stream.status === "live") record(series.current, rate("messages_in"), rate("messages_out"));
   return html`<${Page} title="Overview" lead=${parts && lead(parts)} stream=${stream}>
-    ${parts && html`<${Body} parts=${parts} rate=${rate} data=${series.current} />`}
+    ${parts && html`<${Body} parts=${parts} rate=${rate} data=${series.current} latency=${(what, share) => {
+      const bounds = Object.values(parts.told).find((told) => told.bounds_ms)?.bounds_ms ?? [];
+      return meters.current.quantile(now, what, bounds, share);
+    }} />`}
   <//>`;
 }
 
@@ -49,7 +55,17 @@ function record(data, into, out) {
   }
 }
 
-function Body({ parts, rate, data }) {
+// A median with the 99th percentile beside it.
+function Latency({ label, what, latency }) {
+  const [half, most] = [latency(what, 0.5), latency(what, 0.99)];
+  return html`<${Tile} label=${label} value=${half === null ? "–" : millis(half)} unit=${half === null ? "" : "ms"} note=${half === null ? "none in the last 30 s" : `99 % within ${millis(most)} ms`} />`;
+}
+
+function millis(value) {
+  return value < 10 ? value.toFixed(1) : number(value);
+}
+
+function Body({ parts, rate, data, latency }) {
   const counters = Object.values(parts.told).map((told) => told.counters).filter(Boolean);
   const sum = (name) => counters.reduce((total, one) => total + one[name], 0);
   const open = parts.transactions.open;
@@ -59,6 +75,9 @@ function Body({ parts, rate, data }) {
     <div class="tiles">
       <${Tile} label="Messages in" value=${short(rate("messages_in"))} unit="/s" note=${`${bytes(rate("bytes_in"))}/s`} tone="in" />
       <${Tile} label="Messages out" value=${short(rate("messages_out"))} unit="/s" note=${`${bytes(rate("bytes_out"))}/s`} tone="out" />
+      <${Latency} label="Publish, median" what="publish" latency=${latency} />
+      <${Latency} label="Commit, median" what="commit" latency=${latency} />
+      <${Latency} label="Delivery, median" what="delivery" latency=${latency} />
       <${Tile} label="Open transactions" value=${number(open)} note=${open ? `oldest for ${duration(Date.now() - parts.transactions.oldest_ms)}` : "none holds anything back"} href=${address("transactions")} />
       <${Tile} label="Clients" value=${number(sum("producers") + sum("consumers"))} note=${`${number(sum("producers"))} producers, ${number(sum("consumers"))} consumers`} />
       <${Tile} label="Longest stall" value=${duration(stall)} note="of an event loop since its start" />

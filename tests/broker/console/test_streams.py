@@ -1,0 +1,95 @@
+"""The console's streams: pushed and not polled, joined when they come fast, bounded, and gone when they are left."""
+
+from contextlib import AsyncExitStack
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.console.routes import EVENTS, LOCAL, STREAMS_MAX
+from tests.support.console import served, watching
+from tests.support.http import request
+from tests.support.idle import TaskSteps
+from tests.support.rooms import TOPIC, publish
+
+VIEWS = [
+    "overview",
+    "topics",
+    f"topic&name={TOPIC}",
+    "subscriptions",
+    "transactions",
+    "groups",
+    "group&name=g",
+    "cluster",
+]
+
+
+async def test_a_publish_is_pushed_with_its_counters() -> None:
+    async with served("one") as ((broker, address),), watching(address, "view=overview") as frames:
+        await frames.until(lambda parts: "told" in parts)
+        assert frames.parts["broker"] == "one"
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await frames.until(lambda parts: parts["topics"]["scalable"] == 1)
+        segment = await broker.topics.get(await broker.segment(TOPIC, 0))
+        await publish(segment, b"a")
+        await frames.until(lambda parts: parts["told"]["one"]["counters"]["topics"] == 1)
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "metadata&prefix=/", "settings"])
+async def test_an_open_view_of_an_idle_broker_costs_nothing(view: str) -> None:
+    """The console is told by the same signals and watches as the broker's own tasks, so it has no timer of its own."""
+    async with served("one") as ((broker, address),), watching(address, f"view={view}") as frames:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await frames.next()
+        await wait_all_tasks_blocked()
+        with TaskSteps() as steps, trio.CancelScope(deadline=trio.current_time() + 0.05):
+            await trio.sleep_forever()
+        steps.clear()
+        assert steps.counts == {}
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "metadata&prefix=/", "settings"])
+async def test_a_closed_view_leaves_nothing(view: str) -> None:
+    async with served("one") as ((broker, address),):
+        watches = broker.metadata.statistics().watches
+        async with watching(address, f"view={view}") as frames:
+            await frames.next()
+        await wait_all_tasks_blocked()
+        assert broker.metadata.statistics().watches == watches
+        assert broker.live.changes.is_quiet
+
+
+async def test_streams_are_bounded() -> None:
+    async with served("one") as ((_broker, address),), AsyncExitStack() as stack:
+        for _ in range(STREAMS_MAX):
+            frames = await stack.enter_async_context(watching(address, "view=settings"))
+            await frames.next()
+        refused = await request(address, "GET", f"{EVENTS}?view=settings")
+        assert refused.status == 503
+        assert "Close one" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "reason"),
+    [
+        (EVENTS, 412, "view must be one of overview"),
+        (f"{EVENTS}?view=nothing", 412, "view must be one of overview"),
+        (f"{EVENTS}?view=topics&sort=size", 412, "sort must be name or load"),
+        (f"{EVENTS}?view=topics&first=x", 412, "first must be a whole number"),
+        (f"{EVENTS}?view=topic&name=", 412, "not a valid name"),
+        (f"{LOCAL}?of=everything", 412, "must be broker, subscriptions"),
+        (f"{LOCAL}?of=logs", 412, "logs"),
+    ],
+)
+async def test_a_wrong_wish_is_refused_with_a_reason(target: str, status: int, reason: str) -> None:
+    async with served("one") as ((_broker, address),):
+        answer = await request(address, "GET", target)
+        assert answer.status == status
+        assert reason in answer.reason
+
+
+async def test_other_sites_get_no_stream() -> None:
+    """A page whose own name resolves to the broker's address is refused, here as everywhere."""
+    async with served("one") as ((_broker, address),):
+        for target in ("/", f"{EVENTS}?view=settings"):
+            assert (await request(address, "GET", target, headers={"host": "evil.example"})).status == 403

@@ -1,0 +1,207 @@
+"""What each view shows, and that it changes as its broker and its cluster do."""
+
+from urllib.parse import quote
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from broker.console.topics import PAGE
+from broker.kafka.groups.group_record import StoredGroup, to_put
+from broker.kafka.groups.offsets import TopicPartition, offset_key
+from broker.kafka.groups.values import GroupRecord
+from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.names import TopicName
+from storage.metadata.store import ABSENT
+from tests.broker.test_handover import Client
+from tests.support.console import served, watching
+from tests.support.outlet import recording_consumer
+from tests.support.rooms import TOPIC, publish
+from txn.states import EndAction
+
+TOPIC_VIEW = f"view=topic&name={quote(str(TOPIC), safe='')}"
+
+
+async def test_a_split_is_seen_while_it_happens() -> None:
+    """The picture has the parent, its children and who replaced whom, from one frame to the next."""
+    async with served("one") as ((broker, address),), watching(address, TOPIC_VIEW) as frames:
+        await frames.until(lambda parts: parts["layout"] is None)
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await frames.until(lambda parts: parts["layout"] is not None)
+        assert list(frames.parts["layout"]["segments"]) == ["0"]
+        await broker.controller.split(TOPIC, 0)
+        await frames.until(lambda parts: len(parts["layout"]["segments"]) == 3 and parts["layout"]["intent"] is None)
+        parent, first, second = frames.parts["layout"]["segments"].values()
+        assert (parent["active"], parent["childIds"]) == (False, [1, 2])
+        assert parent["sealedAtMs"] >= parent["createdAtMs"]
+        assert [child["hashRange"] for child in (first, second)] == [
+            {"start": 0, "end": 0x7FFF},
+            {"start": 0x8000, "end": 0xFFFF},
+        ]
+        await broker.controller.delete_topic(TOPIC, force=True)
+        await frames.until(lambda parts: parts["layout"] is None)
+
+
+async def test_rates_backlogs_and_holders_come_from_every_owner() -> None:
+    """Any broker shows the whole topic: what only an owner counts, it sends."""
+    async with served("one", "two") as ((one, _), (two, elsewhere)):
+        await one.controller.create_topic(TOPIC, 2, {})
+        await one.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.QUEUE, StartPosition.EARLIEST)
+        names = [await each.segment(TOPIC, number) for number, each in enumerate((one, two))]
+        logs = [await each.topics.get(name) for each, name in zip((one, two), names, strict=True)]
+        async with watching(elsewhere, TOPIC_VIEW) as frames:
+            await frames.until(lambda parts: len(parts["logs"]) == 2)
+            assert frames.parts["owners"] == {str(names[0]): "one", str(names[1]): "two"}
+            await publish(logs[0], b"a")
+            backlog = await frames.until(
+                lambda parts: parts["logs"][str(names[0])]["subscriptions"]["s"]["backlog"] == 1
+            )
+            assert backlog["logs"][str(names[0])]["messages_in"] == 1
+            assert backlog["logs"][str(names[0])]["broker"] == "one"
+
+            consumer, _outlet = recording_consumer()
+            logs[0].subscriptions["s"].add_consumer(consumer)
+            logs[0].clients.add_consumer(consumer, Client())
+            await frames.until(lambda parts: parts["logs"][str(names[0])]["subscriptions"]["s"]["consumers"] != [])
+            logs[0].subscriptions["s"].cursor.acknowledge(logs[0].readable.value)
+            await frames.until(lambda parts: parts["logs"][str(names[0])]["subscriptions"]["s"]["backlog"] == 0)
+
+        async with watching(elsewhere, "view=subscriptions&search=ORDERS") as frames:
+            await frames.until(lambda parts: parts["total"] == 1)
+            (shown,) = frames.parts["subscriptions"]
+            assert (shown["topic"], shown["name"], shown["backlog"]) == (str(TOPIC), "s", 0)
+
+
+async def test_an_open_transaction_is_shown_with_its_participants() -> None:
+    async with served("one") as ((broker, address),):
+        await broker.controller.create_topic(TOPIC, 1, {})
+        segment = await broker.topics.get(await broker.segment(TOPIC, 0))
+        async with watching(address, "view=transactions") as frames, watching(address, TOPIC_VIEW) as topic:
+            await frames.until(lambda parts: parts["total"] == 0)
+            txn = await broker.coordinator.new_transaction(0, 1_000)
+            await frames.until(lambda parts: parts["total"] == 1)
+            await publish(segment, b"a", txn)
+            await frames.until(lambda parts: parts["open"][0]["participants_total"] == 1)
+            (shown,) = frames.parts["open"]
+            assert shown["participants"] == [{"kind": "write", "segment": str(segment.name)}]
+            assert shown["deadline_ms"] - shown["created_ms"] == 1_000
+            await topic.until(lambda parts: parts["transactions"] == 1)
+            counted = topic.parts["logs"][str(segment.name)]
+            assert (counted["end"], counted["readable"]) == (1, 0), "the open transaction holds it back"
+            await broker.coordinator.end(txn, EndAction.ABORT)
+            await frames.until(lambda parts: parts["total"] == 0 and parts["decided"] != [])
+            assert frames.parts["decided"][0]["state"] == "ABORTED"
+            await topic.until(lambda parts: parts["transactions"] == 0)
+
+
+async def test_thousands_of_topics_are_searched_by_the_broker() -> None:
+    """A frame has one page, however many topics there are."""
+    async with served("one") as ((broker, address),):
+        await broker.controller.create_topic(TOPIC, 3, {})
+        layout = await broker.metadata.get("/topics/public/default/orders")
+        assert layout is not None
+        for number in range(2_000):
+            await broker.metadata.put(f"/topics/public/default/a-{number:04}", layout.value)
+        async with watching(address, "view=topics&search=A-1&first=50") as frames:
+            parts = await frames.next()
+            assert (parts["total"], parts["matched"], len(parts["topics"])) == (2_001, 1_000, PAGE)
+            assert parts["topics"][0]["name"] == "topic://public/default/a-1050"
+            assert parts["topics"][0]["active"] == 3
+        async with watching(address, "view=topics&sort=load") as frames:
+            await frames.next()
+            segment = quote(str(await broker.segment(TOPIC, 0)), safe="")
+            await broker.metadata.put(
+                f"/segment-load/{segment}",
+                b'{"msgRateIn": 5.0, "bytesRateIn": 1.0, "msgRateOut": 2.0, "bytesRateOut": 1.0, "sinceMs": 1}',
+            )
+            await frames.until(lambda parts: parts["topics"][0]["name"] == str(TOPIC))
+            assert frames.parts["topics"][0]["load"] == {"in": 5.0, "out": 2.0}
+
+
+async def test_a_groups_lag_is_counted_to_the_end_that_readers_see() -> None:
+    async with served("one") as ((broker, address),):
+        await broker.controller.create_topic(TOPIC, 1, {})
+        segment = await broker.topics.get(await broker.segment(TOPIC, 0))
+        for _ in range(3):
+            await publish(segment, b"a")
+        group = StoredGroup(GroupRecord(4, "consumer", "range", None, (), {}), 1)
+        await broker.metadata.commit([to_put("g", group, ABSENT)])
+        async with watching(address, "view=group&name=g") as frames:
+            await frames.until(lambda parts: parts["group"] is not None)
+            assert frames.parts["group"]["generation"] == 4
+            key = offset_key("g", TopicPartition(TOPIC.local, 0))
+            await broker.metadata.put(key, b'{"offset": 1, "epoch": -1, "committed_ms": 5}')
+            await frames.until(lambda parts: bool(parts["offsets"]) and parts["offsets"][0]["end"] == 3)
+            assert frames.parts["offsets"][0]["offset"] == 1
+        async with watching(address, "view=groups&search=G") as frames:
+            assert [one["name"] for one in (await frames.next())["groups"]] == ["g"]
+
+
+async def test_a_move_between_brokers_is_shown() -> None:
+    name = TopicName.parse("persistent://public/default/a")
+    async with served("one", "two") as ((one, address), (two, _elsewhere)):
+        await one.topics.get(name)
+        async with watching(address, "view=cluster&broker=one&search=default/A") as frames:
+            await frames.until(lambda parts: parts["owned"]["names"] == [str(name)])
+            await one.topics.unload(name)
+            await two.topics.get(name)
+            await frames.until(lambda parts: bool(parts["moves"]) and parts["moves"][0]["to"] == "two")
+            moves = [(move["from"], move["to"]) for move in frames.parts["moves"] if move["name"] == str(name)]
+            assert moves[0][1] == "two"
+            assert frames.parts["owned"]["total"] == 0
+            assert set(frames.parts["told"]) == {"one", "two"}
+
+
+async def test_a_silent_broker_is_said_to_be_silent() -> None:
+    async with served("one") as ((broker, address),), watching(address, "view=overview") as frames:
+        await frames.next()
+        await broker.metadata.put("/brokers/two", b'{"service_url": "pulsar://x:1", "http_url": "http://127.0.0.1:1"}')
+        await frames.until(lambda parts: parts["attention"] != [])
+        (attention,) = frames.parts["attention"]
+        assert attention["level"] == "error"
+        assert "two" in attention["text"]
+        await broker.metadata.delete("/brokers/two")
+        await frames.until(lambda parts: parts["attention"] == [])
+
+
+async def test_the_metadata_tree_changes_as_records_do() -> None:
+    async with (
+        served("one") as ((broker, address),),
+        watching(address, "view=metadata&prefix=/topics/&key=/topics/a/x") as frames,
+    ):
+        parts = await frames.next()
+        assert (parts["level"], parts["record"]) == ([], None)
+        await broker.metadata.put("/topics/a/x", b"1")
+        await broker.metadata.put("/topics/b", b"2")
+        await frames.until(lambda parts: len(parts["level"]) == 2)
+        assert [(one["name"], one["is_record"]) for one in frames.parts["level"]] == [("a/", False), ("b", True)]
+        assert frames.parts["record"]["value"] == 1
+        await broker.metadata.delete("/topics/b")
+        await frames.until(lambda parts: len(parts["level"]) == 1)
+        assert [change["what"] for change in frames.parts["changes"]] == ["deleted", "created", "created"]
+
+
+async def test_settings_say_which_are_set() -> None:
+    async with served("one") as ((_broker, address),), watching(address, "view=settings") as frames:
+        rows = {row["name"]: row for row in (await frames.next())["settings"]["rows"]}
+        assert rows["broker_id"] == {"name": "broker_id", "value": "one", "default": "broker-1", "is_default": False}
+        assert rows["kafka_namespace"]["is_default"]
+        assert rows["http_hosts"]["value"] == "none"
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+async def test_a_regular_topic_shows_its_logs(partitions: int | None) -> None:
+    name = TopicName.parse("persistent://public/default/a")
+    async with served("one") as ((broker, address),):
+        logs = [name] if partitions is None else [name.partition(index) for index in range(partitions)]
+        if partitions is not None:
+            await broker.partitioned_topics.create(name, partitions, {})
+        for log in logs:
+            await broker.topics.get(log)
+        async with watching(address, f"view=topic&name={name}") as frames:
+            await frames.until(lambda parts: set(parts["logs"]) == set(map(str, logs)))
+            await frames.until(lambda parts: set(parts["owners"]) == set(map(str, logs)))
+            assert frames.parts["partitions"] == partitions
+        async with watching(address, "view=topics") as frames:
+            (shown,) = (await frames.next())["topics"]
+            assert shown["kind"] == ("regular" if partitions is None else "partitioned")
+        await wait_all_tasks_blocked()

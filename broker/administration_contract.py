@@ -63,7 +63,7 @@ class LogStatistics(NamedTuple):
     first_index: int
     """The index of the first message that is retained."""
     end_index: int
-    """The index behind the last readable message."""
+    """The index behind the last message that a consumer can get."""
     producers: frozenset[str] = frozenset()
     """The names of the producers that are connected now."""
     messages_in: int = 0

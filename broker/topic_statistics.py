@@ -8,6 +8,8 @@ neither moves the other (K36). So they stand beside each other.
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
+import structlog
+
 from broker.administration_contract import (
     GroupStatistics,
     LogStatistics,
@@ -19,6 +21,7 @@ from broker.administration_contract import (
 )
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicNotFound
+from broker.last_visible import last_visible
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
 from broker.layouts.registrations import GroupId
@@ -29,7 +32,11 @@ from broker.scalable.consumer_groups import ConsumerGroups
 from broker.segment_requests import SegmentRequests
 from broker.topic import Topic
 from broker.topics import Topics
+from storage.errors import LedgerCorrupt
 from storage.metadata.store import MetadataStore
+from storage.position import EARLIEST
+
+logger = structlog.get_logger(__name__)
 
 
 class GroupOnTopic(NamedTuple):
@@ -120,7 +127,7 @@ class StatisticsOfTopics:
             OwnedElsewhere: another broker owns it.
             TopicNotFound: it does not exist.
         """
-        return _counted(await self._topics.get(name, creates=False))
+        return await _counted(await self._topics.get(name, creates=False))
 
     async def _segments(self, name: TopicName) -> tuple[Layout, dict[int, LogStatistics]]:
         """Return the topic's layout, and the statistics of all its segments."""
@@ -148,12 +155,22 @@ class StatisticsOfTopics:
             return await self._requests.statistics(elsewhere.owner, segment or name)
 
 
-def _counted(log: Topic) -> LogStatistics:
+async def _counted(log: Topic) -> LogStatistics:
+    """Markers and aborted entries behind the last message are no backlog: their readers have nothing to wait for."""
+    first_index = log.ledger.first_index
+    try:
+        last = await last_visible(log, log.ledger)
+    except LedgerCorrupt as damaged:
+        logger.warning("a backlog may count markers, because data is damaged", topic=str(log.name), reason=str(damaged))
+        upto, end_index = log.readable.value, log.readable_end
+    else:
+        upto = EARLIEST if last is None else last.position
+        end_index = first_index if last is None else last.first_index + last.message_count
     subscriptions = {}
     for name, subscription in log.subscriptions.items():
         now = subscription.statistics()
         subscriptions[name] = SegmentSubscription(
-            now.backlog_entries,
+            subscription.backlog_upto(upto),
             frozenset(consumer.name for consumer in now.consumers),
             now.kind.name,
             now.unacked_messages,
@@ -162,8 +179,8 @@ def _counted(log: Topic) -> LogStatistics:
     traffic = log.traffic
     return LogStatistics(
         subscriptions,
-        log.ledger.first_index,
-        log.readable_end,
+        first_index,
+        end_index,
         frozenset(producer.name for producer in log.clients.producers),
         traffic.messages_in,
         traffic.bytes_in,

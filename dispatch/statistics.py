@@ -34,12 +34,23 @@ class SubscriptionStatistics:
     consumers: tuple[ConsumerStatistics, ...]
 
 
-def backlog_entries(source: Source, cursor: BaseCursor) -> int:
-    """Readable entries that are not acknowledged, without the control entries that the source knows."""
+def backlog_entries(source: Source, cursor: BaseCursor, upto: Position | None = None) -> int:
+    """Readable entries that are not acknowledged, without the control entries that the source knows.
+
+    With `upto`, those behind that position do not count.
+    """
     low, high = cursor.mark_delete, source.readable.value
-    unread = source.entries_between(low, high) - cursor.entries_above
+    acknowledged = cursor.entries_above
+    if upto is not None and upto < high:
+        high = upto
+        acknowledged = sum(
+            source.entries_between(first.before(), min(last, high)) for first, last in cursor.acknowledged_above
+        )
+    unread = source.entries_between(low, high) - acknowledged
     controls = source.controls_between(low, high)
     if controls:
         # Skipped control entries above the mark-delete position are among the acknowledged ones.
-        controls -= sum(source.controls_between(first.before(), last) for first, last in cursor.acknowledged_above)
+        controls -= sum(
+            source.controls_between(first.before(), min(last, high)) for first, last in cursor.acknowledged_above
+        )
     return max(0, unread - controls)

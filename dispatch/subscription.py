@@ -323,6 +323,10 @@ class Subscription:
         """Readable entries that are not acknowledged, without the control entries that the source knows."""
         return backlog_entries(self._source, self._cursor)
 
+    def backlog_upto(self, last: Position) -> int:
+        """As `backlog_entries`, without the entries behind this position."""
+        return backlog_entries(self._source, self._cursor, last)
+
     def statistics(self) -> SubscriptionStatistics:
         """Counters at this moment."""
         redelivery = self._dispatcher.redelivery

@@ -14,6 +14,7 @@ from tests.broker.test_administration_anywhere import PATH, served
 from tests.support.http import request
 from tests.support.kafka_connection import KafkaClient, commit, kafka_client
 from tests.support.kafka_groups import assignment, subscription
+from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import TOPIC, Rooms, publish, segments
 from tidewire.wire.kafka.messages.groups import (
     JoinGroupRequestProtocol,
@@ -110,3 +111,33 @@ async def test_a_damaged_group_is_shown_with_its_offsets() -> None:
             "damaged": {"state": "Dead", "consumerCount": 0, "msgBacklog": 1},
             "g": {"state": "Empty", "consumerCount": 0, "msgBacklog": 1},
         }
+
+
+async def test_what_no_consumer_gets_is_no_backlog() -> None:
+    """K35: markers and aborted records behind the last message, also those of an earlier owner."""
+    async with served("one") as ((one, first),), kafka_client(one) as client:
+        path = "/admin/v2/persistent/public/default/t"
+        await client.create("t")
+        topic = await one.topics.get(TopicName.parse("persistent://public/default/t-partition-0"))
+        await topic.subscribe("s", EARLIEST)
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        for is_commit in (True, False):
+            await producer.add(("t", 0))
+            await producer.send("t", b"x")
+            assert await producer.end(is_commit=is_commit) == 0
+        await commit(client, "g", 0, 0, topic="t")
+        for moves in (False, True):
+            if moves:
+                await one.topics.unload(topic.name)
+            found = await stats(first, path)
+            assert found["subscriptions"]["s"]["msgBacklog"] == 1
+            assert found["kafkaGroups"]["g"]["msgBacklog"] == 1
+        await commit(client, "g", 0, 1, topic="t")
+        again = await one.topics.get(topic.name)
+        last = await again.last_visible()
+        assert last is not None
+        await again.subscriptions["s"].seek(last.position)
+        found = await stats(first, path)
+        assert found["subscriptions"]["s"]["msgBacklog"] == 0
+        assert found["kafkaGroups"]["g"]["msgBacklog"] == 0

@@ -1,8 +1,9 @@
 """Removes the partitions of topics whose record says that they are being deleted.
 
 Every broker follows the records. It removes the partitions that it owns and those that nobody owns. So no broker asks
-another one, and a deletion goes on after any of them has died: the others look again when the members change. Whoever
-finds that no partition is left removes the record.
+another one, and a deletion goes on after any of them has died: the others look again when the members change. A broker
+that removed some, and left others to their owners, writes the record again, so that all look again. Whoever finds that
+no partition is left removes the record.
 """
 
 import structlog
@@ -88,17 +89,21 @@ class PartitionRemoval:
             self._members.detach(due.set)
 
     async def _remove(self, topic: PartitionedTopic) -> None:
-        is_left = False
+        is_left = has_removed = False
         for index in range(topic.partitions):
             name = topic.name.partition(index)
             if not await self._layouts.is_made(name):
                 continue
             try:
                 await self._topics.delete(name)
+                has_removed = True
             except (OwnedElsewhere, TopicClosed) as other:
                 # Its owner follows the records, too.
                 log.debug("a partition is left to its owner", topic=str(name), reason=str(other))
                 is_left = True
+        if is_left and has_removed:
+            # Otherwise brokers that remove their partitions at the same moment would each leave the record to another.
+            await self._partitioned.renew_mark(topic)
         if not is_left:
             await self._retention.store(topic_key(topic.name), None)
             await self._forget(self._metadata, topic.name)

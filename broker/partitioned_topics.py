@@ -11,6 +11,7 @@ Kafka's clients make a partition under the condition that the record is `unchang
 
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 from urllib.parse import quote, unquote
@@ -217,6 +218,20 @@ class PartitionedTopics:
             TopicNotFound: there is no such topic.
         """
         return await self._change(name, lambda topic: replace(topic, is_deleting=True))
+
+    async def renew_mark(self, topic: PartitionedTopic) -> None:
+        """Write the record of a topic that is being deleted again, so that all brokers look at its partitions again.
+
+        Nothing happens if the record is gone, or is that of a later topic.
+        """
+
+        def unchanged(known: PartitionedTopic) -> PartitionedTopic:
+            if known.topic_id != topic.topic_id:
+                raise TopicNotFound(f"{topic.name} was removed.")
+            return known
+
+        with suppress(TopicNotFound):
+            await self._change(topic.name, unchanged)
 
     async def wait_gone(self, topic: PartitionedTopic) -> None:
         """Return once the record of a topic that is being deleted is gone."""

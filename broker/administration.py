@@ -24,6 +24,8 @@ from broker.layouts.store import Layouts
 from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
 from broker.scalable.controller import Controller
+from broker.series import Series
+from broker.series_monitor import SeriesMonitor
 from broker.topic import Topic
 from broker.topic_statistics import StatisticsOfTopics
 from broker.topics import Topics
@@ -205,8 +207,10 @@ class Monitor:
         budgets: Budgets,
         members: Members,
         claims: Claims,
+        series: SeriesMonitor,
     ) -> None:
         self._members = members
+        self._series = series
         self._claims = claims
         self._topics = topics
         self._ledgers = ledgers
@@ -257,6 +261,10 @@ class Monitor:
                 op_records_outstanding=self._counters.op_records_outstanding,
             ),
         )
+
+    async def series(self) -> Series:
+        """See `BrokerMonitor`."""
+        return await self._series.series()
 
     def problem(self) -> str | None:
         """See `BrokerMonitor`. Only a full disk is reported: any other such problem ends the process."""

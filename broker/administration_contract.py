@@ -16,6 +16,7 @@ from broker.layouts.layout import Layout
 from broker.layouts.parts import SubscriptionKind
 from broker.loop_monitor import LoopStatistics
 from broker.names import TopicName
+from broker.series import Series
 from txn.inspection import Inspection
 
 
@@ -362,8 +363,11 @@ class ClusterService(Protocol):
     def broker_id(self) -> str:
         """The id of this broker."""
 
-    async def ask_others(self, target: str, *, seconds_max: float) -> Mapping[str, PeerAnswer | None]:
-        """Send `GET target` to all other brokers at once. Return their answers by id; None for silence."""
+    async def ask_others(self, target: str, *, seconds_max: float, bytes_max: int) -> Mapping[str, PeerAnswer | None]:
+        """Send `GET target` to all other brokers at once. Return their answers by id; None for silence.
+
+        Instead of an answer with more than `bytes_max` bytes, there is a refusal.
+        """
 
     def follow(self, broker: str, target: str) -> AbstractAsyncContextManager[NextPiece]:
         """Ask another broker for a stream of JSON lines.
@@ -425,10 +429,16 @@ class ClusterService(Protocol):
 
 
 class BrokerMonitor(Protocol):
-    """The state of the whole broker. Both methods answer at once, from memory."""
+    """The state of the whole broker."""
 
     def statistics(self) -> BrokerStatistics:
-        """Return the current counters."""
+        """Return the current counters, at once."""
+
+    async def series(self) -> Series:
+        """Return what topics, subscriptions and groups have, in small steps of the event loop.
+
+        Without an answer of the metadata store, groups are missing.
+        """
 
     def problem(self) -> str | None:
-        """Say why this broker cannot serve, and what to do about it; None while it can serve."""
+        """Say at once why this broker cannot serve, and what to do about it; None while it can serve."""

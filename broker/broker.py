@@ -59,7 +59,10 @@ from broker.scalable.segment_owner import SegmentOwner
 from broker.scalable.segment_work import SegmentWork
 from broker.schemas.registry import Schemas
 from broker.segment_requests import SegmentRequests
+from broker.series import GroupOffsets
+from broker.series_monitor import SeriesMonitor
 from broker.topic import Topic
+from broker.topic_series import TopicSeries
 from broker.topic_services import TopicServices
 from broker.topic_statistics import GroupsOn, StatisticsOfTopics, no_groups
 from broker.topics import Topics
@@ -112,6 +115,8 @@ class Foundation:
     """Removes what the front ends store about a partitioned or scalable topic that is gone."""
     groups_on: GroupsOn = no_groups
     """Finds the groups of Kafka's consumers that read a topic."""
+    group_offsets: GroupOffsets | None = None
+    """Finds the offsets of all groups; None if there are none."""
     traffic: Traffic = field(default_factory=Traffic)
     loop: LoopMonitor = field(default_factory=LoopMonitor)
     """The event loop's measurements for `/metrics`."""
@@ -274,6 +279,13 @@ class Broker:
             budgets=base.budgets,
             members=self.members,
             claims=self.claims,
+            series=SeriesMonitor(
+                TopicSeries(self.topics, settings.metrics_labels, settings.metrics_series_max),
+                metadata,
+                base.group_offsets,
+                base.now_ms,
+                settings.metrics_series_max,
+            ),
         )
         examination = Examination(
             metadata,

@@ -61,9 +61,9 @@ class ClusterAdministration:
         """See `ClusterService`."""
         return self._me
 
-    async def ask_others(self, target: str, *, seconds_max: float) -> Mapping[str, PeerAnswer | None]:
+    async def ask_others(self, target: str, *, seconds_max: float, bytes_max: int) -> Mapping[str, PeerAnswer | None]:
         """See `ClusterService`."""
-        return await self._peers.ask_all(target, seconds_max=seconds_max)
+        return await self._peers.ask_all(target, seconds_max=seconds_max, bytes_max=bytes_max)
 
     def follow(self, broker: str, target: str) -> AbstractAsyncContextManager[NextPiece]:
         """See `ClusterService`."""

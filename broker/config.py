@@ -14,6 +14,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -43,6 +44,15 @@ _KUBERNETES: Final = re.compile(
     r"TIDEWIRE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 """Variables with which Kubernetes announces a service named tidewire to every pod beside it."""
+
+
+class MetricsLabels(StrEnum):
+    """How fine the labels of `/metrics` are."""
+
+    NONE = "none"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+
 
 _SWITCHES: Final = frozenset({"allow_unauthenticated", "auto_scale", "deduplication"})
 _PLAIN_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -144,6 +154,10 @@ class BrokerSettings(BaseSettings):
     http_hosts: Annotated[tuple[str, ...], NoDecode, PlainValidator(_hosts)] = ()
     """Host names or IP addresses, separated by commas, that HTTP clients may use besides the broker's own addresses.
     Other names are refused, because a web page could make its own name resolve to the broker's address."""
+    metrics_labels: MetricsLabels = MetricsLabels.TOPIC
+    """How fine `/metrics` is: `topic` tells topics, subscriptions and groups apart; `namespace` and `none` sum them."""
+    metrics_series_max: int = Field(1_000, ge=1, le=100_000)
+    """Topics that `/metrics` shows one by one, and as many subscriptions and groups; others are summed."""
     advertised_pulsar: AddressSetting | None = None
     """The address that clients are told to connect to, if it is not the listener's (see `advertised_address`)."""
     internal: AddressSetting | None = None

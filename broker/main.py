@@ -21,7 +21,7 @@ from broker.budgets import Budgets
 from broker.config import BrokerSettings
 from broker.descriptors import connections_possible
 from broker.front_ends import ENTRY_CODECS, Ready, Shared, open_front_ends
-from broker.kafka.group_subscriptions import groups_on
+from broker.kafka.group_subscriptions import groups_on, offsets_of_groups
 from broker.kafka.groups.offsets import forget_offsets
 from broker.kafka.markers import MARKERS
 from broker.loop_monitor import LoopMonitor
@@ -104,6 +104,7 @@ async def serve(
             for_subscribers=ToPulsar(),
             forget_topic=forget_offsets(settings.kafka_namespace),
             groups_on=groups_on(settings.kafka_namespace),
+            group_offsets=offsets_of_groups(settings.kafka_namespace),
             loop=loop or LoopMonitor(),
             has_ended=absences.has_ended,
         )

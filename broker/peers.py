@@ -57,7 +57,7 @@ class PeerRefused(BrokerError):
 
 
 class _AnswerTooLong(BrokerError):
-    """The answer has more than ANSWER_BYTES_MAX."""
+    """The answer has more bytes than the caller takes."""
 
 
 class Peers:
@@ -88,13 +88,15 @@ class Peers:
                 f"Broker {broker} did not answer: what listens at its address sends no JSON.", was_asked=True
             ) from malformed
 
-    async def ask_all(self, target: str, *, seconds_max: float) -> dict[str, PeerAnswer | None]:
+    async def ask_all(
+        self, target: str, *, seconds_max: float, bytes_max: int = ANSWER_BYTES_MAX
+    ) -> dict[str, PeerAnswer | None]:
         """Send `GET target` to all other brokers at once. Return their answers by id; None for silence."""
         answers: dict[str, PeerAnswer | None] = {broker: None for broker in self._members.live if broker != self._me}
 
         async def ask(broker: str) -> None:
             with suppress(PeerSilent):
-                answers[broker] = await self.ask(broker, "GET", target, b"")
+                answers[broker] = await self.ask(broker, "GET", target, b"", bytes_max=bytes_max)
 
         with trio.move_on_after(seconds_max):
             async with trio.open_nursery() as nursery:
@@ -102,7 +104,9 @@ class Peers:
                     nursery.start_soon(ask, broker)
         return answers
 
-    async def ask(self, broker: str, method: str, target: str, body: bytes) -> PeerAnswer:
+    async def ask(
+        self, broker: str, method: str, target: str, body: bytes, *, bytes_max: int = ANSWER_BYTES_MAX
+    ) -> PeerAnswer:
         """Ask the broker with this id, with `body` as it is. Return what it answered, a refusal too.
 
         If its answer is too long to pass on, return a refusal that says so.
@@ -116,10 +120,10 @@ class Peers:
                 with trio.fail_after(ANSWER_SECONDS_MAX):
                     connection = h11.Connection(h11.CLIENT)
                     await stream.send_all(self._request(connection, urlsplit(http_url).netloc, method, target, body))
-                    return await _read(connection, stream)
+                    return await _read(connection, stream, bytes_max)
         except _AnswerTooLong:
             reason = (
-                f"Broker {broker} answered, but its answer has more than {ANSWER_BYTES_MAX:,} bytes, so it was not "
+                f"Broker {broker} answered, but its answer has more than {bytes_max:,} bytes, so it was not "
                 f"passed on. Ask that broker itself, at {http_url}."
             )
             return PeerAnswer(_BAD_GATEWAY, orjson.dumps({"reason": reason}))
@@ -213,8 +217,8 @@ async def _next_data(connection: h11.Connection, stream: trio.SocketStream) -> b
             raise h11.RemoteProtocolError("it closed the connection")
 
 
-async def _read(connection: h11.Connection, stream: trio.SocketStream) -> PeerAnswer:
-    status_code, body = 0, b""
+async def _read(connection: h11.Connection, stream: trio.SocketStream, bytes_max: int) -> PeerAnswer:
+    status_code, body = 0, bytearray()
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
@@ -222,11 +226,11 @@ async def _read(connection: h11.Connection, stream: trio.SocketStream) -> PeerAn
         elif isinstance(event, h11.Response):
             status_code = event.status_code
         elif isinstance(event, h11.Data):
-            body += bytes(event.data)
-            if len(body) > ANSWER_BYTES_MAX:
+            body += event.data
+            if len(body) > bytes_max:
                 raise _AnswerTooLong
         elif isinstance(event, h11.EndOfMessage):
-            return PeerAnswer(status_code, body)
+            return PeerAnswer(status_code, bytes(body))
         elif isinstance(event, h11.ConnectionClosed):
             raise h11.RemoteProtocolError("it closed the connection")
 

@@ -74,6 +74,13 @@ class SegmentTraffic:
     messages_out: int = 0
     bytes_out: int = 0
 
+    def add(self, other: "SegmentTraffic") -> None:
+        """Add the counters of another one."""
+        self.messages_in += other.messages_in
+        self.bytes_in += other.bytes_in
+        self.messages_out += other.messages_out
+        self.bytes_out += other.bytes_out
+
     def copy(self) -> "SegmentTraffic":
         """Return the current counters."""
         return replace(self)

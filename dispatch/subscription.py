@@ -319,6 +319,11 @@ class Subscription:
         return self._dispatcher.is_drained
 
     @property
+    def unacked_messages(self) -> int:
+        """Messages sent and not acknowledged (shared subscriptions)."""
+        return self._dispatcher.redelivery.unacked_total
+
+    @property
     def backlog_entries(self) -> int:
         """Readable entries that are not acknowledged, without the control entries that the source knows."""
         return backlog_entries(self._source, self._cursor)

@@ -59,6 +59,8 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "live",
         "partition_removal",
         "topic_statistics",
+        "series_monitor",
+        "topic_series",
     ),
     "broker: topics": (
         "topics",

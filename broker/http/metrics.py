@@ -7,33 +7,31 @@ Values are not added up: a sum over brokers is Prometheus's work, and a sum of c
 `tidewire_broker_up` is 0 for a broker that did not answer within OTHERS_SECONDS_MAX. It hides no other one.
 
 This module counts nothing and pushes nothing, so metrics cost nothing unless they are scraped. A metric with Pulsar's
-meaning has Pulsar's name, so that dashboards work. Metrics are per broker, not per topic, so their number does not grow
-with use. The client library adds the process's memory, CPU time and descriptors.
+meaning has Pulsar's name, so that dashboards work. `topic_metrics.py` has those of topics and of their readers. The
+client library adds the process's memory, CPU time and descriptors.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
 from typing import Final
 
-import structlog
 from prometheus_client.core import (
-    CollectorRegistry,
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
     SummaryMetricFamily,
 )
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.administration_contract import BrokerMonitor, BrokerStatistics, ClusterService, TransactionStatistics
+from broker.http.exposition import exposed, joined
 from broker.http.parameters import switch_of
 from broker.http.resources import TEXT, Call, Parameter
+from broker.http.topic_metrics import of_series
 from broker.loop_monitor import BOUNDS_SECONDS, LoopStatistics
 from storage.histogram import BOUNDS_SECONDS as LATENCY_BOUNDS_SECONDS
 
@@ -41,27 +39,29 @@ PATH: Final = "/metrics"
 OTHERS_SECONDS_MAX: Final = 2.0
 """How long the other brokers may take. Prometheus waits 10 s."""
 
-_OK: Final = 200
+OTHERS_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The largest answer of another broker. A series takes about 100 bytes for each of its metrics."""
 
-log = structlog.get_logger(__name__)
+_OK: Final = 200
 
 
 def call(monitor: BrokerMonitor, service: ClusterService) -> Call:
     """`GET /metrics`, from `monitor`, and from the other brokers that `service` asks."""
-    own = CollectorRegistry()
-    own.register(_Collector(monitor))
-    ProcessCollector(registry=own)
+    process = ProcessCollector(registry=None)
+
+    async def own() -> bytes:
+        return await exposed(chain(_all_of(monitor.statistics()), of_series(await monitor.series()), process.collect()))
 
     async def scrape(request: Request) -> Response:
         if switch_of(request, "local"):
-            return _shown(own)
-        others = await service.ask_others(PATH + "?local=true", seconds_max=OTHERS_SECONDS_MAX)
-        found: dict[str, Iterable[Metric] | None] = {service.broker_id: own.collect()}
+            return _shown(await own())
+        others = await service.ask_others(
+            PATH + "?local=true", seconds_max=OTHERS_SECONDS_MAX, bytes_max=OTHERS_BYTES_MAX
+        )
+        found: dict[str, bytes | None] = {service.broker_id: await own()}
         for broker, answer in others.items():
-            found[broker] = None if answer is None or answer.status_code != _OK else _parsed(broker, answer.body)
-        everything = CollectorRegistry()
-        everything.register(_Joined(found))
-        return _shown(everything)
+            found[broker] = None if answer is None or answer.status_code != _OK else answer.body
+        return _shown(await joined(found))
 
     return Call(
         *("GET", PATH, scrape),
@@ -72,60 +72,15 @@ def call(monitor: BrokerMonitor, service: ClusterService) -> Call:
     )
 
 
-def joined(found: Mapping[str, Iterable[Metric] | None]) -> Iterator[Metric]:
-    """Yield the metrics of several brokers together, each sample with its broker. None: that one did not answer."""
-    up = GaugeMetricFamily("tidewire_broker_up", "Whether the broker answered this scrape", labels=["broker"])
-    families: dict[str, Metric] = {}
-    for broker, metrics in sorted(found.items()):
-        up.add_metric([broker], metrics is not None)
-        for metric in metrics or ():
-            family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
-            # A broker of another release may have another type of this name, which nobody could read.
-            if family.type == metric.type:
-                family.samples += [
-                    sample._replace(labels={**sample.labels, "broker": broker}) for sample in metric.samples
-                ]
-    yield up
-    yield from families.values()
+def _shown(text: bytes) -> Response:
+    return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
-def _parsed(broker: str, body: bytes) -> list[Metric] | None:
-    try:
-        return list(text_string_to_metric_families(body.decode()))
-    except ValueError as unreadable:
-        log.warning("the metrics of a broker cannot be read", broker=broker, reason=str(unreadable))
-        return None
-
-
-def _shown(registry: CollectorRegistry) -> Response:
-    return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
-
-
-class _Joined(Collector):
-    def __init__(self, found: Mapping[str, Iterable[Metric] | None]) -> None:
-        self._found = found
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
-
-    def collect(self) -> Iterator[Metric]:
-        return joined(self._found)
-
-
-class _Collector(Collector):
-    def __init__(self, monitor: BrokerMonitor) -> None:
-        self._monitor = monitor
-
-    def describe(self) -> Iterator[Metric]:
-        # Registering must not query a broker that is still starting, so no names are given in advance.
-        return iter(())
-
-    def collect(self) -> Iterator[Metric]:
-        statistics = self._monitor.statistics()
-        yield from _broker(statistics)
-        yield from _latencies(statistics)
-        yield from _transactions(statistics.transactions)
-        yield from _loop(statistics.loop)
+def _all_of(statistics: BrokerStatistics) -> Iterator[Metric]:
+    yield from _broker(statistics)
+    yield from _latencies(statistics)
+    yield from _transactions(statistics.transactions)
+    yield from _loop(statistics.loop)
 
 
 def _broker(now: BrokerStatistics) -> Iterator[Metric]:

@@ -4,7 +4,7 @@ A group reads a topic if it has an offset on it, or if its members say so. All o
 any broker may answer. A group that a coordinator is just rebalancing is shown as it was before.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import structlog
 import trio
@@ -16,6 +16,7 @@ from broker.kafka.groups.values import GroupRecord, GroupState
 from broker.kafka.scalable_topics import read_from_start
 from broker.layouts.layout import Layout
 from broker.names import TopicName
+from broker.series import GroupOffset, GroupOffsets
 from broker.topic_statistics import GroupOnTopic, GroupsOn
 from storage.metadata.store import MetadataStore, Record, starting_with
 
@@ -38,6 +39,18 @@ def groups_on(namespace: str) -> GroupsOn:
                     groups[group_of_key(record.key)] = group
             start = page[-1].key + "\0"
         return groups
+
+    return found
+
+
+def offsets_of_groups(namespace: str) -> GroupOffsets:
+    """Return what yields all committed offsets of Kafka's clients, who see this namespace."""
+
+    async def found(store: MetadataStore) -> AsyncIterator[GroupOffset]:
+        async for group, stored in OffsetStore(store).scan_all():
+            topic, partition = stored.partition
+            if stored.offset is not None:
+                yield GroupOffset(group, namespace, topic, partition, stored.offset.offset)
 
     return found
 

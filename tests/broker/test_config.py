@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from broker.addresses import Address
-from broker.config import BrokerSettings, ConfigurationError, flag_of, load_settings, variable_of
+from broker.config import BrokerSettings, ConfigurationError, MetricsLabels, flag_of, load_settings, variable_of
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +70,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "consumer_session_grace_seconds": "0.5", "http_hosts": "b7.example, ::1",
         "connections_max": "7", "client_memory_bytes_max": "16MiB", "processes": "3",
         "log_format": "json", "log_level": "debug",
+        "metrics_labels": "namespace", "metrics_series_max": "7",
     }  # fmt: skip
     # This one is for embedded metadata alone.
     assert texts.keys() | {"internal"} == BrokerSettings.model_fields.keys()
@@ -88,6 +89,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "auto_scale": False, "deduplication": True, "consumer_session_grace_seconds": 0.5,
         "http_hosts": ("b7.example", "::1"), "connections_max": 7, "client_memory_bytes_max": 16 << 20,
         "processes": 3, "log_format": "json", "log_level": "debug",
+        "metrics_labels": MetricsLabels.NAMESPACE, "metrics_series_max": 7,
     }  # fmt: skip
 
     def values(settings: BrokerSettings) -> dict[str, object]:

@@ -46,6 +46,7 @@ from broker.layouts.legacy import migrated_layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.peers import PeerSilent
+from broker.series import Series
 from storage.metadata.memory import MemoryStore
 from tests.support.layouts import NOW_MS
 from txn.inspection import Inspection
@@ -204,7 +205,7 @@ class FakeCluster:
     def broker_id(self) -> str:
         return "b-0"
 
-    async def ask_others(self, target: str, *, seconds_max: float) -> Mapping[str, PeerAnswer | None]:
+    async def ask_others(self, target: str, *, seconds_max: float, bytes_max: int) -> Mapping[str, PeerAnswer | None]:
         await self._note("ask others", target, str(seconds_max))
         return self.others
 
@@ -425,10 +426,15 @@ class FakeMonitor:
     """Implements `BrokerMonitor`."""
 
     now: BrokerStatistics = field(default_factory=BrokerStatistics)
+    of_topics: Series = field(default_factory=Series)
     trouble: str | None = None
 
     def statistics(self) -> BrokerStatistics:
         return self.now
+
+    async def series(self) -> Series:
+        await trio.lowlevel.checkpoint()
+        return self.of_topics
 
     def problem(self) -> str | None:
         return self.trouble

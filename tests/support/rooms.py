@@ -24,7 +24,7 @@ from broker.cluster.ownership import HasEnded, not_known
 from broker.config import BrokerSettings, load_settings
 from broker.entry_codecs import EntryCodecs
 from broker.front_ends import ENTRY_CODECS
-from broker.kafka.group_subscriptions import groups_on
+from broker.kafka.group_subscriptions import groups_on, offsets_of_groups
 from broker.kafka.groups.offsets import forget_offsets
 from broker.kafka.markers import MARKERS
 from broker.layouts.parts import StartPosition, SubscriptionKind
@@ -175,6 +175,7 @@ async def rooms(
             for_subscribers=ToPulsar(),
             forget_topic=forget_offsets(chosen.kafka_namespace),
             groups_on=groups_on(chosen.kafka_namespace),
+            group_offsets=offsets_of_groups(chosen.kafka_namespace),
             has_ended=has_ended,
         )
         made = Rooms(foundation, session, nursery, ledgers)

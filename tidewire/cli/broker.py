@@ -121,6 +121,12 @@ def command(
     auto_scale: Annotated[
         str | None, Option(help="Split and merge topics by load and consumers: true (default) or false.")
     ] = None,
+    metrics_labels: Annotated[
+        str | None, Option(help="How fine /metrics is: topic (default), namespace or none.")
+    ] = None,
+    metrics_series_max: Annotated[
+        str | None, Option(help="Topics that /metrics shows one by one; others are summed (default: 1000).")
+    ] = None,
     processes: Annotated[
         str | None, Option(help="Brokers to run as one cluster on this machine, at one address (default: 1).")
     ] = None,

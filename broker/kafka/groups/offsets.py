@@ -14,7 +14,7 @@ A commit in a transaction defers the records (`txn/deferred_puts.py`). The end o
 Until then, a client that wants stable offsets gets UNSTABLE_OFFSET_COMMIT for them (K34).
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -139,6 +139,14 @@ class OffsetStore:
             found += map(_stored, page)
             if len(page) < RECORDS_AT_ONCE:
                 return found
+            start = page[-1].key + "\0"
+
+    async def scan_all(self) -> AsyncIterator[tuple[str, StoredOffset]]:
+        """Yield the offsets of all groups, each with its group. They are read in pages, and not at one revision."""
+        start, end = starting_with(KEY_PREFIX)
+        while page := await self._metadata.scan(start, end, limit=RECORDS_AT_ONCE):
+            for record in page:
+                yield unquote(record.key.removeprefix(KEY_PREFIX).partition("/")[0]), _stored(record)
             start = page[-1].key + "\0"
 
     async def deferred(self, group: str) -> frozenset[TopicPartition]:

@@ -7,8 +7,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.addresses import Address
-from broker.administration_contract import BrokerStatistics, PeerAnswer, TransactionStatistics
+from broker.administration_contract import BrokerStatistics, LatencyCounts, PeerAnswer, TransactionStatistics
+from broker.http.exposition import SAMPLES_AT_ONCE
 from broker.loop_monitor import BOUNDS_SECONDS, LongStep, LoopStatistics
+from broker.series import Labels, ReaderSums, Series, TopicSums
+from broker.traffic import SegmentTraffic
+from storage.histogram import BOUNDS_SECONDS as LATENCY_BOUNDS_SECONDS
 from tests.support.http import Answer, FakeCluster, FakeMonitor, request
 
 LOCAL = "/metrics?local=true"
@@ -91,7 +95,74 @@ async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> N
         "tidewire_claims{kind=topics}": 17,
         "tidewire_client_memory_bytes{direction=received}": 11,
         "tidewire_client_memory_bytes{direction=unread}": 12,
+        "tidewire_backlogs_unreadable": 0,
     }
+
+
+async def test_latencies_are_histograms(server: Address, monitor: FakeMonitor) -> None:
+    counts = (2, *(0,) * (len(LATENCY_BOUNDS_SECONDS) - 1), 1)
+    monitor.now = BrokerStatistics(latencies={("commit", "kafka"): LatencyCounts(counts, 12.5)})
+    shown = values(await request(server, "GET", LOCAL))
+    name = "tidewire_commit_latency_seconds"
+    assert shown[name + "_bucket{le=0.0005}{protocol=kafka}"] == 2
+    assert shown[name + "_bucket{le=+Inf}{protocol=kafka}"] == 3
+    assert shown[name + "_sum{protocol=kafka}"] == 12.5
+
+
+async def test_topics_and_readers_have_labels(server: Address, monitor: FakeMonitor) -> None:
+    """What is summed over a label lacks it. Names with any characters are legal."""
+    odd = 'topic://t/n/a"b{c} \\'
+    traffic = SegmentTraffic(messages_in=4, bytes_in=5)
+    monitor.of_topics = Series(
+        topics={Labels("t/n", odd): TopicSums(logs=2, traffic=traffic, held_seconds=1.5), Labels(): TopicSums()},
+        subscriptions={Labels("t/n", odd, "s"): ReaderSums(3, 7, 2.5, 1, 9, 8)},
+        groups={Labels("t/n", odd, "g"): ReaderSums(6, 5, 4.5)},
+        left_out={"topics": 11},
+        unreadable=12,
+    )
+    shown = values(await request(server, "GET", LOCAL))
+    of_topic = f"{{namespace=t/n}}{{topic={odd}}}"
+    assert {name: shown[f"tidewire_{name}{of_topic}"] for name in ("topic_logs", "topic_held_seconds")} == {
+        "topic_logs": 2,
+        "topic_held_seconds": 1.5,
+    }
+    assert shown["tidewire_topic_in_messages_total" + of_topic] == 4
+    assert shown["tidewire_topic_logs"] == 0
+    found = {
+        name.removeprefix("tidewire_subscription_"): value
+        for name, value in shown.items()
+        if name.startswith("tidewire_subscription_")
+    }
+    labels = f"{{namespace=t/n}}{{subscription=s}}{{topic={odd}}}"
+    assert found == {
+        "backlog_messages" + labels: 3,
+        "backlog_bytes" + labels: 7,
+        "backlog_seconds" + labels: 2.5,
+        "backlog_entries" + labels: 1,
+        "consumers" + labels: 9,
+        "unacked_messages" + labels: 8,
+    }
+    lags = [shown[f"tidewire_group_lag_{unit}{{group=g}}{of_topic}"] for unit in ("messages", "bytes", "seconds")]
+    assert lags == [6, 5, 4.5]
+    assert shown["tidewire_series_left_out{kind=topics}"] == 11
+    assert shown["tidewire_backlogs_unreadable"] == 12
+
+
+async def test_many_topics_are_written_in_small_steps(
+    server: Address, monitor: FakeMonitor, ownership: FakeCluster
+) -> None:
+    """Every name stands once, and nothing is lost at the ends of the steps, also for several brokers."""
+    topics = 2 * SAMPLES_AT_ONCE + 1
+    monitor.of_topics = Series(
+        topics={Labels("t/n", f"topic://t/n/{number}"): TopicSums(logs=number) for number in range(topics)}
+    )
+    own = await request(server, "GET", LOCAL)
+    ownership.others = {"b-1": PeerAnswer(200, own.body)}
+    for answer, brokers in ((own, 1), (await request(server, "GET", "/metrics"), 2)):
+        logs = [value for name, value in values(answer).items() if name.startswith("tidewire_topic_logs")]
+        assert sorted(logs) == sorted([*range(topics)] * brokers)
+        types = re.findall(r"^# TYPE (\S+)", answer.body.decode(), re.MULTILINE)
+        assert len(types) == len(set(types))
 
 
 async def test_the_event_loops_steps_are_a_histogram(server: Address, monitor: FakeMonitor) -> None:

@@ -1,0 +1,85 @@
+"""How much of one log its readers have not read: messages, bytes, and the age of the oldest.
+
+The entry at which a reader stands tells all of it. It is read once, and again only when the reader has moved. So a
+reader that is stuck costs nothing, and one that keeps up is read from memory.
+"""
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from broker.series import Backlog
+from storage.errors import LedgerCorrupt, LedgerNotFound
+from storage.managed_ledger import ManagedLedger
+from storage.position import Position
+
+NOTHING: Final = Backlog()
+
+
+class _Place(NamedTuple):
+    """An entry at which a reader stands."""
+
+    position: Position
+    first_index: int
+    timestamp_ms: int
+
+
+class Places:
+    """Where the readers of one log stand."""
+
+    def __init__(self, ledger: ManagedLedger) -> None:
+        self._ledger = ledger
+        self._known: dict[str, _Place] = {}
+
+    def keep(self, readers: Collection[str]) -> None:
+        """Forget all other readers."""
+        for reader in self._known.keys() - set(readers):
+            del self._known[reader]
+
+    async def backlog(
+        self, reader: str, first: Position, last: Position, end_index: int, now_ms: int
+    ) -> Backlog | None:
+        """Return what lies from `first` to `last`, both included; None if the first entry cannot be read.
+
+        `end_index` is the index behind the last message.
+        """
+        if first > last:
+            self._known.pop(reader, None)
+            return NOTHING
+        try:
+            place = await self._place(reader, first)
+            if place is None:
+                return None
+            size = await self._ledger.bytes_upto(last) - await self._ledger.bytes_upto(first.before())
+        except (LedgerCorrupt, LedgerNotFound):
+            # Whoever reads it reports it. It may also have been trimmed at this moment.
+            return None
+        age_ms = max(0, now_ms - place.timestamp_ms)
+        return Backlog(max(0, end_index - place.first_index), max(0, size), age_ms / 1000)
+
+    async def backlog_from(
+        self, reader: str, index: int, last: Position, end_index: int, now_ms: int
+    ) -> Backlog | None:
+        """As `backlog`, from the message with this index on."""
+        index = max(index, self._ledger.first_index)
+        if index >= end_index:
+            self._known.pop(reader, None)
+            return NOTHING
+        known = self._known.get(reader)
+        try:
+            is_known = known is not None and known.first_index == index
+            first = known.position if known is not None and is_known else await self._ledger.position_of_index(index)
+        except (LedgerCorrupt, LedgerNotFound):
+            return None
+        found = await self.backlog(reader, first, last, end_index, now_ms)
+        # The group may go on in the middle of a batch.
+        return None if found is None else found._replace(messages=end_index - index)
+
+    async def _place(self, reader: str, position: Position) -> _Place | None:
+        known = self._known.get(reader)
+        if known is not None and known.position == position:
+            return known
+        entries = await self._ledger.read(position, upto=position, entries_max=1, bytes_max=1)
+        if not entries:
+            return None
+        place = self._known[reader] = _Place(position, entries[0].first_index, entries[0].timestamp_ms)
+        return place

@@ -325,6 +325,11 @@ class BrokerStatistics:
     """Bytes in memory that clients have sent and no ledger has yet."""
     unread_bytes: int = 0
     """Bytes in memory that clients have not read yet."""
+    received_bytes_max: int = 0
+    unread_bytes_max: int = 0
+    memory_waiting: int = 0
+    """Connections that wait for room in memory for what their clients send."""
+    connections_max: int = 0
     metadata_revision: int = 0
     metadata_writes_waiting: int = 0
     metadata_epoch: int | None = None

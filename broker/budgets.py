@@ -39,7 +39,8 @@ class ReceiveBudget:
     """Bytes received and not yet handed to a ledger, over all connections."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
+        """The bound, which small shares may exceed."""
         self._waiting: deque[_Waiter] = deque()
         self.frames: dict[ReceiveShare, float] = {}
         """Shares that reserved a large frame and wait for their clients, with the time of the start; oldest first."""
@@ -122,7 +123,7 @@ class ReceiveBudget:
     def _has_room(self, share: "ReceiveShare", size: int) -> bool:
         # A frame larger than the whole budget is granted when no other connection holds more than its share.
         growth = _counted(share.held_bytes + size) - _counted(share.held_bytes)
-        return self._counted_bytes + growth <= self._bytes_max or self._counted_bytes == 0
+        return self._counted_bytes + growth <= self.bytes_max or self._counted_bytes == 0
 
     def _next_deadline(self) -> float:
         for since in self.frames.values():
@@ -209,13 +210,14 @@ class SendBudget:
     """Bytes that clients have not read yet, over all connections."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
+        """The bound, which small shares may exceed."""
         self.held_bytes = 0
 
     @property
     def is_short(self) -> bool:
         """Whether only connections that hold little may add more."""
-        return self.held_bytes >= self._bytes_max
+        return self.held_bytes >= self.bytes_max
 
 
 class Budgets(NamedTuple):

@@ -50,7 +50,11 @@ def call(monitor: BrokerMonitor, service: ClusterService) -> Call:
     process = ProcessCollector(registry=None)
 
     async def own() -> bytes:
-        return await exposed(chain(_all_of(monitor.statistics()), of_series(await monitor.series()), process.collect()))
+        serves = GaugeMetricFamily(
+            "tidewire_serves", "Whether the broker can serve; 0 if the disk is full", monitor.problem() is None
+        )
+        series = await monitor.series()
+        return await exposed(chain([serves], _all_of(monitor.statistics()), of_series(series), process.collect()))
 
     async def scrape(request: Request) -> Response:
         if switch_of(request, "local"):
@@ -95,12 +99,24 @@ def _broker(now: BrokerStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("pulsar_out_bytes", "Bytes sent to consumers", now.bytes_out)
     memory = GaugeMetricFamily(
         "tidewire_client_memory_bytes",
-        "Memory held for clients, with its bound",
+        "Memory held for clients",
         labels=["direction"],
     )
     memory.add_metric(["received"], now.received_bytes)
     memory.add_metric(["unread"], now.unread_bytes)
     yield memory
+    memory_max = GaugeMetricFamily(
+        "tidewire_client_memory_max_bytes", "Bound of the memory held for clients", labels=["direction"]
+    )
+    memory_max.add_metric(["received"], now.received_bytes_max)
+    memory_max.add_metric(["unread"], now.unread_bytes_max)
+    yield memory_max
+    yield GaugeMetricFamily(
+        "tidewire_client_memory_waiting",
+        "Connections that wait for room in memory for what their clients send",
+        now.memory_waiting,
+    )
+    yield GaugeMetricFamily("tidewire_connections_max", "Most connections at a time", now.connections_max)
     claims = GaugeMetricFamily("tidewire_claims", "What this broker owns", labels=["kind"])
     for kind, count in sorted(now.claims.items()):
         claims.add_metric([kind], count)

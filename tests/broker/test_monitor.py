@@ -69,6 +69,8 @@ async def test_memory_that_is_held_for_clients_is_told(broker: Rooms) -> None:
     """E9: each direction has its own metric, so that a leak is visible from outside."""
     monitor, budgets = broker.monitor, broker.foundation.budgets
     share, outbox = budgets.receiving.share(), Outbox(budgets.sending)
+    now = monitor.statistics()
+    assert (now.received_bytes_max, now.unread_bytes_max, now.connections_max) == (1 << 29, 1 << 29, 1_000)
     await share.take(3)
     outbox.put(b"four")
     now = monitor.statistics()

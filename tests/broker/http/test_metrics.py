@@ -75,6 +75,10 @@ async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> N
         claims={"segments": 16, "topics": 17},
         received_bytes=11,
         unread_bytes=12,
+        received_bytes_max=18,
+        unread_bytes_max=19,
+        memory_waiting=20,
+        connections_max=21,
     )
     shown = values(await request(server, "GET", LOCAL))
     assert {name: value for name, value in shown.items() if "_txn_" not in name and "_loop_" not in name} == {
@@ -95,7 +99,12 @@ async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> N
         "tidewire_claims{kind=topics}": 17,
         "tidewire_client_memory_bytes{direction=received}": 11,
         "tidewire_client_memory_bytes{direction=unread}": 12,
+        "tidewire_client_memory_max_bytes{direction=received}": 18,
+        "tidewire_client_memory_max_bytes{direction=unread}": 19,
+        "tidewire_client_memory_waiting": 20,
+        "tidewire_connections_max": 21,
         "tidewire_backlogs_unreadable": 0,
+        "tidewire_serves": 1,
     }
 
 
@@ -246,6 +255,7 @@ async def test_health_says_why_the_broker_cannot_serve(server: Address, monitor:
     monitor.trouble = "the disk is full: 7.journal cannot be made. Free space"
     answer = await request(server, "GET", "/admin/v2/brokers/health")
     assert (answer.status, answer.reason) == (503, "The disk is full: 7.journal cannot be made. Free space.")
+    assert values(await request(server, "GET", LOCAL))["tidewire_serves"] == 0
 
 
 @pytest.mark.parametrize("path", ["/metrics", LOCAL, "/admin/v2/brokers/health"])

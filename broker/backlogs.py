@@ -7,10 +7,12 @@ reader that is stuck costs nothing, and one that keeps up is read from memory.
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from broker.last_visible import last_visible
 from broker.series import Backlog
+from dispatch.source import Source
 from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
-from storage.position import Position
+from storage.position import EARLIEST, Position
 
 NOTHING: Final = Backlog()
 
@@ -23,45 +25,65 @@ class _Place(NamedTuple):
     timestamp_ms: int
 
 
+class End(NamedTuple):
+    """Where the messages of a log end that a reader can get."""
+
+    position: Position
+    """The last one."""
+    next_index: int
+    """The index behind it."""
+
+
 class Places:
     """Where the readers of one log stand."""
 
-    def __init__(self, ledger: ManagedLedger) -> None:
+    def __init__(self, source: Source, ledger: ManagedLedger) -> None:
+        self._source = source
         self._ledger = ledger
         self._known: dict[str, _Place] = {}
+        self._end: tuple[Position, End] | None = None
+        """The end, and the readable position for which it was found."""
+
+    async def end(self) -> End | None:
+        """Return the end; None if it cannot be read.
+
+        Markers and aborted entries behind the last message are no backlog: their readers have nothing to wait for.
+        """
+        readable = self._source.readable.value
+        if self._end is None or self._end[0] != readable:
+            try:
+                last = await last_visible(self._source, self._ledger)
+            except (LedgerCorrupt, LedgerNotFound):
+                return None
+            end = End(EARLIEST, 0) if last is None else End(last.position, last.first_index + last.message_count)
+            self._end = readable, end
+        return self._end[1]
 
     def keep(self, readers: Collection[str]) -> None:
         """Forget all other readers."""
         for reader in self._known.keys() - set(readers):
             del self._known[reader]
 
-    async def backlog(
-        self, reader: str, first: Position, last: Position, end_index: int, now_ms: int
-    ) -> Backlog | None:
-        """Return what lies from `first` to `last`, both included; None if the first entry cannot be read.
-
-        `end_index` is the index behind the last message.
-        """
-        if first > last:
+    async def backlog(self, reader: str, first: Position, end: End, now_ms: int) -> Backlog | None:
+        """Return what lies from the entry at `first` to the end; None if that entry cannot be read."""
+        if first > end.position:
             self._known.pop(reader, None)
             return NOTHING
         try:
             place = await self._place(reader, first)
             if place is None:
                 return None
-            size = await self._ledger.bytes_upto(last) - await self._ledger.bytes_upto(first.before())
+            size = await self._ledger.bytes_upto(end.position) - await self._ledger.bytes_upto(first.before())
         except (LedgerCorrupt, LedgerNotFound):
             # Whoever reads it reports it. It may also have been trimmed at this moment.
             return None
         age_ms = max(0, now_ms - place.timestamp_ms)
-        return Backlog(max(0, end_index - place.first_index), max(0, size), age_ms / 1000)
+        return Backlog(max(0, end.next_index - place.first_index), max(0, size), age_ms / 1000)
 
-    async def backlog_from(
-        self, reader: str, index: int, last: Position, end_index: int, now_ms: int
-    ) -> Backlog | None:
+    async def backlog_from(self, reader: str, index: int, end: End, now_ms: int) -> Backlog | None:
         """As `backlog`, from the message with this index on."""
         index = max(index, self._ledger.first_index)
-        if index >= end_index:
+        if index >= end.next_index:
             self._known.pop(reader, None)
             return NOTHING
         known = self._known.get(reader)
@@ -70,9 +92,9 @@ class Places:
             first = known.position if known is not None and is_known else await self._ledger.position_of_index(index)
         except (LedgerCorrupt, LedgerNotFound):
             return None
-        found = await self.backlog(reader, first, last, end_index, now_ms)
+        found = await self.backlog(reader, first, end, now_ms)
         # The group may go on in the middle of a batch.
-        return None if found is None else found._replace(messages=end_index - index)
+        return None if found is None else found._replace(messages=end.next_index - index)
 
     async def _place(self, reader: str, position: Position) -> _Place | None:
         known = self._known.get(reader)

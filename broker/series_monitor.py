@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 import trio
 
-from broker.backlogs import Places
+from broker.backlogs import End, Places
 from broker.layouts.legacy import segment_of
 from broker.series import (
     OTHER_READERS,
@@ -115,11 +115,12 @@ class _Counting:
         sums = self._sums_of(log, offset.group, self.found.groups, self._groups_left_out)
         reader = f"group {offset.group}"
         log.readers.add(reader)
-        topic = log.topic
-        lag = await log.places.backlog_from(
-            reader, offset.offset, topic.readable.value, topic.readable_end, self._now_ms()
+        if offset.offset >= log.topic.readable_end:
+            return
+        end = await log.places.end()
+        self._add(
+            sums, None if end is None else await log.places.backlog_from(reader, offset.offset, end, self._now_ms())
         )
-        self._add(sums, lag)
 
     def finish(self, topics_left_out: int) -> None:
         """Note what was left out, and forget readers that are gone."""
@@ -145,8 +146,8 @@ class _Counting:
         sums.consumers += topic.clients.consumer_count
         sums.stored_bytes += ledger.statistics().size_bytes
         sums.traffic.add(topic.traffic)
-        first, last = topic.next_after(topic.readable.value), ledger.confirmed.value
-        held = await log.places.backlog(_HELD, first, last, ledger.confirmed_index, self._now_ms())
+        first, durable = topic.next_after(topic.readable.value), End(ledger.confirmed.value, ledger.confirmed_index)
+        held = await log.places.backlog(_HELD, first, durable, self._now_ms())
         if held is None:
             self.found.unreadable += 1
         else:
@@ -158,14 +159,16 @@ class _Counting:
         if subscription is None:
             return
         sums = self._sums_of(log, name, self.found.subscriptions, self._subscriptions_left_out)
-        sums.backlog_entries += subscription.backlog_entries
         sums.consumers += len(subscription.consumers)
         sums.unacked_messages += subscription.unacked_messages
         reader = f"subscription {name}"
         log.readers.add(reader)
         first = subscription.cursor.first_unacknowledged()
-        backlog = await log.places.backlog(reader, first, topic.readable.value, topic.readable_end, self._now_ms())
-        self._add(sums, backlog)
+        if first > topic.readable.value:
+            return
+        end = await log.places.end()
+        sums.backlog_entries += subscription.backlog_entries if end is None else subscription.backlog_upto(end.position)
+        self._add(sums, None if end is None else await log.places.backlog(reader, first, end, self._now_ms()))
 
     def _add(self, sums: ReaderSums, backlog: Backlog | None) -> None:
         if backlog is None:

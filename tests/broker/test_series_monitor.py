@@ -80,13 +80,13 @@ async def test_a_reader_that_has_not_moved_costs_no_read(monkeypatch: pytest.Mon
             return await read(*args, **options)  # type: ignore[arg-type]
 
         monkeypatch.setattr(topic.ledger, "read", noted)
-        for expected in (1, 1):
+        for _ in range(2):
             await scrape(broker)
-            assert len(asked) == expected
+            assert len(asked) == 2, "the end, and the place of the reader"
         subscription = topic.subscriptions["s"]
         subscription.cursor.acknowledge(subscription.cursor.first_unacknowledged())
         await scrape(broker)
-        assert len(asked) == 2
+        assert len(asked) == 3
 
 
 async def test_an_open_transaction_holds_messages_back(mock_clock: MockClock) -> None:
@@ -126,6 +126,31 @@ async def test_groups_of_kafka_lag(mock_clock: MockClock) -> None:
         lags = {labels.topic: (sums.backlog_messages, sums.backlog_seconds) for labels, sums in groups.items()}
         assert lags == {str(TOPIC): (2, 2), str(regular("p")): (0, 0), str(regular("single")): (3, 2)}
         assert {labels.reader for labels in groups} == {"g"}
+
+
+async def test_what_nobody_gets_is_no_backlog(mock_clock: MockClock) -> None:
+    """Aborted messages at the end of a topic would otherwise let an idle subscription or group lag forever."""
+    async with broker_with() as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await broker.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.QUEUE, StartPosition.EARLIEST)
+        segment = await written(broker, await broker.segment(TOPIC, 0))
+        txn = await broker.coordinator.new_transaction(0, 60_000)
+        await publish(segment, b"aborted", txn)
+        await broker.coordinator.end(txn, EndAction.ABORT)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(5)
+        await commit(broker, "g", "orders", 0, 0)
+        found = await scrape(broker)
+        for one in (found.subscriptions[OWN._replace(reader="s")], found.groups[OWN._replace(reader="g")]):
+            assert (one.backlog_messages, one.backlog_seconds) == (1, 5)
+        assert found.subscriptions[OWN._replace(reader="s")].backlog_entries == 1
+        first = segment.subscriptions["s"].cursor.first_unacknowledged()
+        segment.subscriptions["s"].cursor.acknowledge(first)
+        await commit(broker, "g", "orders", 0, 1)
+        found = await scrape(broker)
+        assert found.subscriptions[OWN._replace(reader="s")] == ReaderSums()
+        assert found.groups[OWN._replace(reader="g")] == ReaderSums()
+        assert found.unreadable == 0
 
 
 async def test_without_the_metadata_store_only_groups_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ import typer
 from tidewire.cli.daemon import make_importable
 from tidewire.cli.log_stream import LogStream
 from tidewire.cli.parent import ParentEnded, end_with_parent
+from tidewire.cli.systemd import READY, STOPPING, tell_systemd
 
 if TYPE_CHECKING:
     import trio
@@ -207,6 +208,8 @@ def command(
         typer.echo(
             " ".join(["ready", *(f"{name}={address}" for name, address in bound.items()), f"data={settings.data_dir}"])
         )
+        if inherited is None:
+            tell_systemd(READY)
 
     async def until_told_to_end() -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -220,6 +223,8 @@ def command(
                         await anext(signals)
                         waiting.cancel_scope.cancel()
                     end_within(STOP_SECONDS_MAX)
+                    if inherited is None:
+                        tell_systemd(STOPPING)
                     stop.set()
                     if not ready.is_set():
                         # The broker serves no client yet, so there is nothing to write.

@@ -35,6 +35,7 @@ import trio
 import typer
 
 from tidewire.cli.endings import EXIT_FAILED, EXIT_USAGE
+from tidewire.cli.systemd import READY, STOPPING, tell_systemd
 
 if TYPE_CHECKING:
     from broker.addresses import Address
@@ -109,6 +110,7 @@ async def _supervise(settings: "BrokerSettings", given: Sequence[str]) -> None:
                 names = {name: _name(socket) for name, socket in sockets.items()}
                 nursery.start_soon(_say_ready, children, settings, names, all_ready)
                 await anext(signals)
+                tell_systemd(STOPPING)
                 nursery.cancel_scope.cancel()
         finally:
             # Behind the nursery, because the start of a process cannot be cancelled.
@@ -124,6 +126,7 @@ async def _say_ready(
     all_ready.set()
     bound = " ".join(f"{name}={address}" for name, address in addresses.items())
     typer.echo(f"ready {bound} data={settings.data_dir}")
+    tell_systemd(READY)
 
 
 async def _stop(children: Sequence["_Child"]) -> None:

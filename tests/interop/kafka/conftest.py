@@ -27,6 +27,7 @@ from tests.support.kafka_clients.contract import (
 )
 from tests.support.kafka_clients.every import AIOKAFKA, CONFLUENT, NAMES, opened
 from tests.support.kafka_cluster import KafkaCluster, running_kafka_cluster
+from tests.support.kafka_spark.session import RunningSpark, running_spark
 from tests.support.left_out import leave_out
 from tests.support.processes import RunningBroker, running_broker
 from tests.support.real_cluster import EMBEDDED
@@ -131,6 +132,14 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroke
     """Run several brokers behind one command, for all tests that need them."""
     with running_broker(tmp_path_factory.mktemp("processes") / "data", "--processes", str(PROCESSES)) as supervisor:
         yield supervisor
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSpark]:
+    """Run Spark for all tests that need it."""
+    with running_spark(tmp_path_factory.mktemp("spark")) as spark:
+        assert spark.version == "4.0.5"
+        yield spark
 
 
 @pytest.fixture(params=NAMES)

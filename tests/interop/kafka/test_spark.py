@@ -1,6 +1,6 @@
 """Spark 4.0.5 with its own Kafka connector: batches, streams and both sinks, in one session for all tests."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,8 @@ from tests.interop.kafka.conftest import Station
 from tests.support.kafka_clients.contract import ConsumerOptions, Place, Producer, ProducerOptions
 from tests.support.kafka_clients.every import CONFLUENT
 from tests.support.kafka_clients.reading import read_all
-from tests.support.kafka_spark.session import RunningSpark, running_spark
+from tests.support.kafka_spark.reading import source, values
+from tests.support.kafka_spark.session import RunningSpark
 from tests.support.processes import RunningBroker
 
 # The client feeds Spark and reads what it wrote. Which one it is does not matter here.
@@ -21,26 +22,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.parametrize("client", [CONFLUENT]
 COMMITTED: Final = ConsumerOptions(read_committed=True)
 RECEIVE_MS_MAX: Final = 30_000
 Read = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSpark]:
-    """Run Spark for all tests of this file."""
-    with running_spark(tmp_path_factory.mktemp("spark")) as spark:
-        assert spark.version == "4.0.5"
-        yield spark
-
-
-def source(station: Station, topic: str, **further: str) -> dict[str, str]:
-    """Return the options of a source that reads committed records from the beginning."""
-    return {
-        "kafka.bootstrap.servers": station.address,
-        "kafka.isolation.level": "read_committed",
-        "subscribe": topic,
-        "startingOffsets": "earliest",
-        "includeHeaders": "true",
-        **further,
-    }
 
 
 def sink(station: Station, topic: str) -> dict[str, str]:
@@ -62,11 +43,6 @@ def send(producer: Producer, topic: str, *values: str, partitions: int = 1) -> N
     producer.flush()
 
 
-def values(rows: list[dict[str, Any]]) -> list[str]:
-    """Return their values."""
-    return [row["value"] for row in rows]
-
-
 def places(rows: list[Mapping[str, Any]]) -> list[tuple[int, int, str]]:
     """Return where each value is."""
     return [(row["partition"], row["offset"], row["value"]) for row in rows]
@@ -78,7 +54,7 @@ def test_a_batch_has_keys_headers_and_timestamps(spark: RunningSpark, station: S
     producer.send(topic, b"a", key=b"k", headers=[("trace", b"1"), ("trace", b"2"), ("none", None)], timestamp_ms=1_234)
     producer.send(topic, None, timestamp_ms=5_678)
     producer.flush()
-    assert spark.ask("read", options=source(station, topic)) == [
+    assert spark.ask("read", options=source(station.address, topic)) == [
         {
             "topic": topic,
             "partition": 0,
@@ -108,13 +84,13 @@ def test_a_batch_reads_between_offsets_and_from_a_time(spark: RunningSpark, stat
         producer.send(name, b"%d" % n, partition=n % 2, timestamp_ms=1_000 + n)
     producer.flush()
     between = source(
-        station,
+        station.address,
         name,
         startingOffsets=f'{{"{name}": {{"0": 3, "1": -2}}}}',
         endingOffsets=f'{{"{name}": {{"0": 5, "1": 2}}}}',
     )
     assert values(spark.ask("read", options=between)) == ["6", "8", "1", "3"]
-    later = source(station, name, startingTimestamp="1016")
+    later = source(station.address, name, startingTimestamp="1016")
     assert values(spark.ask("read", options=later)) == ["16", "18", "17", "19"]
 
 
@@ -133,7 +109,7 @@ def test_a_batch_of_committed_records_has_nothing_aborted_and_nothing_open(
         producer.begin()
         send(producer, name, *[value] * 4, partitions=2)
         end()
-    options = source(station, name)
+    options = source(station.address, name)
     assert values(spark.ask("read", options=options)) == ["kept", "kept", "kept too", "kept too"] * 2
     producer.begin()
     send(producer, name, "open", "open", partitions=2)
@@ -153,7 +129,7 @@ def test_a_stream_takes_each_committed_record_once_over_restarts(
     """K3, K21, K39: in small micro-batches that begin and end inside of aborted transactions."""
     station.admin().create(name, 2)
     producer = transactional(station, name)
-    options = source(station, name, maxOffsetsPerTrigger="7")
+    options = source(station.address, name, maxOffsetsPerTrigger="7")
     expected: list[str] = []
     for run in range(3):
         for number in range(4):
@@ -178,7 +154,7 @@ def test_a_stream_that_waits_goes_on_when_a_transaction_ends(
 ) -> None:
     """K3, K40: it takes nothing open, and needs no new record to go on."""
     stored = {"checkpoint": str(tmp_path / "checkpoint"), "folder": str(tmp_path / "rows")}
-    spark.ask("start_storing", options=source(station, topic), **stored)
+    spark.ask("start_storing", options=source(station.address, topic), **stored)
     send(station.producer(), topic, "plain")
     producer = transactional(station, topic)
     producer.begin()
@@ -198,7 +174,7 @@ def test_a_stream_goes_on_after_the_broker_was_killed(
     doomed.admin().create(name, 2)
     producer = transactional(doomed, name)
     stored = {"checkpoint": str(tmp_path / "checkpoint"), "folder": str(tmp_path / "rows")}
-    spark.ask("start_storing", options=source(doomed, name), **stored)
+    spark.ask("start_storing", options=source(doomed.address, name), **stored)
     expected = []
     for number in range(3):
         made = [f"{number}.{n}" for n in range(10)]
@@ -257,7 +233,7 @@ def test_a_stream_copies_committed_records_to_another_topic(
             expected |= set() if number == 1 else {value[::-1] for value in made}
         spark.ask(
             "copy_available",
-            options=source(station, inputs),
+            options=source(station.address, inputs),
             target=sink(station, copies),
             checkpoint=str(tmp_path / "checkpoint"),
         )

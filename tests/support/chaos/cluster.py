@@ -70,6 +70,11 @@ class Cluster(RealCluster):
         addresses = [proxy.endpoint for proxy in self.network.clients.values()]
         return "pulsar://" + ",".join(addresses[first:] + addresses[:first])
 
+    @property
+    def kafka(self) -> str:
+        """The addresses of all brokers for Kafka's clients, which reach them through proxies."""
+        return ",".join(proxy.endpoint for proxy in self.network.kafka.values())
+
     async def open(self, stack: AsyncExitStack) -> None:
         """Start everything."""
         members: Mapping[str, str] = {}
@@ -97,6 +102,7 @@ class Cluster(RealCluster):
         self.network.write_routes(routes, name)
         flags = ["--config", str(config), "--broker-id", name]
         flags += ["--advertised-pulsar", self.network.clients[name].endpoint]
+        flags += ["--advertised-kafka", self.network.kafka[name].endpoint]
         if self.store is Store.ETCD:
             ways = [proxy.endpoint for (start, _end), proxy in self.network.store.items() if start == name]
             flags += ["--metadata", "etcd://" + ",".join(ways)]
@@ -123,6 +129,7 @@ class Cluster(RealCluster):
         for name in names:
             broker = self[name]
             self.network.clients[name].server = str(broker.pulsar)
+            self.network.kafka[name].server = str(broker.kafka)
             for (_start, end), proxy in self.network.peers.items():
                 if end == name:
                     proxy.server = str(broker.http)

@@ -31,7 +31,9 @@ class Network:
 
     def __init__(self) -> None:
         self.clients: dict[str, Proxy] = {}
-        """By broker."""
+        """By broker, for Pulsar's protocol."""
+        self.kafka: dict[str, Proxy] = {}
+        """By broker, for Kafka's protocol."""
         self.peers: dict[tuple[str, str], Proxy] = {}
         """By the broker that connects and the one that it connects to."""
         self.store: dict[tuple[str, str], Proxy] = {}
@@ -43,6 +45,7 @@ class Network:
         names = list(brokers)
         for name in names:
             self.clients[name] = await start_proxy(nursery, NOWHERE)
+            self.kafka[name] = await start_proxy(nursery, NOWHERE)
             for other in names:
                 if other != name:
                     self.peers[name, other] = await start_proxy(nursery, NOWHERE)
@@ -96,7 +99,7 @@ class Network:
 
     def _ways(self, place: str, broker: str, random: Random) -> list[Proxy]:
         if place == "clients":
-            return [self.clients[broker]]
+            return [self.clients[broker], self.kafka[broker]]
         table = {"peers": self.peers, "store": self.store}[place]
         leaving = [proxy for (start, _end), proxy in table.items() if start == broker]
         arriving = [proxy for (_start, end), proxy in table.items() if end == broker]

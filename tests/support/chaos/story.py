@@ -21,6 +21,7 @@ from tests.support.admin import Admin
 from tests.support.chaos.acts import BROKERS, Act, Store
 from tests.support.chaos.cluster import Cluster, running
 from tests.support.chaos.java import Java
+from tests.support.chaos.kafka import Kafka
 from tests.support.chaos.logbook import Logbook
 from tests.support.chaos.ours import Ours
 from tests.support.chaos.outside import InOrder, Sharing
@@ -78,6 +79,7 @@ async def run(
         Ours("chaos-queue", seed + 1, ordered=False),
         InOrder(),
         Sharing(),
+        Kafka(seed),
         Registers(folder, seed),
     ]
     if with_java:

@@ -6,7 +6,7 @@ follower.records["copies"]         # in the order of reading
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -17,14 +17,17 @@ from tests.support.kafka_copiers.orders import CALL_SECONDS_MAX
 POLL_SECONDS: Final = 0.2
 AT_ONCE_MAX: Final = 1_000
 
-_PASSING: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
+PASSING: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
+"""What a consumer says while it connects anew by itself."""
 
 
 class Follower:
     """See the module's docstring."""
 
-    def __init__(self, address: str, topics: Mapping[str, int]) -> None:
-        """Set up. `topics` says how many partitions each has."""
+    def __init__(
+        self, address: str, topics: Mapping[str, int], settings: Mapping[str, Any] = AT_A_MORTAL_BROKER
+    ) -> None:
+        """Set up. `topics` says how many partitions each has; `settings` are the client's own."""
         self.records: dict[str, list[Record]] = {topic: [] for topic in topics}
         self._places = [TopicPartition(topic, n) for topic, count in topics.items() for n in range(count)]
         self._consumer = Consumer(
@@ -35,7 +38,7 @@ class Follower:
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 100,
-                **AT_A_MORTAL_BROKER,
+                **settings,
             }
         )
         self._consumer.assign([TopicPartition(one.topic, one.partition, OFFSET_BEGINNING) for one in self._places])
@@ -49,7 +52,7 @@ class Follower:
         for message in self._consumer.consume(AT_ONCE_MAX, POLL_SECONDS):
             error = message.error()
             if error is not None:
-                if error.code() not in _PASSING:
+                if error.code() not in PASSING:
                     raise KafkaException(error)
                 continue
             topic, partition, offset = message.topic(), message.partition(), message.offset()

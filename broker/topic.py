@@ -5,7 +5,7 @@ which decides what is readable (`transaction_buffers.py`). What subscriptions re
 either way, so dispatch knows nothing of transactions (docs/design.md#layers).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Final
 
@@ -29,7 +29,7 @@ from dispatch.subscription import Subscription
 from storage.cursor import NonDurableCursor
 from storage.entry import EntryFormat, TxnId
 from storage.errors import ExpectedError, LedgerSealed
-from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger import ManagedLedger, Stamp
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.store import Check
 from storage.position import LATEST, Position
@@ -41,9 +41,6 @@ from txn.producer_states import Batch, Duplicate
 
 IDLE_LEDGERS_MAX: Final = 1_000
 """With this many ledgers, an idle topic stays loaded, because each unload leaves one more ledger."""
-
-Stamp = Callable[[bytes, int], bytes]
-"""Gives a batch of Kafka's records this time."""
 
 log = structlog.get_logger(__name__)
 
@@ -228,7 +225,7 @@ class Topic(TopicSource):
         """Append a batch of Kafka's records. `batch` tells what a numbered producer says of it.
 
         `sender` tells who writes it in a transaction. No record is later than `latest_record_ms`. With `stamp`, the
-        records get the time of the broker.
+        records get the time of their entry.
 
         It is durable once `ledger.confirmed` has reached its position. A duplicate is durable once everything is that
         was appended before this call returned.
@@ -243,19 +240,15 @@ class Topic(TopicSource):
             await markers.admit_producer()
             if sender is not None:
                 await markers.transactions.admit(sender)
-        if stamp is not None:
-            # The time that the ledger gives the entry. Nothing is awaited between here and the append.
-            latest_record_ms = max(self._services.now_ms(), self.ledger.last_timestamp_ms)
-            payload = stamp(payload, latest_record_ms)
         if batch is None:
-            appended = markers.append_plain(payload, message_count, EntryFormat.KAFKA, latest_record_ms)
+            appended = markers.append_plain(payload, message_count, EntryFormat.KAFKA, latest_record_ms, stamp)
         else:
-            result = markers.append_batch(payload, batch, message_count, latest_record_ms)
+            result = markers.append_batch(payload, batch, message_count, latest_record_ms, stamp)
             if isinstance(result, Duplicate):
                 return result
             appended = result
         self._count(message_count, len(payload))
-        return appended if stamp is None else appended._replace(timestamp_ms=latest_record_ms)
+        return appended
 
     async def delete_below(self, index: int) -> None:
         """Delete the messages below this index, at most the index behind the last durable one. Durable on return.

@@ -7,7 +7,7 @@ entries across the ends of ledgers.
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,9 @@ from storage.signal import Signal
 
 READ_ENDS_MAX: Final = 64
 """Readers by index that need not search for the place where they go on."""
+
+Stamp = Callable[[bytes, int], bytes]
+"""Makes the payload that holds this time, in milliseconds since the epoch. It has the same size."""
 
 log = structlog.get_logger(__name__)
 
@@ -144,11 +147,12 @@ class ManagedLedger:
         entry_format: EntryFormat = EntryFormat.PULSAR,
         is_control: bool = False,
         latest_record_ms: int = UNKNOWN_TIME,
+        stamp: Stamp | None = None,
     ) -> Position:
         """Append an entry and return its position. Entries keep the order of the calls.
 
         No record of the entry has a later time than `latest_record_ms`, if that is known. It is for searches by the
-        times that producers give (`latest_record_ms`).
+        times that producers give (`latest_record_ms`). With `stamp`, the records get the time of the entry.
 
         It is durable when `confirmed.wait_for(position)` returns. Call `wait_room` first.
 
@@ -161,6 +165,8 @@ class ManagedLedger:
         current = chain.require_taking()
         # Never earlier than the entry before, so that a search by time works. The clock may step back.
         now = max(self._now_ms(), chain.last_timestamp_ms)
+        if stamp is not None:
+            payload, latest_record_ms = stamp(payload, now), now
         position = current.append(
             payload,
             first_index=chain.next_index,

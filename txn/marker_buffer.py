@@ -21,7 +21,7 @@ from storage.clock import WallClock
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import LedgerSealed, NoSpace
 from storage.ledger_list import UNKNOWN_TIME
-from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger import ManagedLedger, Stamp
 from storage.metadata.store import Check, MetadataStore, StoreFull
 from storage.position import EARLIEST, Position
 from storage.watermark import Watermark
@@ -175,10 +175,15 @@ class MarkerBuffer:
         return self.append_plain(payload, message_count, entry_format).position
 
     def append_plain(
-        self, payload: bytes, message_count: int, entry_format: EntryFormat, latest_record_ms: int = UNKNOWN_TIME
+        self,
+        payload: bytes,
+        message_count: int,
+        entry_format: EntryFormat,
+        latest_record_ms: int = UNKNOWN_TIME,
+        stamp: Stamp | None = None,
     ) -> "Appended":
         """Append an entry without a numbered producer. Raises as `append` does."""
-        return self._append(payload, message_count, None, entry_format, latest_record_ms)
+        return self._append(payload, message_count, None, entry_format, latest_record_ms, stamp)
 
     async def admit_producer(self) -> None:
         """Do what has to wait before the first entry of a numbered producer. Durable on return.
@@ -194,7 +199,12 @@ class MarkerBuffer:
                 raise NoSpace(f"No producer id can be used on {self._ledger.name} yet: {full}") from full
 
     def append_batch(
-        self, payload: bytes, batch: Batch, message_count: int, latest_record_ms: int = UNKNOWN_TIME
+        self,
+        payload: bytes,
+        batch: Batch,
+        message_count: int,
+        latest_record_ms: int = UNKNOWN_TIME,
+        stamp: Stamp | None = None,
     ) -> Appended | Duplicate:
         """Append a batch of a numbered producer, unless the log has it (K23). Call `admit_producer` before.
 
@@ -213,7 +223,7 @@ class MarkerBuffer:
         if duplicate is not None:
             return duplicate
         txn = TxnId(batch.producer_id, batch.epoch) if batch.is_transactional else None
-        appended = self._append(payload, message_count, txn, EntryFormat.KAFKA, latest_record_ms)
+        appended = self._append(payload, message_count, txn, EntryFormat.KAFKA, latest_record_ms, stamp)
         self._log.take(batch, Place(appended.base_offset, appended.position), appended.timestamp_ms)
         return appended
 
@@ -238,6 +248,7 @@ class MarkerBuffer:
         txn: TxnId | None,
         entry_format: EntryFormat,
         latest_record_ms: int = UNKNOWN_TIME,
+        stamp: Stamp | None = None,
         *,
         is_control: bool = False,
     ) -> Appended:
@@ -258,6 +269,7 @@ class MarkerBuffer:
             entry_format=entry_format,
             is_control=is_control,
             latest_record_ms=latest_record_ms,
+            stamp=stamp,
         )
         return Appended(offset, position, ledger.last_timestamp_ms)
 

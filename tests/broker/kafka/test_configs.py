@@ -1,5 +1,7 @@
 """The settings of topics: what may be given, what it does, and what clients are shown."""
 
+from itertools import count
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -266,6 +268,22 @@ async def test_a_repeated_batch_has_the_time_of_its_first_append() -> None:
         moment += 1_000
         assert (await client.produce("t", sent)).log_append_time_ms == 5_000_000
         assert (await client.produce("t", numbered_batch(7, 0, 1))).log_append_time_ms == 5_001_000
+
+
+async def test_a_repeated_batch_has_the_time_that_is_stored() -> None:
+    """K23: though the clock goes on while the batch is appended."""
+    config = (CreatableTopicConfig(TIMESTAMP_TYPE, "LogAppendTime"),)
+    moments = count(5_000_000)
+    async with (
+        rooms(MemoryStore(), SimulatedFiles(seed=1), clock=lambda: next(moments)) as broker,
+        kafka_client(broker) as client,
+    ):
+        await client.ask(CreateTopicsRequest((CreatableTopic("t", 1, 1, (), config),)), CreateTopicsResponse, 7)
+        sent = numbered_batch(7, 0, 0)
+        first = (await client.produce("t", sent)).log_append_time_ms
+        (stored,) = records_of(await client.fetch("t", 0))
+        assert first == stored[1].timestamp_ms
+        assert (await client.produce("t", sent)).log_append_time_ms == first
 
 
 async def test_a_client_cannot_claim_the_time_of_the_broker() -> None:

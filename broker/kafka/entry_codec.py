@@ -4,10 +4,17 @@ from typing import Final
 
 from storage.entry import Entry
 from tidewire.wire.kafka.record_batches import CorruptBatch, UnsupportedFormat, read_header
-from tidewire.wire.kafka.records import read
+from tidewire.wire.kafka.records import opened, parse
+from tidewire.wire.steps import Steps
 
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of a batch's records when they are decompressed. A batch with more is delivered as it is, and has no key."""
+"""Bytes of a batch's records when they are decompressed. A batch with more is delivered as it is."""
+
+KEY_BYTES_MAX: Final = 1024 * 1024
+"""A compressed batch with more decompressed bytes has no key, because `key_of` may not pause (E7)."""
+
+_KEY_STEPS_MAX: Final = 4
+"""Steps of decompression, each of which is bounded. Records of KEY_BYTES_MAX take fewer."""
 
 
 class KafkaEntryCodec:
@@ -20,11 +27,22 @@ class KafkaEntryCodec:
         """See `EntryCodec`: the key of the first record."""
         try:
             header = read_header(entry.payload)
-            for _delta, record in read(header, entry.payload, INFLATED_BYTES_MAX):
-                return record.key
+            records = _records_soon(opened(header, entry.payload, KEY_BYTES_MAX))
+            first = None if records is None else next(parse(header, records), None)
         except (CorruptBatch, UnsupportedFormat):
-            pass
-        return None
+            return None
+        return None if first is None else first[1].key
 
     def send_of(self, _entry: Entry) -> None:
         """See `EntryCodec`. Kafka's sequences are checked by the log itself (`markers.py`)."""
+
+
+def _records_soon(steps: Steps[bytes]) -> bytes | None:
+    """What the first steps make, or None if there are more."""
+    for _ in range(_KEY_STEPS_MAX):
+        try:
+            next(steps)
+        except StopIteration as done:
+            records: bytes = done.value
+            return records
+    return None

@@ -13,7 +13,6 @@ one. A topic that was migrated is the scalable one, whose segment 0 has the mess
 """
 
 import re
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
@@ -220,30 +219,37 @@ class KafkaTopics:
         return regular
 
     async def all(self, start: str = "") -> AsyncGenerator[KafkaTopic, None]:
-        """Yield the partitioned and the scalable topics from this name on, by name."""
-        scalable = deque(await self._scalable_from(start))
-        async with aclosing(self._partitioned.all_in(self._tenant, self._namespace, start)) as records:
+        """Yield the partitioned and the scalable topics from this name on, by name. It reads them page by page."""
+        async with (
+            aclosing(self._scalable_from(start)) as scalable,
+            aclosing(self._partitioned.all_in(self._tenant, self._namespace, start)) as records,
+        ):
+            ahead = await anext(scalable, None)
             async for record in records:
-                if _NAME.fullmatch(record.name.local):
-                    while scalable and scalable[0].name < record.name.local:
-                        yield scalable.popleft()
-                    if scalable and scalable[0].name == record.name.local:
-                        scalable.popleft()
+                name = record.name.local
+                if _NAME.fullmatch(name):
+                    while ahead is not None and ahead.name <= name:
+                        if ahead.name < name:
+                            yield ahead
+                        ahead = await anext(scalable, None)
                     yield KafkaTopic.of_record(record)
-        while scalable:
-            yield scalable.popleft()
+            while ahead is not None:
+                yield ahead
+                ahead = await anext(scalable, None)
 
-    async def _scalable_from(self, start: str) -> list[KafkaTopic]:
-        """The scalable topics from this name on, by name, except those beside a regular topic without partitions."""
-        found = []
-        for topic, layout in (await self._layouts.scan(f"{self._tenant}/{self._namespace}")).items():
-            await self._take_turns()
-            regular = topic.as_regular
-            if topic.local < start or not _NAME.fullmatch(topic.local) or regular.partition_index is not None:
-                continue
-            if isinstance(layout, Layout) and await self._is_shown(layout, regular):
-                found.append(KafkaTopic.of_layout(regular, layout))
-        return sorted(found, key=lambda one: one.name)
+    async def _scalable_from(self, start: str) -> AsyncGenerator[KafkaTopic, None]:
+        """The scalable topics from this name on, by name, except those beside a regular topic without partitions.
+
+        The store has them by their quoted names. For legal names, that is the same order.
+        """
+        async with aclosing(self._layouts.each(f"{self._tenant}/{self._namespace}", start)) as layouts:
+            async for topic, layout in layouts:
+                await self._take_turns()
+                regular = topic.as_regular
+                if topic.local < start or not _NAME.fullmatch(topic.local) or regular.partition_index is not None:
+                    continue
+                if isinstance(layout, Layout) and await self._is_shown(layout, regular):
+                    yield KafkaTopic.of_layout(regular, layout)
 
     async def _take_turns(self) -> None:
         self._look_ups += 1

@@ -1,6 +1,6 @@
 """Layout records in the metadata store: read, create, change by compare-and-set, list, remove."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -188,8 +188,17 @@ class Layouts:
         They are read page by page, because there may be a hundred thousand. Each page is from one moment, but the whole
         result is not.
         """
+        return {topic: layout async for topic, layout in self.each(tenant_namespace)}
+
+    async def each(
+        self, tenant_namespace: str | None = None, first: str = ""
+    ) -> AsyncGenerator[tuple[TopicName, Layout | LayoutUnreadable], None]:
+        """Yield what `scan` returns, in the order of the quoted names. In a namespace, begin at the local name `first`.
+
+        It reads a page at a time, so whoever stops early pays for little.
+        """
         start, end = starting_with(KEY_PREFIX if tenant_namespace is None else namespace_prefix(tenant_namespace))
-        found: dict[TopicName, Layout | LayoutUnreadable] = {}
+        start += quote(first, safe="")
         while records := await self._metadata.scan(start, end, limit=PAGE_RECORDS):
             for record in records:
                 topic = topic_of(record.key)
@@ -197,11 +206,11 @@ class Layouts:
                     log.error("a layout record does not name a topic and is ignored", key=record.key)
                     continue
                 try:
-                    found[topic] = from_json(record.value)
+                    layout: Layout | LayoutUnreadable = from_json(record.value)
                 except LayoutUnreadable as unreadable:
-                    found[topic] = unreadable
+                    layout = unreadable
+                yield topic, layout
             start = records[-1].key + "\0"
-        return found
 
     async def unfinished(self) -> list[TopicName]:
         """Return the topics whose layouts mark an unfinished change. It costs nothing for the others."""

@@ -4,9 +4,11 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
+from broker.layouts import store as layouts_store
+from broker.layouts.store import KEY_PREFIX as LAYOUTS
 from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Fresh, StoreUnavailable
+from storage.metadata.store import Fresh, Record, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import KafkaClient, kafka_client
 from tests.support.rooms import rooms
@@ -50,6 +52,38 @@ async def test_pages_have_every_partition_once(limit: int, pages: int, *, named:
             await client.create(name, partitions)
         every = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c.c", 0), ("c.c", 1)]
         assert await all_pages(client, ["c.c", "b", "a"] if named else [], limit) == (every, pages)
+
+
+class CountingStore(MemoryStore):
+    """Counts the layouts that are read."""
+
+    layouts = 0
+
+    async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+        found = await super().scan(start, end, limit=limit)
+        self.layouts += sum(record.key.startswith(LAYOUTS) for record in found)
+        return found
+
+
+async def test_a_page_reads_little_more_than_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E7: also among scalable topics, with regular ones between."""
+    monkeypatch.setattr(layouts_store, "PAGE_RECORDS", 4)
+    store = CountingStore()
+    async with rooms(store, SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
+        names = [f"t{number:02}" for number in range(24)]
+        for number, name in enumerate(names):
+            if number % 8 == 3:
+                await client.create(name)
+            else:
+                await broker.controller.create_topic(TopicName.parse(f"topic://public/default/{name}"), 1, {})
+        cursor = None
+        for name in names:
+            store.layouts = 0
+            answer = await page(client, [], 1, cursor)
+            assert [topic.name for topic in answer.topics] == [name]
+            assert store.layouts <= 2 * 4
+            cursor = answer.next_cursor
+        assert cursor is None
 
 
 async def test_a_partition_has_its_leader_and_a_topic_its_id() -> None:

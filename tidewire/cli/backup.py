@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
-import trio
 import typer
 
 from tidewire.cli.broker_http import BrokerHttp
@@ -76,6 +75,8 @@ def restore(
     """
     with _ending("tidewire restore"):
         make_importable()
+        import trio
+
         from storage.backup.copying import read_manifest
         from storage.backup.manifest import BackupDamaged
         from storage.backup.restoring import FolderNotEmpty

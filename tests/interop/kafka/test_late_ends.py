@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import Client, ConsumerOptions, Place, ProducerOptions
+from tests.support.kafka_clients.contract import Client, Consumer, ConsumerOptions, Place, Producer, ProducerOptions
 from tests.support.kafka_clients.every import AIOKAFKA, CONFLUENT, opened
 from tests.support.kafka_clients.reading import read_all, values
 from tests.support.late_requests import LateRequests, open_late_requests
@@ -32,6 +32,16 @@ async def delayed(folder: Path) -> AsyncIterator[LateRequests]:
         with running_broker(folder / "data", "--advertised-kafka", proxy.endpoint) as broker:
             proxy.serve(str(broker.kafka))
             yield proxy
+
+
+@asynccontextmanager
+async def closing(one: Producer | Consumer) -> AsyncIterator[None]:
+    """Close a client before its broker stops, also when the test fails. Later, it would wait for the broker."""
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(one.close)
 
 
 async def late_end(proxy: LateRequests, end: Callable[[], Any]) -> None:
@@ -65,16 +75,15 @@ async def test_version_1_refuses_an_end_from_an_older_connection(
             return producer
 
         producer = await trio.to_thread.run_sync(begin_first)
-        await late_end(proxy, producer.commit if first else producer.abort)
-        await trio.to_thread.run_sync(begin_second)
-        assert await proxy.deliver() == ErrorCode.INVALID_TXN_STATE
-        await trio.to_thread.run_sync(producer.abort if first else producer.commit)
-        consumer = await trio.to_thread.run_sync(station.consumer, ConsumerOptions(read_committed=True))
-        got = await trio.to_thread.run_sync(read_all, consumer, Place("t"))
-        assert values(got) == [b"first" if first else b"second"]
-        # The broker stops before the client.
-        await trio.to_thread.run_sync(consumer.close)
-        await trio.to_thread.run_sync(producer.close)
+        async with closing(producer):
+            await late_end(proxy, producer.commit if first else producer.abort)
+            await trio.to_thread.run_sync(begin_second)
+            assert await proxy.deliver() == ErrorCode.INVALID_TXN_STATE
+            await trio.to_thread.run_sync(producer.abort if first else producer.commit)
+            consumer = await trio.to_thread.run_sync(station.consumer, ConsumerOptions(read_committed=True))
+            async with closing(consumer):
+                got = await trio.to_thread.run_sync(read_all, consumer, Place("t"))
+            assert values(got) == [b"first" if first else b"second"]
 
 
 @OUTCOMES

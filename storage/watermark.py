@@ -38,7 +38,7 @@ class Watermark:
 
     @property
     def risen_at(self) -> float | None:
-        """When it last rose, on Trio's clock; None if it never did."""
+        """When it last rose, on Trio's clock; None if it never did, or rose where Trio does not run."""
         return self._risen_at
 
     @property
@@ -51,7 +51,7 @@ class Watermark:
         if position <= self._value:
             return
         self._value = position
-        self._risen_at = trio.current_time()
+        self._risen_at = trio.current_time() if trio.lowlevel.in_trio_run() else None
         while self._waiting and self._waiting[0][0] <= position:
             heapq.heappop(self._waiting)[2].set()
         for signal in self._attached:

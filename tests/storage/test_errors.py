@@ -65,6 +65,9 @@ NOT_OF_THE_ROOT: Final = {
     "AlreadyLocked",
     "DiskFull",
     "PeerGone",
+    # They end a command that restores a backup.
+    "BackupDamaged",
+    "FolderNotEmpty",
     # Caught in the folder that raises them.
     "AmbiguousRequest",
     "ConnectionEnds",
@@ -72,6 +75,7 @@ NOT_OF_THE_ROOT: Final = {
     "RecordChanged",
     "RpcError",
     "StoreRolledBack",
+    "TopicsChanged",
     "_TooManyPairs",
 }
 

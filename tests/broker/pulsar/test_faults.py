@@ -13,6 +13,7 @@ import storage
 import txn
 from broker.errors import OpenSendsFull, SendInDoubt, StartError
 from broker.pulsar.faults import fault_of
+from storage.backup.cut import CutExists, CutFailed
 from storage.epoch_files import EpochTaken
 from storage.errors import DataFolderInUse, ExpectedError, LedgerNotFound, NoSpace, StorageError
 from storage.file_systems import NetworkFileSystem
@@ -79,9 +80,12 @@ ELSEWHERE: Final = (
     OtherProtocol,
     LinkLost,
     LinkRefused,
+    CutFailed,
+    CutExists,
 )
 """Errors that no client meets. Two end the start of a broker. Readers of a ledger that was trimmed go on behind it. A
-broker that does not get an epoch tries the next one. The last four end the link of two brokers."""
+broker that does not get an epoch tries the next one. Four end the link of two brokers. The last two are of a backup,
+which is asked for over HTTP."""
 
 GIVEN_UP: Final = (
     pb.AuthorizationError,

@@ -7,7 +7,7 @@
     load.judge(partitions=5)         # what was committed is there once, and nothing else
 
 The writer is Tidewire's own client. Several of its transactions are open at any time, so that they span the changes. It
-aborts each third one. `kafka_parts` has the group.
+aborts each third one, and each one of which a broker's death left a send unanswered. `kafka_parts` has the group.
 """
 
 from collections import Counter, deque
@@ -58,12 +58,18 @@ class ScalableLoad(Parts[bytes]):
         number = 0
         while not self._is_over:
             number += 1
-            is_open.append((number, self._writer.begin()))
+            txn = self._writer.begin()
             for key in range(KEYS):
                 self._writer.send(_plain(number, key), key=f"key {key}")
-                self._writer.send(_inside(number, key), key=f"key {key}", txn=is_open[-1][1])
             with self._changed:
                 self._promised.update(_plain(number, key) for key in range(KEYS))
+            try:
+                for key in range(KEYS):
+                    self._writer.send(_inside(number, key), key=f"key {key}", txn=txn)
+            except tidewire.SendUnanswered:
+                self._writer.abort(txn)
+            else:
+                is_open.append((number, txn))
             if len(is_open) == OPEN:
                 self._end(*is_open.popleft())
             with self._changed:

@@ -3,7 +3,7 @@
     .venv/bin/python scripts/chaos.py [--seed 1] [--minutes 2] [--metadata embedded|etcd] [--only ACT ...] [--list]
 
 Three brokers serve clients in Java, Python and Spark. Meanwhile processes are killed and stopped, networks are cut,
-muted, held, delayed and half-closed, and topics are moved, split and merged. docs/attacks.md explains the acts and the
+muted, held, delayed and half-closed, and topics are moved, split and merged. docs/chaos.md explains the acts and the
 verdict.
 
 The script prints each act with the second at which it begins. The same seed draws the same acts. Their timing depends

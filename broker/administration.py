@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from broker.administration_contract import (
     BrokerStatistics,
     LatencyCounts,
-    LogStatistics,
     MigrationAsked,
-    RegularStatistics,
     SegmentUsers,
     TopicStatistics,
     TransactionStatistics,
 )
+from broker.backlog import seek_to_time
 from broker.budgets import Budgets
 from broker.cluster.members import Members
 from broker.cluster.ownership import Claims, OwnedElsewhere
@@ -21,8 +20,10 @@ from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.layouts.store import Layouts
+from broker.log_statistics import LogStatistics
 from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
+from broker.regular_contract import RegularService
 from broker.scalable.controller import Controller
 from broker.series import Series
 from broker.series_monitor import SeriesMonitor
@@ -49,10 +50,12 @@ class Administration:
         topics: Topics,
         statistics: StatisticsOfTopics,
         transactions: Inspection,
+        regular: RegularService,
         *,
         initial_segments: int,
     ) -> None:
         self.transactions = transactions
+        self.regular = regular
         self._statistics = statistics
         self._controller = controller
         self._layouts = layouts
@@ -107,8 +110,7 @@ class Administration:
             await self._controller.subscriptions.seek_to_time(name, subscription, timestamp_ms)
             return
         topic, here = await self._on_segment(name, subscription)
-        place = await topic.ledger.position_at_time(timestamp_ms)
-        await topic.seek(here, place.before())
+        await seek_to_time(topic, here, timestamp_ms)
 
     async def skip_all(self, name: TopicName, subscription: str) -> None:
         """See `TopicService`."""
@@ -179,10 +181,6 @@ class Administration:
             # Only the controller knows the ordered consumers. This raises who it is.
             await self._controller.elections.elect(name)
         return await self._statistics.of_scalable(name)
-
-    async def regular_statistics(self, name: TopicName) -> RegularStatistics:
-        """See `TopicService`."""
-        return await self._statistics.of_regular(name)
 
 
 def _log_of(name: TopicName, layout: Layout) -> TopicName:

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, Protocol
 from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.layout import Layout
 from broker.layouts.parts import SubscriptionKind
+from broker.log_statistics import GroupStatistics, LogStatistics
 from broker.loop_monitor import LoopStatistics
 from broker.names import TopicName
+from broker.regular_contract import RegularService
 from broker.series import Series
 from txn.inspection import Inspection
 
@@ -29,62 +31,6 @@ class SubscriptionStatistics:
     """Consumers connected now."""
     backlog_entries: int
     """Readable entries that are not acknowledged. A batch counts as one, as in Pulsar's `msgBacklog`."""
-
-
-class SegmentSubscription(NamedTuple):
-    """One subscription on one segment."""
-
-    backlog_entries: int
-    """See `SubscriptionStatistics`."""
-    consumers: frozenset[str]
-    """The names of the consumers that are connected to this segment now."""
-    type: str
-    """The type of its consumers, or of the last ones, by Pulsar's name."""
-    unacked_messages: int = 0
-    """Sent and not acknowledged. Subscriptions that keep order do not count them."""
-    mark_delete: str = ""
-    """The position up to which everything is acknowledged, as `ledger:entry`."""
-
-
-class RegularSubscription(NamedTuple):
-    """One subscription of a regular topic, over all its partitions."""
-
-    type: str
-    """See `SegmentSubscription`."""
-    consumers: int
-    """See `SubscriptionStatistics`."""
-    backlog_entries: int
-    """See `SubscriptionStatistics`."""
-
-
-class LogStatistics(NamedTuple):
-    """Numbers about one segment or partition at one moment."""
-
-    subscriptions: Mapping[str, SegmentSubscription]
-    first_index: int
-    """The index of the first message that is retained."""
-    end_index: int
-    """The index behind the last message that a consumer can get."""
-    producers: frozenset[str] = frozenset()
-    """The names of the producers that are connected now."""
-    messages_in: int = 0
-    """Since its owner loaded it, like the next three."""
-    bytes_in: int = 0
-    messages_out: int = 0
-    bytes_out: int = 0
-    size_bytes: int = 0
-    """What its ledgers hold."""
-
-
-class GroupStatistics(NamedTuple):
-    """A group of Kafka's consumers on a topic, over all its segments or partitions."""
-
-    state: str
-    """In Kafka's words."""
-    consumers: int
-    """Its members that read the topic."""
-    backlog: int
-    """The offsets from those that it has committed to the ends. It counts messages, and aborted ones too."""
 
 
 class MigrationAsked(NamedTuple):
@@ -116,18 +62,6 @@ class TopicStatistics:
     """By the numbers of the segments."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegularStatistics:
-    """Numbers about one regular topic at one moment."""
-
-    partitions: int
-    """1 if it is not partitioned."""
-    subscriptions: Mapping[str, RegularSubscription]
-    groups: Mapping[str, GroupStatistics]
-    logs: Mapping[int, LogStatistics]
-    """Those of the partitions by their numbers. A topic without partitions is number 0."""
-
-
 class TopicService(Protocol):
     """Administration of scalable topics. Every `name` is a `topic://` name, unless said otherwise.
 
@@ -139,6 +73,10 @@ class TopicService(Protocol):
     @property
     def transactions(self) -> Inspection:
         """What administrators may ask about transactions."""
+
+    @property
+    def regular(self) -> RegularService:
+        """Administration of regular topics."""
 
     async def create_topic(self, name: TopicName, *, segments: int | None, properties: Mapping[str, str]) -> None:
         """Create a topic. If `segments` is None, the broker's settings say how many it has.
@@ -271,13 +209,6 @@ class TopicService(Protocol):
 
     async def statistics(self, name: TopicName) -> TopicStatistics:
         """Return the topic's statistics.
-
-        Raises:
-            TopicNotFound
-        """
-
-    async def regular_statistics(self, name: TopicName) -> RegularStatistics:
-        """Return the statistics of a `persistent://` topic, with all its partitions.
 
         Raises:
             TopicNotFound

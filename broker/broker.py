@@ -39,12 +39,14 @@ from broker.layouts.autoscale_policy import AutoScalePolicy
 from broker.layouts.store import Layouts
 from broker.leftovers import Leftovers
 from broker.live import Live
+from broker.log_owners import LogOwners
 from broker.loop_monitor import LoopMonitor
 from broker.names import Domain, TopicName
 from broker.own_load import OwnLoad
 from broker.partition_removal import PartitionRemoval
 from broker.partitioned_topics import ForgetTopic, PartitionedTopics, forget_nothing
 from broker.peers import Peers
+from broker.regular_administration import RegularAdministration
 from broker.retention import Retention
 from broker.retention_policies import RetentionPolicies
 from broker.scalable.autoscaler import AutoScaler
@@ -250,20 +252,36 @@ class Broker:
             session,
             broker_id=settings.broker_id,
         )
+        statistics = StatisticsOfTopics(
+            self.layouts,
+            self.topics,
+            self.partitioned_topics,
+            self.groups,
+            requests,
+            metadata,
+            base.groups_on,
+            base.now_ms,
+        )
+        owners = LogOwners(
+            self.topics, self.layouts, self.partitioned_topics, requests, self.members, me=settings.broker_id
+        )
+        regular = RegularAdministration(
+            owners,
+            self.topics,
+            self.layouts,
+            self.partitioned_topics,
+            statistics,
+            self.retention,
+            metadata,
+            base.forget_topic,
+        )
         self.administration = Administration(
             self.controller,
             self.layouts,
             self.topics,
-            StatisticsOfTopics(
-                self.layouts,
-                self.topics,
-                self.partitioned_topics,
-                self.groups,
-                requests,
-                metadata,
-                base.groups_on,
-            ),
+            statistics,
             Inspection(metadata, self.transactions.coordinator, base.now_ms),
+            regular,
             initial_segments=settings.default_initial_segments,
         )
         self.live = Live(self.topics, self.services.changes)

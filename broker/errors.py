@@ -65,6 +65,10 @@ class TopicInUse(BrokerError):
     """The topic was not deleted: it has producers, consumers or subscriptions, and force was not given."""
 
 
+class OnePartitionOnly(BrokerError):
+    """The request concerns one log, and the topic has several. Nothing was changed. Name a partition instead."""
+
+
 class OldClientsConnected(BrokerError):
     """Clients are connected that cannot follow the topic through its migration, and force was not given."""
 

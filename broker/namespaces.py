@@ -16,11 +16,14 @@ from broker.layouts.store import KEY_PREFIX as LAYOUTS
 from broker.names import DEFAULT_NAMESPACE, DEFAULT_TENANT, Domain, InvalidTopicName, TopicName
 from broker.partitioned_topics import PARTITIONED_TOPICS
 from broker.retention_policies import namespace_key
+from storage.managed_ledger_record import MANAGED_LEDGERS
 from storage.managed_ledger_record import record_key as ledgers_key
 from storage.metadata.store import ABSENT, Conflict, Delete, MetadataStore, Put, starting_with
 
 KEY_PREFIX: Final = "/namespaces/"
 
+_PAGE: Final = 500
+"""Records that are read at once."""
 _VALUE: Final = b"{}"
 _SCHEME: Final = f"{Domain.PERSISTENT}://"
 
@@ -147,6 +150,24 @@ class Namespaces:
             # The next key that does not begin with this part and a separator. The record of a part alone comes first.
             after = starting_with(prefix + part + separator)[1]
             start = records[0].key + "\0" if records[0].key == prefix + part else after
+
+
+async def regular_topics(metadata: MetadataStore, tenant: str, namespace: str) -> list[TopicName]:
+    """Return the regular topics and partitions of a namespace that were made. Migrated topics are among them."""
+    start, end = starting_with(ledgers_key(f"{_SCHEME}{tenant}/{namespace}/"))
+    found = []
+    while page := await metadata.scan(start, end, limit=_PAGE):
+        found += [_name_in(record.key) for record in page]
+        start = page[-1].key + "\0"
+    return [name for name in found if name is not None]
+
+
+def _name_in(key: str) -> TopicName | None:
+    # A key that another program wrote may have any text here.
+    try:
+        return TopicName.parse(unquote(key.removeprefix(MANAGED_LEDGERS)))
+    except InvalidTopicName:
+        return None
 
 
 def _roots() -> tuple[tuple[str, str], ...]:

@@ -4,11 +4,28 @@ The paths are those of `broker.http.segments`. A regular topic that is being mig
 for that is here too.
 """
 
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
-from broker.administration_contract import LogStatistics, MigrationAsked, SegmentSubscription, SegmentUsers
+from broker.administration_contract import MigrationAsked, SegmentUsers
+from broker.log_statistics import ConnectedConsumer, LogStatistics, SegmentSubscription
 from broker.names import Domain, TopicName
 from broker.peers import Peers
+
+
+class LogCall(NamedTuple):
+    """A call about one log, as administrators make it."""
+
+    method: str
+    below: str
+    """The path below that of the log, and the parameters."""
+    content: object = None
+    """The body, as JSON."""
+
+    @classmethod
+    def of_subscription(cls, method: str, subscription: str, below: str = "", content: object = None) -> Self:
+        """Return a call about a subscription; `below` stands below its path."""
+        return cls(method, f"/subscription/{quote(subscription, safe='')}{below}", content)
 
 
 class SegmentRequests:
@@ -30,6 +47,9 @@ class SegmentRequests:
                 str(counted.get("type", "")),
                 int(counted.get("unackedMessages", 0)),
                 str(counted.get("markDeletePosition", "")),
+                int(counted.get("backlogSize", 0)),
+                int(counted.get("earliestMsgPublishTimeInBacklog", 0)),
+                tuple(_connected(one) for one in counted.get("connected", ())),
             )
             for name, counted in answer["subscriptions"].items()
         }
@@ -43,7 +63,12 @@ class SegmentRequests:
             int(answer.get("msgOutCounter", 0)),
             int(answer.get("bytesOutCounter", 0)),
             int(answer.get("storageSize", 0)),
+            int(answer.get("clients", 0)),
         )
+
+    async def call(self, owner: str, log: TopicName, call: LogCall) -> None:
+        """Let the owner do what an administrator asked of the log."""
+        await self._peers.request(owner, call.method, _path(log) + call.below, call.content)
 
     async def is_untouched(self, owner: str, segment: TopicName) -> bool:
         """Return `Topic.is_untouched` of the segment."""
@@ -66,6 +91,16 @@ class SegmentRequests:
         path = "/admin/v2/scalable/" + "/".join(quote(part, safe="") for part in parts)
         given = {"force": str(force).lower(), "claim": asked.claim, "creation": asked.creation_id}
         await self._peers.request(owner, "POST", f"{path}?{urlencode(given)}")
+
+
+def _connected(one: Any) -> ConnectedConsumer:  # noqa: ANN401 - JSON
+    return ConnectedConsumer(
+        str(one["consumerName"]),
+        int(one["availablePermits"]),
+        int(one["unackedMessages"]),
+        int(one["msgOutCounter"]),
+        int(one["bytesOutCounter"]),
+    )
 
 
 def _path(log: TopicName) -> str:

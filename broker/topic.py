@@ -432,10 +432,10 @@ class Topic(TopicSource):
         finally:
             self.clients.tell_disconnected()
 
-    async def seek(self, subscription: Subscription, mark_delete: Position) -> None:
+    async def seek(self, subscription: Subscription, mark_delete: Position, partly: EntryAck | None = None) -> None:
         """Move a subscription as its own `seek` does, and tell its consumers to resubscribe."""
         try:
-            await subscription.seek(mark_delete)
+            await subscription.seek(mark_delete, partly)
         finally:
             self.clients.tell_disconnected()
 

@@ -10,15 +10,8 @@ from typing import NamedTuple
 
 import structlog
 
-from broker.administration_contract import (
-    GroupStatistics,
-    LogStatistics,
-    RegularStatistics,
-    RegularSubscription,
-    SegmentSubscription,
-    SubscriptionStatistics,
-    TopicStatistics,
-)
+from broker.administration_contract import SubscriptionStatistics, TopicStatistics
+from broker.backlogs import NOTHING, End, Places
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicNotFound
 from broker.last_visible import last_visible
@@ -26,12 +19,21 @@ from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
 from broker.layouts.registrations import GroupId
 from broker.layouts.store import Layouts
+from broker.log_statistics import (
+    ConnectedConsumer,
+    GroupStatistics,
+    LogStatistics,
+    RegularStatistics,
+    RegularSubscription,
+    SegmentSubscription,
+)
 from broker.names import TopicName
 from broker.partitioned_topics import PartitionedTopics
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.segment_requests import SegmentRequests
 from broker.topic import Topic
 from broker.topics import Topics
+from storage.clock import WallClock
 from storage.errors import LedgerCorrupt
 from storage.metadata.store import MetadataStore
 from storage.position import EARLIEST
@@ -69,6 +71,7 @@ class StatisticsOfTopics:
         requests: SegmentRequests,
         metadata: MetadataStore,
         groups_on: GroupsOn,
+        now_ms: WallClock,
     ) -> None:
         self._layouts = layouts
         self._topics = topics
@@ -77,6 +80,7 @@ class StatisticsOfTopics:
         self._requests = requests
         self._metadata = metadata
         self._groups_on = groups_on
+        self._now_ms = now_ms
 
     async def of_scalable(self, name: TopicName) -> TopicStatistics:
         """Return the statistics of a scalable topic whose controller this broker is, or that has none.
@@ -127,7 +131,7 @@ class StatisticsOfTopics:
             OwnedElsewhere: another broker owns it.
             TopicNotFound: it does not exist.
         """
-        return await _counted(await self._topics.get(name, creates=False))
+        return await _counted(await self._topics.get(name, creates=False), self._now_ms())
 
     async def _segments(self, name: TopicName) -> tuple[Layout, dict[int, LogStatistics]]:
         """Return the topic's layout, and the statistics of all its segments."""
@@ -155,7 +159,7 @@ class StatisticsOfTopics:
             return await self._requests.statistics(elsewhere.owner, segment or name)
 
 
-async def _counted(log: Topic) -> LogStatistics:
+async def _counted(log: Topic, now_ms: int) -> LogStatistics:
     """Markers and aborted entries behind the last message are no backlog: their readers have nothing to wait for."""
     first_index = log.ledger.first_index
     try:
@@ -167,7 +171,9 @@ async def _counted(log: Topic) -> LogStatistics:
         upto = EARLIEST if last is None else last.position
         end_index = first_index if last is None else last.first_index + last.message_count
     subscriptions = {}
-    for name, subscription in log.subscriptions.items():
+    places, end = Places(log, log.ledger), End(upto, end_index)
+    for name, subscription in tuple(log.subscriptions.items()):
+        backlog = await places.backlog(name, subscription.cursor.first_unacknowledged(), end, now_ms) or NOTHING
         now = subscription.statistics()
         subscriptions[name] = SegmentSubscription(
             subscription.backlog_upto(upto),
@@ -175,6 +181,12 @@ async def _counted(log: Topic) -> LogStatistics:
             now.kind.name,
             now.unacked_messages,
             f"{now.mark_delete.ledger}:{now.mark_delete.entry}",
+            backlog.size_bytes,
+            round(now_ms - backlog.seconds * 1000) if backlog.messages else 0,
+            tuple(
+                ConnectedConsumer(one.name, one.permits, one.unacked_messages, one.messages_sent, one.bytes_sent)
+                for one in sorted(now.consumers, key=lambda consumer: consumer.name)
+            ),
         )
     traffic = log.traffic
     return LogStatistics(
@@ -187,6 +199,7 @@ async def _counted(log: Topic) -> LogStatistics:
         traffic.messages_out,
         traffic.bytes_out,
         log.ledger.statistics().size_bytes,
+        log.clients.count,
     )
 
 

@@ -150,6 +150,11 @@ class Redelivery(Generic[Holder]):
         self._unqueue(position)
         self._counts.pop(position, None)
 
+    def skip_upto(self, upto: Position) -> None:
+        """Every entry at or below the position is acknowledged, whoever holds it."""
+        for position in [one for one in (*self._holder, *self._again, *self._keeper) if one <= upto]:
+            self.acknowledged(position)
+
     def clear(self) -> None:
         """Forget everything, as after a seek."""
         self._holder.clear()

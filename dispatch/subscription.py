@@ -281,6 +281,20 @@ class Subscription:
         await self._cursor.synced()
         return disconnected
 
+    async def skip(self, upto: Position) -> None:
+        """Acknowledge every entry at or below the position for everybody. Durable on return.
+
+        Consumers stay connected. What they hold of it is not sent again, and what they acknowledge of it has no effect.
+        Acknowledgements above the position stay. It takes effect at once, even if the caller is cancelled.
+
+        Raises:
+            CursorError: the cursor has ended.
+        """
+        self._cursor.acknowledge_cumulative(min(upto, self._source.readable.value))
+        self._dispatcher.redelivery.skip_upto(upto)
+        self._dispatcher.wake()
+        await self._cursor.synced()
+
     async def unsubscribe(self, consumer: Consumer | None = None, *, force: bool = False) -> tuple[Consumer, ...]:
         """Delete the subscription and its cursor. Durable on return. Returns the consumers that it disconnected.
 

@@ -13,6 +13,7 @@ _EVERY_CALL_MAY: Final = (412, 500, 503)
 REFUSALS: Final = {
     400: "The body cannot be read as JSON, or lacks something.",
     404: "There is no such thing.",
+    405: "It concerns one log, and the topic has several partitions. Name a partition.",
     409: "It exists already, or another change is in progress.",
     412: "A name or parameter is not valid, or the state does not allow the change.",
     500: "The broker failed. Its log says why.",
@@ -38,6 +39,7 @@ _PARTS: Final = {
     "most": "The first number of a transaction's id.",
     "least": "The second number of a transaction's id.",
     "age": "Milliseconds.",
+    "seconds": "An age in seconds.",
     "coordinator": "The number of a coordinator.",
     "cluster": "The name of the cluster.",
 }

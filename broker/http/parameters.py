@@ -153,6 +153,14 @@ async def json_map_of(request: Request) -> Mapping[str, object] | None:
     return content
 
 
+async def integer_of(request: Request) -> int:
+    """Return the body as a whole number."""
+    body = await _body(request)
+    if not _is_number(body.decode("ascii", "replace").strip()):
+        raise HTTPException(400, "The body must be a whole number.")
+    return int(body)
+
+
 async def properties_of(request: Request) -> Mapping[str, str]:
     """Return the body as a JSON map of texts; without a body, an empty map."""
     content = await json_map_of(request) or {}

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.administration_contract import GroupStatistics, LogStatistics, MigrationAsked, TopicService, TopicStatistics
+from broker.administration_contract import MigrationAsked, TopicService, TopicStatistics
 from broker.errors import SubscriptionNotFound
 from broker.http.parameters import (
     filters_of,
@@ -31,6 +31,7 @@ from broker.http.resources import Call, Parameter
 from broker.http.segments import log_view, subscription_view
 from broker.layouts.autoscale_policy import override_of
 from broker.layouts.record import admin_view
+from broker.log_statistics import GroupStatistics, LogStatistics
 from broker.names import TopicName
 from broker.peers import FORWARDED
 

@@ -10,11 +10,12 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.administration_contract import LogStatistics, SegmentSubscription, TopicService
+from broker.administration_contract import TopicService
 from broker.errors import NotSupported
 from broker.http.parameters import required_number_of, segment_of, subscription_of
 from broker.http.refusals import done, json_response
 from broker.http.resources import Call, Parameter
+from broker.log_statistics import ConnectedConsumer, LogStatistics, SegmentSubscription
 
 PREFIX: Final = "/admin/v2/segments"
 _SEGMENT: Final = PREFIX + "/{tenant}/{namespace}/{topic}/{descriptor}"
@@ -121,6 +122,7 @@ def log_view(statistics: LogStatistics) -> dict[str, object]:
         "msgOutCounter": statistics.messages_out,
         "bytesOutCounter": statistics.bytes_out,
         "storageSize": statistics.size_bytes,
+        "clients": statistics.clients,
         "subscriptions": {name: subscription_view(counted) for name, counted in statistics.subscriptions.items()},
     }
 
@@ -133,4 +135,18 @@ def subscription_view(counted: SegmentSubscription) -> dict[str, object]:
         "type": counted.type,
         "unackedMessages": counted.unacked_messages,
         "markDeletePosition": counted.mark_delete,
+        "backlogSize": counted.backlog_bytes,
+        "earliestMsgPublishTimeInBacklog": counted.oldest_ms,
+        "connected": [consumer_view(one) for one in counted.connected],
+    }
+
+
+def consumer_view(consumer: ConnectedConsumer) -> dict[str, object]:
+    """A connected consumer in JSON, as Pulsar's tools read it."""
+    return {
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages,
+        "msgOutCounter": consumer.messages_out,
+        "bytesOutCounter": consumer.bytes_out,
     }

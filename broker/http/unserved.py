@@ -21,7 +21,7 @@ _NO_REPLICATION: Final = "This broker does not replicate to other clusters."
 _NO_QUOTA: Final = "This broker has no backlog quotas. A retention policy limits what it keeps."
 _NO_RATES: Final = "This broker does not limit rates. Its memory budgets slow clients that are too fast."
 _NO_LIMITS: Final = "This broker has no such limit for single topics or namespaces."
-_NO_TTL: Final = "This broker does not expire messages for subscriptions. Skip them, or set a retention policy."
+_NO_TTL: Final = "This broker does not expire messages by itself. Call expireMessages, or set a retention policy."
 _NO_COMPACTION: Final = "This broker does not compact topics."
 _NO_OFFLOAD: Final = "This broker does not move data to other storage."
 _NO_DELAY: Final = "This broker does not delay messages."
@@ -50,9 +50,6 @@ _TOPIC_CALLS: Final[_Table] = (
     (_NO_LIMITS, _ALL, ("/maxUnackedMessagesOnConsumer", "/maxUnackedMessagesOnSubscription", "/maxMessageSize")),
     (_NO_LIMITS, _ALL, ("/subscriptionTypesEnabled", "/dispatcherPauseOnAckStatePersistent")),
     (_NO_TTL, _ALL, ("/messageTTL", "/subscriptionExpirationTime")),
-    (_NO_TTL, ("POST",), ("/subscription/{subscription}/expireMessages",)),
-    (_NO_TTL, ("POST",), ("/subscription/{subscription}/expireMessages/{seconds}",)),
-    (_NO_TTL, ("POST",), ("/all_subscription/expireMessages/{seconds}",)),
     (_NO_COMPACTION, ("GET", "PUT"), ("/compaction",)),
     (_NO_COMPACTION, _ALL, ("/compactionThreshold",)),
     (_NO_OFFLOAD, ("GET", "PUT"), ("/offload",)),
@@ -75,7 +72,6 @@ _TOPIC_CALLS: Final[_Table] = (
     ("A partition is made when it is first used.", ("POST",), ("/createMissedPartitions",)),
     ("Peek at messages by position, or read the topic with a client.", _GET, ("/examinemessage",)),
     ("Look at the message ids that a client gets.", _GET, ("/getMessageIdByIndex",)),
-    ("Look at the subscription's msgBacklog in the topic's stats.", ("PUT",), ("/backlogSize",)),
     (
         "Look at the subscription's msgBacklog in the topic's stats.",
         ("POST",),

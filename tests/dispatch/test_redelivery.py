@@ -139,3 +139,19 @@ def test_the_books_balance(steps: list[tuple[str, int, str, int]]) -> None:
         assert redelivery.unacked_total == sum(count for _, count in held.values())
         for who in ("a", "b"):
             assert redelivery.unacked(who) == sum(count for owner, count in held.values() if owner == who)
+
+
+def test_a_skip_takes_what_is_held_waits_or_is_kept() -> None:
+    redelivery: Redelivery[str] = Redelivery()
+    for entry in range(6):
+        redelivery.sent("a", at(entry), 2)
+    redelivery.send_again("a", [at(1), at(4)])
+    redelivery.left("b")
+    redelivery.send_again("a", [at(2), at(5)])
+    redelivery.keep("b", at(2))
+    redelivery.keep("b", at(5))
+    redelivery.skip_upto(at(3))
+    assert (redelivery.unacked("a"), redelivery.unacked_total) == (0, 0)
+    assert redelivery.run(10) == [at(4)]
+    assert redelivery.kept_run("b", 10) == [at(5)]
+    assert (redelivery.size, redelivery.count(at(1))) == (2, 0)

@@ -19,14 +19,9 @@ import trio
 from broker.addresses import Address
 from broker.administration_contract import (
     BrokerStatistics,
-    GroupStatistics,
-    LogStatistics,
     MigrationAsked,
     NextPiece,
     PeerAnswer,
-    RegularStatistics,
-    RegularSubscription,
-    SegmentSubscription,
     SegmentUsers,
     SubscriptionStatistics,
     TopicStatistics,
@@ -44,8 +39,10 @@ from broker.layouts.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.layouts.layout import Layout, create
 from broker.layouts.legacy import migrated_layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
+from broker.log_statistics import GroupStatistics, LogStatistics, SegmentSubscription
 from broker.names import TopicName
 from broker.peers import PeerSilent
+from broker.regular_contract import RegularService
 from broker.series import Series
 from storage.metadata.memory import MemoryStore
 from tests.support.layouts import NOW_MS
@@ -268,12 +265,16 @@ class FakeTopics:
     """By controllers, which `begin_migration` was called for."""
     failure: Exception | None = None
     merges: bool = True
-    regular: set[TopicName] = field(default_factory=set)
+    migratable: set[TopicName] = field(default_factory=set)
     """The `topic://` names of those `persistent://` topics that can be migrated; those `in_use` only by force."""
     gate: trio.Event | None = None
     """When set, every call waits for it."""
     waiting: trio.Event = field(default_factory=trio.Event)
     """Set once a call waits at the gate."""
+
+    @property
+    def regular(self) -> RegularService:
+        raise AssertionError("tests of regular topics run a broker")
 
     @property
     def transactions(self) -> Inspection:
@@ -318,7 +319,7 @@ class FakeTopics:
         await self._begin()
         if name in self.layouts:
             raise TopicExists(f"{name} is scalable already.")
-        if name not in self.regular:
+        if name not in self.migratable:
             raise TopicNotFound(f"{name.as_regular} does not exist.")
         if name in self.in_use and not force:
             raise OldClientsConnected(f"{name.as_regular} has producers.")
@@ -388,11 +389,6 @@ class FakeTopics:
     async def statistics(self, name: TopicName) -> TopicStatistics:
         await self._begin()
         return TopicStatistics(self._find(name), self.subscriptions, self.groups)
-
-    async def regular_statistics(self, name: TopicName) -> RegularStatistics:
-        await self._begin()
-        self._find(name.as_scalable)
-        return RegularStatistics(3, {"s": RegularSubscription("SHARED", 2, 17)}, self.groups, {})
 
     async def _begin(self) -> None:
         await trio.lowlevel.checkpoint()

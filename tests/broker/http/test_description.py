@@ -82,7 +82,10 @@ async def test_the_version_and_the_cluster_are_told(server: Address) -> None:
 
 
 def filled(path: str) -> str:
-    return re.sub(r"\{rest:path\}", "a/b", re.sub(r"\{descriptor\}", "0000-ffff-0", path)).translate({123: "", 125: ""})
+    path = path.replace("{subscription}", "s")
+    return re.sub(r"\{rest:path\}", "a/b/c", re.sub(r"\{descriptor\}", "0000-ffff-0", path)).translate(
+        {123: "", 125: ""}
+    )
 
 
 async def test_what_pulsar_serves_besides_is_refused_by_name(server: Address) -> None:

@@ -7,13 +7,14 @@ import pytest
 import trio
 
 from broker.addresses import Address
-from broker.administration_contract import GroupStatistics, MigrationAsked, SubscriptionStatistics
+from broker.administration_contract import MigrationAsked, SubscriptionStatistics
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import IntentOpen, LayoutTooLarge, LayoutUnreadable, TopicClosed, sentences
 from broker.http.parameters import BODY_BYTES_MAX
 from broker.layouts.layout import create
 from broker.layouts.parts import SubscriptionKind
 from broker.layouts.record import admin_view
+from broker.log_statistics import GroupStatistics
 from broker.names import TopicName
 from broker.peers import FORWARDED
 from dispatch.errors import SubscriptionClosed
@@ -137,17 +138,9 @@ async def test_statistics_count_segments_and_subscriptions(server: Address, topi
     }
 
 
-async def test_statistics_of_a_regular_topic(server: Address, topics: FakeTopics) -> None:
-    """Its partitions are counted together. Without Kafka's groups nothing is said of them."""
-    path = "/admin/v2/persistent/public/default/x"
-    assert (await request(server, "GET", f"{path}/stats")).status == 404
+async def test_a_log_shows_its_ends_and_subscriptions(server: Address, topics: FakeTopics) -> None:
     topics.layouts[NAME] = create(1, NOW_MS, creation_id="c")
-    answer = await request(server, "GET", f"{path}/stats")
-    assert answer.json == {
-        "partitions": 3,
-        "subscriptions": {"s": {"type": "SHARED", "consumerCount": 2, "msgBacklog": 17}},
-    }
-    answer = await request(server, "GET", f"{path}/log")
+    answer = await request(server, "GET", "/admin/v2/persistent/public/default/x/log")
     shown = answer.json
     assert (shown["firstIndex"], shown["endIndex"], shown["producers"], shown["msgInCounter"]) == (3, 9, [], 0)
     assert shown["subscriptions"]["s"].items() >= {"msgBacklog": 17, "consumers": ["a", "b"], "type": "SHARED"}.items()
@@ -306,7 +299,7 @@ async def test_a_name_that_is_none_is_refused(server: Address, topics: FakeTopic
 async def test_only_a_controller_begins_a_migration_elsewhere(server: Address, topics: FakeTopics) -> None:
     """C14, D10: whoever asks has to finish it, so a user asks for the whole migration."""
     name = TopicName.parse("topic://public/default/x")
-    topics.regular.add(name)
+    topics.migratable.add(name)
     path = f"{BASE}/x/begin-migration"
     whole = f"{path}?force=false&claim=7&creation=c"
     by_a_broker = {FORWARDED: "b-2"}
@@ -328,7 +321,7 @@ async def test_a_regular_topic_is_migrated(server: Address, topics: FakeTopics) 
     """Clients that cannot follow prevent it unless it is forced, and it happens once."""
     path = f"{BASE}/x/migrate"
     assert (await request(server, "POST", path)).status == 404
-    topics.regular.add(NAME)
+    topics.migratable.add(NAME)
     topics.in_use.add(NAME)
     refused = await request(server, "POST", path)
     assert (refused.status, refused.reason) == (409, "persistent://public/default/x has producers.")

@@ -5,7 +5,7 @@ for that is here too.
 """
 
 from typing import Any, NamedTuple, Self
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, quote_plus, urlencode
 
 from broker.administration_contract import MigrationAsked, SegmentUsers
 from broker.log_statistics import ConnectedConsumer, LogStatistics, SegmentSubscription
@@ -24,8 +24,9 @@ class LogCall(NamedTuple):
 
     @classmethod
     def of_subscription(cls, method: str, subscription: str, below: str = "", content: object = None) -> Self:
-        """Return a call about a subscription; `below` stands below its path."""
-        return cls(method, f"/subscription/{quote(subscription, safe='')}{below}", content)
+        """Return a call about a subscription of a regular topic; `below` stands below its path."""
+        # Pulsar's tools encode the name twice there.
+        return cls(method, f"/subscription/{quote(quote_plus(subscription), safe='')}{below}", content)
 
 
 class SegmentRequests:

@@ -6,7 +6,7 @@ A route is chosen by the decoded path, so paths are also checked in the form in 
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_plus, unquote_to_bytes
 
 import orjson
 from starlette.exceptions import HTTPException
@@ -59,10 +59,29 @@ def segment_of(request: Request) -> TopicName:
 
 def subscription_of(request: Request) -> str:
     """Return the subscription in the path."""
+    return _legal_subscription(_subscription_in(request))
+
+
+def form_subscription_of(request: Request) -> str:
+    """Return the subscription in the path, where Pulsar's clients write it as in a form, and then percent-encode that.
+
+    So `a/b` comes as `a%252Fb`, and a space as `+`. A name of letters, digits, `.`, `-` and `_` stands for itself.
+    """
+    written = _subscription_in(request)
+    try:
+        return _legal_subscription(unquote_plus(written, errors="strict"))
+    except UnicodeDecodeError:
+        raise HTTPException(412, f"{written[:50]!r} is not the encoded name of a subscription in UTF-8.") from None
+
+
+def _subscription_in(request: Request) -> str:
     check_path(request)
     part = _subscription_part(request)
     assert part is not None, "the path has no subscription"
-    name = unquote_to_bytes(_parts(request)[part]).decode()
+    return unquote_to_bytes(_parts(request)[part]).decode()
+
+
+def _legal_subscription(name: str) -> str:
     problem = subscription_problem(name)
     if problem is not None:
         raise HTTPException(412, f"{name[:50]!r} is not a valid subscription name: {problem}.")

@@ -5,6 +5,7 @@ answered with 405 there. A successful change answers 204. A refusal carries a re
 
 Message ids are in the body as Pulsar's tools write them: `{"ledgerId": L, "entryId": E, "batchIndex": -1,
 "excluded": false}`. L and E are -1 for the beginning of a log, and 2^63 - 1 for its end.
+Subscriptions are in the path as those tools write them (`parameters.form_subscription_of`).
 """
 
 from collections.abc import Mapping
@@ -17,11 +18,11 @@ from starlette.responses import Response
 from broker.administration_contract import TopicService
 from broker.errors import NotSupported, TopicNotFound
 from broker.http.parameters import (
+    form_subscription_of,
     integer_of,
     json_map_of,
     namespace_of,
     part_number_of,
-    subscription_of,
     switch_of,
     topic_of,
 )
@@ -255,7 +256,7 @@ class _SubscriptionAdmin:
         self._service = service
 
     async def create(self, request: Request) -> Response:
-        name, subscription = _name_of(request), subscription_of(request)
+        name, subscription = _name_of(request), form_subscription_of(request)
         content = await json_map_of(request)
         if switch_of(request, "replicated"):
             raise NotSupported("This broker does not replicate subscriptions. Leave the parameter replicated out.")
@@ -266,26 +267,26 @@ class _SubscriptionAdmin:
         return done()
 
     async def delete(self, request: Request) -> Response:
-        name, subscription = _name_of(request), subscription_of(request)
+        name, subscription = _name_of(request), form_subscription_of(request)
         await self._service.regular.delete_subscription(name, subscription, force=switch_of(request, "force"))
         return done()
 
     async def skip(self, request: Request) -> Response:
-        name, subscription = _name_of(request), subscription_of(request)
+        name, subscription = _name_of(request), form_subscription_of(request)
         await self._service.regular.skip(name, subscription, part_number_of(request, "count"))
         return done()
 
     async def skip_all(self, request: Request) -> Response:
-        await self._service.regular.skip_all(_name_of(request), subscription_of(request))
+        await self._service.regular.skip_all(_name_of(request), form_subscription_of(request))
         return done()
 
     async def expire(self, request: Request) -> Response:
-        name, subscription = _name_of(request), subscription_of(request)
+        name, subscription = _name_of(request), form_subscription_of(request)
         await self._service.regular.skip_older(name, subscription, part_number_of(request, "seconds"))
         return done()
 
     async def expire_to(self, request: Request) -> Response:
-        name, subscription = _name_of(request), subscription_of(request)
+        name, subscription = _name_of(request), form_subscription_of(request)
         await self._service.regular.skip_to(name, subscription, await _required_place_of(request))
         return done()
 
@@ -294,12 +295,12 @@ class _SubscriptionAdmin:
         return done()
 
     async def seek_to_time(self, request: Request) -> Response:
-        name, subscription = _name_of(request), subscription_of(request)
+        name, subscription = _name_of(request), form_subscription_of(request)
         await self._service.regular.seek_to_time(name, subscription, part_number_of(request, "timestamp"))
         return done()
 
     async def seek_to_message(self, request: Request) -> Response:
-        name, subscription = _name_of(request), subscription_of(request)
+        name, subscription = _name_of(request), form_subscription_of(request)
         await self._service.regular.seek_to_message(name, subscription, await _required_place_of(request))
         return done()
 

@@ -53,6 +53,8 @@ async def test_partitions_of_several_brokers_are_asked_under_one_name() -> None:
         assert topic is not None
         assert set(topic.subscriptions) == {"s", "t"}
         await topic.unsubscribe("t")
+        await asked.ask("PUT", f"{path}/subscription/a%252Fb+%2525")
+        assert set(topic.subscriptions) == {"s", "a/b %"}
         # What one partition lacks is passed over.
         await asked.ask("DELETE", f"{path}/subscription/t")
         assert (await asked.refused("DELETE", f"{path}/subscription/t")).status == 404

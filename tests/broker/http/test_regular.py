@@ -297,3 +297,25 @@ async def test_a_mistake_changes_nothing(subscribed: Served, method: str, path: 
     assert refused.status == status
     assert refused.reason.endswith(".")
     assert await store.scan("/", "\U0010ffff") == before
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("job-1", "job-1"),
+        ("job%2F1", "job/1"),
+        ("job%252F1", "job/1"),
+        ("a+b", "a b"),
+        ("a%2Bb", "a b"),
+        ("a%252Bb", "a+b"),
+        ("%25C3%25BC%2525", "ü%"),
+    ],
+)
+async def test_a_subscription_is_named_as_pulsars_tools_write_it(one: Served, written: str, name: str) -> None:
+    """They encode it as in a form, and then percent-encode that."""
+    await one.ask("PUT", PATH)
+    await one.ask("PUT", f"{PATH}/subscription/{written}")
+    assert await one.ask("GET", f"{PATH}/subscriptions") == [name]
+    await one.ask("POST", f"{PATH}/subscription/{written}/skip_all")
+    await one.ask("DELETE", f"{PATH}/subscription/{written}")
+    assert (await one.refused("PUT", f"{PATH}/subscription/%25FF")).status == 412

@@ -5,8 +5,8 @@ For a partitioned topic, this broker asks the owner of each partition for the sa
 that nobody has used has no subscription, so it is passed over, unless the call makes it.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 from broker.cluster.members import Members
 from broker.cluster.ownership import BrokerDrains, OwnedElsewhere
@@ -21,8 +21,10 @@ from broker.topic import Topic
 from broker.topic_existence import TopicExistence
 from broker.topics import Topics
 
-Act = Callable[[Topic], Awaitable[None]]
-"""What the owner of a log does."""
+JsonMap = Mapping[str, Any]
+
+Act = Callable[[Topic], Awaitable[Any]]
+"""What the owner of a log does, and tells."""
 
 
 class PassedOver(NamedTuple):
@@ -119,14 +121,36 @@ class LogOwners:
         if not is_done:
             raise passed or SubscriptionNotFound(f"No partition of {name} was used yet, so it has no subscriptions.")
 
-    async def _on_partition(self, part: TopicName, call: LogCall, act: Act) -> None:
+    async def tell_each(
+        self, name: TopicName, call: LogCall, tell: Callable[[Topic], JsonMap]
+    ) -> Mapping[TopicName, JsonMap]:
+        """Return what the owners tell of the partitions of a partitioned topic, in JSON. Unused ones are left out.
+
+        The owner of another broker's partition is asked by the `call`.
+
+        Raises:
+            TopicNotFound: there is no such topic, or it is not partitioned.
+        """
+        record = await self.record(name)
+        if record is None:
+            raise TopicNotFound(f"{name} is not partitioned. Ask for it as a topic without partitions.")
+
+        async def act(topic: Topic) -> JsonMap:
+            return tell(topic)
+
+        parts = [name.partition(index) for index in range(record.partitions)]
+        return {
+            part: await self._on_partition(part, call, act) for part in parts if await self._existence.is_made(part)
+        }
+
+    async def _on_partition(self, part: TopicName, call: LogCall, act: Act) -> Any:  # noqa: ANN401 - what `act` returns
         try:
-            await act(await self._topics.get(part, creates=False))
+            return await act(await self._topics.get(part, creates=False))
         except OwnedElsewhere as elsewhere:
             owner = self._taker(part) if isinstance(elsewhere, BrokerDrains) else elsewhere.owner
             if owner is None:
                 raise
-            await self._requests.call(owner, part, call)
+            return await self._requests.call(owner, part, call)
 
     def _taker(self, part: TopicName) -> str | None:
         """Return the broker that should own a partition, if this one takes nothing new."""

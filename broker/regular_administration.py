@@ -1,6 +1,6 @@
 """Implements the administration of regular topics (`broker.regular_contract`). `broker.log_owners` says who does it."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import unquote
 
@@ -14,6 +14,7 @@ from broker.errors import (
     TopicInUse,
     TopicNotFound,
 )
+from broker.internal_statistics import JsonMap, internal_statistics
 from broker.layouts.store import Layouts, layout_key
 from broker.log_owners import LogOwners, PassedOver, migrated, one_partition
 from broker.log_statistics import RegularStatistics
@@ -154,6 +155,14 @@ class RegularAdministration:
         """See `RegularService`."""
         await self._owners.record(name)
         return await self._statistics.of_regular(name)
+
+    async def internal_statistics(self, name: TopicName) -> JsonMap:
+        """See `RegularService`."""
+        return internal_statistics(await self._owners.log(name))
+
+    async def partitions_inside(self, name: TopicName) -> Mapping[TopicName, JsonMap]:
+        """See `RegularService`."""
+        return await self._owners.tell_each(name, LogCall("GET", "/internalStats"), internal_statistics)
 
     # Subscriptions
 

@@ -3,8 +3,8 @@
 A partitioned topic is named like a topic without partitions, and an operation on it concerns all its partitions.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from broker.log_statistics import RegularStatistics
 from broker.names import TopicName
@@ -89,6 +89,16 @@ class RegularService(Protocol):
 
     async def statistics(self, name: TopicName) -> RegularStatistics:
         """Return a topic's statistics, with all its partitions."""
+
+    async def internal_statistics(self, name: TopicName) -> Mapping[str, Any]:
+        """Return what is inside a topic's log, in JSON (`broker.internal_statistics`).
+
+        Raises:
+            OnePartitionOnly: the topic has partitions.
+        """
+
+    async def partitions_inside(self, name: TopicName) -> Mapping[TopicName, Mapping[str, Any]]:
+        """Return the same of the partitions of a partitioned topic. Those that nobody has used are left out."""
 
     async def subscriptions(self, name: TopicName) -> Sequence[str]:
         """Return the names of a topic's durable subscriptions, in order. It loads nothing."""

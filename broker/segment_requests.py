@@ -67,9 +67,9 @@ class SegmentRequests:
             int(answer.get("clients", 0)),
         )
 
-    async def call(self, owner: str, log: TopicName, call: LogCall) -> None:
-        """Let the owner do what an administrator asked of the log."""
-        await self._peers.request(owner, call.method, _path(log) + call.below, call.content)
+    async def call(self, owner: str, log: TopicName, call: LogCall) -> Any:  # noqa: ANN401 - JSON
+        """Let the owner do what an administrator asked of the log. Return what it answers, if anything."""
+        return await self._peers.request(owner, call.method, _path(log) + call.below, call.content)
 
     async def is_untouched(self, owner: str, segment: TopicName) -> bool:
         """Return `Topic.is_untouched` of the segment."""

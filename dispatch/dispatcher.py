@@ -86,6 +86,11 @@ class Dispatcher:
         self._messages_per_entry = 1.0
         """Average of the last chunk. It tells how many entries to read for the available permits."""
 
+    @property
+    def handled_upto(self) -> Position:
+        """See the module's docstring; EARLIEST if everything is to be looked at again."""
+        return self._handled_upto
+
     def wake(self) -> None:
         """Something changed."""
         self.signal.set()

@@ -333,6 +333,11 @@ class Subscription:
         return self._dispatcher.is_drained
 
     @property
+    def handled_upto(self) -> Position:
+        """Every entry at or below was sent once, skipped or acknowledged; EARLIEST if all is looked at again."""
+        return self._dispatcher.handled_upto
+
+    @property
     def unacked_messages(self) -> int:
         """Messages sent and not acknowledged (shared subscriptions)."""
         return self._dispatcher.redelivery.unacked_total

@@ -79,6 +79,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "trimming",
         "administration_contract",
         "backlog",
+        "internal_statistics",
         "regular_contract",
         "live_contract",
         "own_load",

@@ -96,6 +96,18 @@ def _topic_calls(service: TopicService) -> list[Call]:
             errors=(404,),
         ),
         Call(
+            *("GET", _TOPIC + "/internalStats", admin.inside),
+            "Show a topic's ledgers and cursors.",
+            "What is inside the topic.",
+            errors=(404, 405),
+        ),
+        Call(
+            *("GET", _TOPIC + "/partitioned-internalStats", admin.partitions_inside),
+            "Show the same of each partition. Partitions that nobody has used are left out.",
+            "What is inside each partition.",
+            errors=(404,),
+        ),
+        Call(
             *("GET", _TOPIC + "/log", admin.log),
             "Show one topic or partition. Brokers ask each other.",
             "Its ends, and each subscription's backlog and consumers.",
@@ -235,6 +247,16 @@ class _TopicAdmin:
         return json_response(
             partitioned_view(name, await self._service.regular.statistics(name), names_each=names_each)
         )
+
+    async def inside(self, request: Request) -> Response:
+        return json_response(await self._service.regular.internal_statistics(_name_of(request)))
+
+    async def partitions_inside(self, request: Request) -> Response:
+        name = _name_of(request)
+        inside = await self._service.regular.partitions_inside(name)
+        count = await self._service.regular.partitions(name)
+        parts = {str(part): shown for part, shown in inside.items()}
+        return json_response({"metadata": {"partitions": count, "deleted": False}, "partitions": parts})
 
     async def log(self, request: Request) -> Response:
         return json_response(log_view(await self._service.log_statistics(_name_of(request))))

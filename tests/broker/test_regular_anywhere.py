@@ -42,6 +42,12 @@ async def test_partitions_of_several_brokers_are_asked_under_one_name() -> None:
         await owned(one, SPLIT.partition(0), "ab")
         await owned(two, SPLIT.partition(1), "c")
         assert await asked.backlog(path=path) == 3
+        inside = await asked.ask("GET", f"{path}/partitioned-internalStats")
+        assert inside["metadata"]["partitions"] == 2
+        assert {name: part["numberOfEntries"] for name, part in inside["partitions"].items()} == {
+            str(SPLIT.partition(0)): 2,
+            str(SPLIT.partition(1)): 1,
+        }
         await asked.ask("POST", f"{path}/subscription/s/skip_all")
         assert await asked.backlog(path=path) == 0
         await asked.ask("POST", f"{path}/subscription/s/resetcursor/0")

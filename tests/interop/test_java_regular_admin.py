@@ -32,6 +32,8 @@ SCENARIOS: Final = (
     "stats_of_traffic",
     "stats_of_consumers",
     "stats_of_partitions",
+    "internal_stats",
+    "internal_stats_of_partitions",
     "subscription_at_its_positions",
     "subscription_deleted",
     "subscription_on_all_partitions",

@@ -9,7 +9,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.addresses import Address
 from broker.names import TopicName
-from storage.position import EARLIEST, LATEST
+from dispatch.subscription import Acknowledgement
+from storage.position import EARLIEST, LATEST, Position
 from tests.broker.test_administration_anywhere import served
 from tests.support.http import request
 from tests.support.outlet import recording_consumer
@@ -319,3 +320,32 @@ async def test_a_subscription_is_named_as_pulsars_tools_write_it(one: Served, wr
     await one.ask("POST", f"{PATH}/subscription/{written}/skip_all")
     await one.ask("DELETE", f"{PATH}/subscription/{written}")
     assert (await one.refused("PUT", f"{PATH}/subscription/%25FF")).status == 412
+
+
+async def test_what_is_inside_are_ledgers_and_cursors(subscribed: Served) -> None:
+    first = await subscribed.ask("GET", f"{PATH}/internalStats")
+    (ledger,) = first["ledgers"]
+    number = ledger["ledgerId"]
+    assert (first["numberOfEntries"], ledger["entries"], first["currentLedgerEntries"]) == (5, 5, 5)
+    assert first["totalSize"] == ledger["size"] == first["currentLedgerSize"] > 5
+    assert (first["lastConfirmedEntry"], first["state"]) == (f"{number}:4", "LedgerOpened")
+    topic = await subscribed.broker.topics.get(PLAIN)
+    here = topic.subscriptions["s"]
+    here.acknowledge([Acknowledgement(Position(number, entry)) for entry in (0, 2, 3)])
+    cursor = (await subscribed.ask("GET", f"{PATH}/internalStats"))["cursors"]["s"]
+    assert cursor["markDeletePosition"] == f"{number}:0"
+    assert cursor["individuallyDeletedMessages"] == f"[({number}:1..{number}:3]]"
+    assert (cursor["totalNonContiguousDeletedMessagesRange"], cursor["active"]) == (1, False)
+    await subscribed.ask("PUT", f"{PATH}/unload")
+    await subscribed.messages(PLAIN, "f")
+    again = await subscribed.ask("GET", f"{PATH}/internalStats")
+    assert [ledger["entries"] for ledger in again["ledgers"]] == [5, 1]
+    consumer, _ = recording_consumer("c")
+    here = (await subscribed.broker.topics.get(PLAIN)).subscriptions["s"]
+    here.add_consumer(consumer)
+    here.flow(consumer, 2)
+    await wait_all_tasks_blocked()
+    cursor = (await subscribed.ask("GET", f"{PATH}/internalStats"))["cursors"]["s"]
+    # It was sent entries 1 and 4.
+    assert cursor["readPosition"] == f"{again['ledgers'][1]['ledgerId']}:0"
+    assert (cursor["numberOfEntriesSinceFirstNotAckedMessage"], cursor["active"]) == (4, True)

@@ -14,12 +14,15 @@ import org.apache.pulsar.client.admin.Topics;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
+import org.apache.pulsar.common.policies.data.PartitionedTopicInternalStats;
 import org.apache.pulsar.common.policies.data.PartitionedTopicStats;
+import org.apache.pulsar.common.policies.data.PersistentTopicInternalStats;
 import org.apache.pulsar.common.policies.data.RetentionPolicies;
 import org.apache.pulsar.common.policies.data.SubscriptionStats;
 import org.apache.pulsar.common.policies.data.TopicStats;
@@ -65,6 +68,8 @@ public final class RegularAdminScenarios {
         stories.put("stats_of_traffic", RegularAdminScenarios::stats);
         stories.put("stats_of_consumers", RegularAdminScenarios::consumerStats);
         stories.put("stats_of_partitions", RegularAdminScenarios::partitionedStats);
+        stories.put("internal_stats", RegularAdminScenarios::internalStats);
+        stories.put("internal_stats_of_partitions", RegularAdminScenarios::partitionedInternalStats);
         stories.put("subscription_at_its_positions", RegularAdminScenarios::createSubscriptions);
         stories.put("subscription_deleted", RegularAdminScenarios::deleteSubscription);
         stories.put("subscription_on_all_partitions", RegularAdminScenarios::subscriptionOnPartitions);
@@ -252,6 +257,38 @@ public final class RegularAdminScenarios {
                 .mapToLong(each -> each.getSubscriptions().get("s").getMsgBacklog()).sum();
         expect(sum, 12L, "the sum of the backlogs");
         expect(topics.getPartitionedStats(topic, false).getPartitions(), Map.of(), "partitions that are left out");
+    }
+
+    private void internalStats() throws Exception {
+        topics.createNonPartitionedTopic(topic);
+        topics.createSubscription(topic, "s", MessageId.earliest);
+        List<MessageIdAdv> ids = new ArrayList<>();
+        send(topic, 3).forEach(id -> ids.add((MessageIdAdv) id));
+        topics.skipMessages(topic, "s", 1);
+        PersistentTopicInternalStats inside = topics.getInternalStats(topic);
+        expect(inside.numberOfEntries, 3L, "the entries");
+        has(inside.totalSize > 0, "the size: " + inside.totalSize);
+        expect(inside.state, "LedgerOpened", "the state");
+        expect(inside.ledgers.stream().mapToLong(ledger -> ledger.entries).sum(), 3L, "the entries of the ledgers");
+        expect(inside.lastConfirmedEntry, place(ids.get(2)), "the last entry");
+        expect(inside.cursors.keySet(), Set.of("s"), "the cursors");
+        expect(inside.cursors.get("s").markDeletePosition, place(ids.get(0)), "the cursor's place");
+        refused(404, () -> topics.getPartitionedInternalStats(topic));
+    }
+
+    private void partitionedInternalStats() throws Exception {
+        topics.createPartitionedTopic(topic, 2);
+        topics.createSubscription(topic, "s", MessageId.earliest);
+        send(topic, 6);
+        PartitionedTopicInternalStats inside = topics.getPartitionedInternalStats(topic);
+        expect(inside.metadata.partitions, 2, "the partitions");
+        expect(inside.partitions.keySet(), Set.of(topic + "-partition-0", topic + "-partition-1"), "the partitions");
+        expect(inside.partitions.values().stream().mapToLong(each -> each.numberOfEntries).sum(), 6L, "the entries");
+        refused(405, () -> topics.getInternalStats(topic));
+    }
+
+    private static String place(MessageIdAdv id) {
+        return id.getLedgerId() + ":" + id.getEntryId();
     }
 
     private void createSubscriptions() throws Exception {

@@ -8,7 +8,7 @@ import json
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
+from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
@@ -21,6 +21,7 @@ ANSWER_SECONDS_MAX: Final = 60.0
 KEEPALIVE_SECONDS: Final = 60
 """How long a stream may be silent before the kernel probes whether the broker's machine is still reachable."""
 
+_GIVE_THE_ADDRESS: Final = "Give the broker's HTTP address, which its line `ready` names as http=."
 _FAILED: Final = b'{"failed":'
 _OK: Final = range(200, 300)
 _RECEIVE_BYTES: Final = 64 * 1024
@@ -107,6 +108,13 @@ class BrokerHttp:
                 ) from error
             if begun:
                 raise NotAnswered(f"The broker at {self.url} closed the connection during its answer.") from error
+            if isinstance(error, RemoteDisconnected):
+                raise NotAnswered(
+                    f"What listens at {self.url} closed the connection without an answer. {_GIVE_THE_ADDRESS}"
+                ) from error
+            if isinstance(error, HTTPException):
+                # Its text holds what was received, and that may be bytes of any protocol.
+                raise NotAnswered(f"What listens at {self.url} does not speak HTTP. {_GIVE_THE_ADDRESS}") from error
             raise NotAnswered(
                 f"No broker answered at {self.url}: {error}. Check that it runs, and its address."
             ) from error

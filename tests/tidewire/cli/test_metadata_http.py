@@ -71,6 +71,26 @@ def test_a_refusal_without_a_reason(answering: Callable[[bytes], BrokerMetadata]
         answering(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 4\r\n\r\noops").get("/a")
 
 
+@pytest.mark.parametrize(
+    ("said", "mistake"),
+    [
+        (b"\x00\x00\x00\x9e\x00\x00\x00\x9a\x08\x0er\x95\x01\n", "does not speak HTTP"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "does not speak HTTP"),
+        (b"", "closed the connection without an answer"),
+    ],
+)
+def test_a_listener_of_another_protocol(
+    answering: Callable[[bytes], BrokerMetadata], said: bytes, mistake: str
+) -> None:
+    """A Pulsar or Kafka address is named as such, and its bytes are not shown."""
+    with pytest.raises(NotAnswered) as refused:
+        answering(said).get("/a")
+    broker = str(refused.value).split()[3]
+    assert str(refused.value) == (
+        f"What listens at {broker} {mistake}. Give the broker's HTTP address, which its line `ready` names as http=."
+    )
+
+
 def test_a_watch_waits_for_its_broker_as_long_as_it_takes(
     answering: Callable[[bytes], BrokerMetadata], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
 """A consistent cut of a data folder whose brokers go on working: the files of a backup, at one moment.
 
-The cut is a folder of hard links beside the data, `<data>/backup-cut`. So it takes no space of its own, and nothing in
-it goes when brokers remove their files. Another program copies it and removes it.
+The cut is a folder of hard links beside the data, `<data>/backup-cut`. Its own are only copies of fences, the
+metadata and the list of files. Nothing in it goes when brokers remove their files. Another program copies it and
+removes it.
 
 A backup must have everything that its metadata relies on. And it must have no entry of a transaction that its metadata
 does not know, because such an entry would be shown as committed. Both hold if the lengths of all files are noted while
@@ -41,7 +42,7 @@ from storage.clock import WallClock
 from storage.epoch_files import EpochFiles
 from storage.errors import FenceDamaged, JournalFileDamaged, StorageError
 from storage.fence import EpochRecord, read_epochs
-from storage.files import Files
+from storage.files import DiskFull, Files
 from storage.identity import read_identity
 from storage.journal_files import JournalName, journal_names
 from storage.journal_records import JOURNALS
@@ -112,29 +113,40 @@ class BackupCuts:
 
         Raises:
             CutExists: there is one.
-            CutFailed: this folder cannot be cut, a journal in it is damaged, or something changed meanwhile.
+            CutFailed: this folder cannot be cut, a journal in it is damaged, the disk is full, or something changed
+                meanwhile.
             StoreUnavailable: this process does not decide for the metadata.
         """
         async with self._making:
-            assert isinstance(self._metadata, StandsStill), "the caller asked `can_be_cut`"
             if not replaces and await self._files.run(self._files.exists, self.folder / MANIFEST):
                 raise CutExists(self.folder)
-            identity = await self._files.run(read_identity, self._files, self._data_dir)
-            assert identity is not None, "a running broker's folder has one"
-            await self._require_one_folder(identity.folder)
-            links = await self._files.run(_Links.begin, self._files, self._data_dir)
-            moment = partial(self._files.run, links.note)
-            async with self._metadata.at_one_moment(moment, feature_level=SNAPSHOT_LEVEL) as view:
-                made_ms = self._now_ms()
-                name = SnapshotName(view.point.sequence, 0)
-                folder = self.folder / "metadata"
-                size = await snapshots.write(self._files, folder, view, name.epoch)
-            await self._files.run(self._files.rename, folder / name.unfinished, folder / str(name))
-            files = (BackedUpFile(f"metadata/{name}", size, size), *links.listed())
-            place = str(self._data_dir.absolute())
-            manifest = Manifest(identity.folder, identity.cluster, place, made_ms, name.sequence, files)
-            await self._files.run(_write, self._files, self.folder / MANIFEST, manifest.encode())
-            return manifest
+            try:
+                return await self._make()
+            except DiskFull as full:
+                await self._files.run(remove_cut, self._files, self._data_dir)
+                raise CutFailed(
+                    f"The disk is full: {full.filename} cannot be written. A backup needs as much space in the data "
+                    "folder as the metadata takes. Free space, and try again."
+                ) from full
+
+    async def _make(self) -> Manifest:
+        assert isinstance(self._metadata, StandsStill), "the caller asked `can_be_cut`"
+        identity = await self._files.run(read_identity, self._files, self._data_dir)
+        assert identity is not None, "a running broker's folder has one"
+        await self._require_one_folder(identity.folder)
+        links = await self._files.run(_Links.begin, self._files, self._data_dir)
+        moment = partial(self._files.run, links.note)
+        async with self._metadata.at_one_moment(moment, feature_level=SNAPSHOT_LEVEL) as view:
+            made_ms = self._now_ms()
+            name = SnapshotName(view.point.sequence, 0)
+            folder = self.folder / "metadata"
+            size = await snapshots.write(self._files, folder, view, name.epoch)
+        await self._files.run(self._files.rename, folder / name.unfinished, folder / str(name))
+        files = (BackedUpFile(f"metadata/{name}", size, size), *links.listed())
+        place = str(self._data_dir.absolute())
+        manifest = Manifest(identity.folder, identity.cluster, place, made_ms, name.sequence, files)
+        await self._files.run(_write, self._files, self.folder / MANIFEST, manifest.encode())
+        return manifest
 
     async def _require_one_folder(self, folder: str) -> None:
         for record in await self._metadata.scan(*starting_with(JOURNALS)):

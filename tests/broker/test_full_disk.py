@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 
 import pytest
 import trio
@@ -98,6 +99,36 @@ async def test_producers_are_held_back_and_everybody_else_goes_on(
             back = [(await client.receive()).type for _ in range(2)]
             assert sorted(back) == sorted([Type.SEND_RECEIPT, Type.MESSAGE])
             assert (await request(ready.http, "GET", "/admin/v2/brokers/health")).status == 200
+        stop.set()
+
+
+async def test_a_backup_that_has_no_space_says_so_and_leaves_nothing(
+    autojump_clock: MockClock, disk: SimulatedFiles
+) -> None:
+    """E13: wherever the space ends. The broker goes on, and the same request succeeds once there is space."""
+    cut = SETTINGS.data_dir / "backup-cut"
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+        ready: Ready = await nursery.start(serve, SETTINGS, "test", stop)
+        async with connected(ready) as client:
+            assert (await client.produce(1, PLAIN)).type == Type.PRODUCER_SUCCESS
+            await client.publish(1, 0)
+            assert (await client.receive()).type == Type.SEND_RECEIPT
+            lacking: set[str] = set()
+            for free_bytes in count(0, 256):
+                used_bytes = disk.used_bytes
+                disk.set_capacity(used_bytes + free_bytes)
+                answer = await request(ready.http, "POST", "/admin/v2/backup")
+                if answer.status == 200:
+                    break
+                assert (answer.status, answer.reason.startswith(f"The disk is full: {cut}/")) == (503, True)
+                assert answer.reason.endswith(" Free space, and try again.")
+                assert disk.used_bytes == used_bytes
+                lacking.add(answer.reason.removeprefix(f"The disk is full: {cut}/").split("/", 1)[0])
+            assert lacking == {"brokers", "metadata"}
+            disk.set_capacity(None)
+            await client.publish(1, 1)
+            assert (await client.receive()).type == Type.SEND_RECEIPT
         stop.set()
 
 

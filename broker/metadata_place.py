@@ -5,6 +5,7 @@ Only a broker that uses etcd imports the etcd store, and with it gRPC. Other bro
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import SystemRandom
 from typing import Final
 
@@ -14,8 +15,9 @@ from broker.addresses import Address
 from broker.config import BrokerSettings
 from broker.errors import StartError
 from broker.metadata_setting import EMBEDDED, etcd_servers
+from storage.backup.manifest import MANIFEST
 from storage.files import Files
-from storage.identity import read_identity, require_embedded_metadata
+from storage.identity import IDENTITY_FILE, read_identity, require_embedded_metadata
 from storage.metadata.cluster.shared_store import SharedStore
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.store import MetadataStore
@@ -36,11 +38,12 @@ async def open_metadata(
     `internal` is the listener for the other brokers on this data folder; None if the folder is for this one alone.
 
     Raises:
-        MetadataPlaceError: the store cannot be used with these settings.
+        MetadataPlaceError: the store cannot be used with these settings, or the data folder is a backup.
         IdentityMismatch: the metadata of this data folder's cluster is elsewhere, or missing.
         StoreUnavailable: etcd could not be reached in time.
         AlreadyLocked, CorruptMetadata, UnknownFormat: see the stores.
     """
+    await files.run(_require_no_backup, settings.data_dir, files)
     if settings.metadata == EMBEDDED:
         await files.run(_check_embedded, settings, files)
         if internal is not None:
@@ -96,6 +99,13 @@ def internal_address(settings: BrokerSettings, internal: trio.SocketListener) ->
 async def _connect(address: str) -> trio.abc.Stream:
     host, port = Address.parse(address)
     return await trio.open_tcp_stream(host, port)
+
+
+def _require_no_backup(data_dir: Path, files: Files) -> None:
+    if files.exists(data_dir / MANIFEST) and not files.exists(data_dir / IDENTITY_FILE):
+        raise MetadataPlaceError(
+            f"{data_dir} is a backup. Make a data folder from it with `tidewire restore {data_dir} --data-dir NEW`."
+        )
 
 
 def _check_embedded(settings: BrokerSettings, files: Files) -> None:

@@ -240,6 +240,31 @@ def test_a_folder_with_files_is_refused(backup: Path, tmp_path: Path) -> None:
         assert said.startswith(f"tidewire backup: {tmp_path / 'full'} is not empty.")
 
 
+def test_a_backup_into_the_data_folder_is_refused(tmp_path: Path) -> None:
+    """It would go with the folder, and the doctor would find files that nobody knows."""
+    with running_broker(tmp_path / "data") as broker:
+        inside = broker.data_dir / "backups" / "monday"
+        said = refusal_of("backup", inside, "--http", broker.http_url)
+        assert said == (
+            f"tidewire backup: {inside} is inside the broker's data folder {broker.data_dir}. "
+            "Choose a folder elsewhere."
+        )
+        assert not (broker.data_dir / "backups").exists()
+        assert not (broker.data_dir / "backup-cut").exists()
+
+
+def test_a_broker_does_not_start_on_a_backup(backup: Path) -> None:
+    """E1: the backup stays as it is, and the message names the command that is meant."""
+    before = {path: (backup / path).read_bytes() for path in [*files_of(backup), MANIFEST]}
+    said = refusal_of("broker", "--data-dir", backup, "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    assert said == (
+        f"tidewire broker: {backup} is a backup. Make a data folder from it with "
+        f"`tidewire restore {backup} --data-dir NEW`."
+    )
+    assert {path: (backup / path).read_bytes() for path in before} == before
+    assert read_manifest(DiskFiles(), backup).files
+
+
 def test_parts_of_the_original_and_of_the_restored_folder_do_not_mix(backup: Path, tmp_path: Path) -> None:
     """E1: a broker refuses them, and names both identities."""
     restore(backup, tmp_path / "new")

@@ -51,6 +51,8 @@ def backup(
         if not cut.is_dir():
             raise CommandFailed(f"{cut} is not on this machine. Run this command on the machine of the broker {http}.")
         try:
+            if to.resolve().is_relative_to(cut.resolve().parent):
+                raise CommandFailed(f"{to} is inside the broker's data folder {cut.parent}. Choose a folder elsewhere.")
             manifest = read_manifest(files, cut)
             size = sum(each.length for each in manifest.files)
             with progress_bar("copying", size) as copied:

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from errno import EEXIST
 from pathlib import Path
 from typing import Final
 
@@ -85,9 +86,20 @@ class LedgerFolder:
         return [int(match[1]) for match in found if match is not None and match[2] == "ledger"]
 
     def make(self, ledgers: Sequence[int]) -> None:
-        """Make the empty files of new ledgers. Durable on return. Blocks."""
+        """Make the empty files of new ledgers. Durable on return. Blocks.
+
+        Raises:
+            FileExistsError: one has entries already. The metadata gives each id out once, so it is older than the
+                folder, as after the restore of only one of them.
+        """
         for ledger in ledgers:
-            self.files.open(self.ledger_path(ledger), create=True).close()
+            path = self.ledger_path(ledger)
+            file = self.files.open(path, create=True)
+            try:
+                if file.size():
+                    raise FileExistsError(EEXIST, "it holds messages that the metadata does not know", str(path))
+            finally:
+                file.close()
         self.files.sync_dir(self.path)
 
     def missing(self, ledgers: Sequence[int]) -> list[int]:

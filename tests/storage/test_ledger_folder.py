@@ -6,7 +6,7 @@ import pytest
 
 from storage.damages import Damages
 from storage.entry import Entry, decode_batch_header, encode_batch, encode_entry
-from storage.errors import LedgerCorrupt
+from storage.errors import LedgerCorrupt, LedgerNotMade
 from storage.ledger_folder import LedgerFolder
 from storage.metadata.memory import MemoryStore
 from storage.position import Position
@@ -247,3 +247,14 @@ async def test_two_brokers_may_write_the_index_of_one_ledger_at_once() -> None:
     assert loaded.damage is None
     assert loaded.index.last_entry == len(PAYLOADS) - 1
     assert files.content(INDEX) == loaded.index.encode()
+
+
+async def test_a_file_that_the_metadata_does_not_know_is_not_written_over() -> None:
+    """E1: an older copy of the metadata gives its id out again. The next ids are taken."""
+    files = await closed_ledger()
+    before = files.content(LEDGER)
+    async with ledger_store(files) as store:
+        with pytest.raises(LedgerNotMade, match=r"ledger 1 could not be made: .*that the metadata does not know"):
+            await store.create(1)
+        await add_all(await store.create(2), PAYLOADS)
+    assert files.content(LEDGER) == before

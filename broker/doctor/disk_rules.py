@@ -124,8 +124,9 @@ def unnamed_ledgers(facts: Facts) -> Iterator[Finding]:
             "files-without-record",
             files[0],
             f"No record names {counted(files, 'ledger file')} in {facts.folder.path}/ledgers. A crash between a "
-            "file and its record leaves one.",
-            "They only take space. Keep a backup of the metadata before you remove them, with no broker running.",
+            "file and its record leaves an empty one. Metadata older than the folder leaves those with newer messages.",
+            "If the metadata was restored, restore the newest. Otherwise they only take space. Back up before you "
+            "remove them, with no broker running.",
         )
     if facts.folder.unknown:
         yield Finding(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 _NOTES: Final = ("logicalType", "precision", "scale")
 _WITH_NAMES: Final = ("record", "fixed", "enum")
-_PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
     "float": ("double",),
@@ -31,29 +31,29 @@ def with_logical_types_of(reader: object, writer: object) -> object:
     Raises:
         ValueError: a logical type was added or removed together with a change of the type under it.
     """
-    return _laid_over(writer, reader, dict(_named(reader)))
+    return _laid_over(writer, reader, dict(named_in(reader)))
 
 
-def _named(definition: object) -> Iterator[tuple[str, object]]:
+def named_in(definition: object) -> Iterator[tuple[str, object]]:
     """All definitions that others can refer to by name."""
     if isinstance(definition, list):
         for item in definition:
-            yield from _named(item)
+            yield from named_in(item)
     elif isinstance(definition, dict):
         if definition.get("type") in _WITH_NAMES:
-            yield _short(definition["name"]), definition
+            yield short(definition["name"]), definition
         for part in ("type", "fields", "items", "values"):
-            yield from _named(definition.get(part))
+            yield from named_in(definition.get(part))
 
 
 def _laid_over(writer: Any, reader: Any, named: Mapping[str, object]) -> Any:  # noqa: ANN401 - JSON
-    writer = _unwrapped(writer)
+    writer = unwrapped(writer)
     if isinstance(writer, list):
         return [_laid_over(branch, reader, named) for branch in writer]
     reader = _counterpart(writer, reader, named)
     if reader is None:
         return writer
-    kind = _kind(writer)
+    kind = kind_of(writer)
     if kind == "record":
         types = {
             name: field["type"] for field in reader["fields"] for name in (field["name"], *field.get("aliases", ()))
@@ -70,49 +70,51 @@ def _laid_over(writer: Any, reader: Any, named: Mapping[str, object]) -> Any:  #
     if kind in ("array", "map"):
         part = "items" if kind == "array" else "values"
         return {**writer, part: _laid_over(writer[part], reader[part], named)}
-    written, read = _notes(writer), _notes(reader)
+    written, read = notes_of(writer), notes_of(reader)
     if bool(written) == bool(read):
         return writer
-    if kind != _kind(reader):
+    if kind != kind_of(reader):
         note = (read or written)["logicalType"]
-        raise ValueError(f"it was written as {kind} and is read as {_kind(reader)}, but only one of them is a {note}")
+        raise ValueError(f"it was written as {kind} and is read as {kind_of(reader)}, but only one of them is a {note}")
     plain = {"type": kind} if isinstance(writer, str) else {name: writer[name] for name in writer if name not in _NOTES}
     return {**plain, **read}
 
 
 def _counterpart(writer: Any, reader: Any, named: Mapping[str, object]) -> Any:  # noqa: ANN401 - JSON
     """The reader's type in the writer's place. Of a union, the branch of the same type, else one it can become."""
-    reader = _unwrapped(reader)
+    reader = unwrapped(reader)
     branches = [
-        named.get(_short(one), one) if isinstance(one, str) else _unwrapped(one)
+        named.get(short(one), one) if isinstance(one, str) else unwrapped(one)
         for one in (reader if isinstance(reader, list) else [reader])
     ]
-    kind = _kind(writer)
-    alike = [one for one in branches if _kind(one) == kind]
+    kind = kind_of(writer)
+    alike = [one for one in branches if kind_of(one) == kind]
     if alike:
         return alike[0]
-    wider = [one for one in branches if _kind(one) in _PROMOTIONS.get(kind, ())]
+    wider = [one for one in branches if kind_of(one) in PROMOTIONS.get(kind, ())]
     return wider[0] if wider else None
 
 
-def _unwrapped(definition: Any) -> Any:  # noqa: ANN401 - JSON
+def unwrapped(definition: Any) -> Any:  # noqa: ANN401 - JSON
     """The definition without nested braces, as in {"type": {"type": "long"}}."""
     while isinstance(definition, dict) and not isinstance(definition["type"], str):
         definition = definition["type"]
     return definition
 
 
-def _kind(definition: Any) -> str:  # noqa: ANN401 - JSON
+def kind_of(definition: Any) -> str:  # noqa: ANN401 - JSON
     """The type's word, or the name that it refers to."""
     word: str = definition["type"] if isinstance(definition, dict) else definition
     return word
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
+    """A name without its namespace."""
     return name.rpartition(".")[2]
 
 
-def _notes(definition: object) -> dict[str, Any]:
+def notes_of(definition: object) -> dict[str, Any]:
+    """A definition's logical type with what belongs to it; empty without one."""
     if not isinstance(definition, dict) or "logicalType" not in definition:
         return {}
     return {name: definition[name] for name in _NOTES if name in definition}

@@ -1,8 +1,8 @@
 """Decodes values to Arrow columns by their topic's schema.
 
-Fixed-size primitive values are read as one array, JSON by Arrow's own reader, and Avro by fastavro. Each Avro value is
-decoded with the schema it was written with, into the data frame's schema. A value that cannot be decoded fails the read
-and is named in the error. A null in its place might be noticed only weeks later.
+Fixed-size primitive values are read as one array, JSON by Arrow's own reader, and Avro by fastavro. Each JSON and Avro
+value is decoded with the schema it was written with, into the data frame's schema. A value that cannot be decoded fails
+the read and is named in the error. A null in its place might be noticed only weeks later.
 """
 
 import io
@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.json
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
 from tidewire.spark.avro import avro_library
 from tidewire.spark.avro_evolution import with_logical_types_of
 from tidewire.spark.errors import UnreadableMessage
+from tidewire.spark.json_values import JsonReading
+from tidewire.spark.resolution import Tree, Unresolvable, resolved
 from tidewire.spark.topic_schemas import TopicSchema, with_known_logical_types
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -61,7 +62,7 @@ class Decoder:
         self._avro_library: Any = avro_library() if schema.kind == _S.Avro else None
         self._reader = self._avro_schema(schema) if schema.kind == _S.Avro else None
         self._writers: dict[bytes, Any] = {}
-        self._reads_json_by_arrow = pa.types.is_struct(self._type) and len(self._type) > 0 and _arrow_reads(self._type)
+        self._readings: dict[bytes, JsonReading] = {}
 
     def column(self, values: Values, version: bytes) -> pa.Array:
         """The column of values that were all written with this version; null for a message without a value.
@@ -74,7 +75,7 @@ class Decoder:
             if kind == _S.Avro:
                 return self._avro(values, version)
             if kind == _S.Json:
-                return self._json(values)
+                return self._json(values, version)
             if kind == _S.String:
                 return pa.array(values, pa.binary()).cast(pa.string())
             if kind == _S.Bool:
@@ -86,6 +87,9 @@ class Decoder:
             raise
         # The libraries raise all kinds of errors for bytes that are not theirs.
         except Exception as error:
+            if kind == _S.Avro:
+                # Two versions that do not fit are a reason of their own, which the library gives without names.
+                self._resolved(version)
             name = _S.Type.Name(kind)
             raise UnreadableMessage(f"a value does not match the topic's {name} schema: {error}") from error
 
@@ -103,32 +107,36 @@ class Decoder:
             return pa.array(native * _US_PER_MS, pa.int64(), mask=absent).view(self._type)
         return pa.array(native, self._type, mask=absent)
 
-    def _json(self, values: Values) -> pa.Array:
-        if not self._reads_json_by_arrow:
-            return pa.array([None if value is None else json.loads(value) for value in values], self._type)
-        lines = [b"{}" if value is None else value.strip().replace(b"\n", b" ") for value in values]
-        # So no value can continue into the next line: after a closing brace no opening one can follow.
-        if not all(line[:1] == b"{" and line[-1:] == b"}" for line in lines):
-            raise ValueError("it is not a JSON object")
-        text = b"\n".join(lines)
-        table = pyarrow.json.read_json(
-            io.BytesIO(text),
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema(_json_fields(self._type)), unexpected_field_behavior="ignore"
-            ),
-        )
-        if table.num_rows != len(values):
-            raise ValueError("it is more than one JSON object")
-        columns = [table.column(field.name).combine_chunks().cast(field.type) for field in self._type]
-        absent = pa.array([value is None for value in values])
-        return pa.StructArray.from_arrays(columns, fields=list(self._type), mask=absent)
+    def _json(self, values: Values, version: bytes) -> pa.Array:
+        reading = self._readings.get(version)
+        if reading is None:
+            reading = self._readings[version] = JsonReading(self._resolved(version), self._type)
+        return reading.column(values)
+
+    def _resolved(self, version: bytes) -> Tree:
+        """How values of this version become the column's.
+
+        Raises:
+            UnreadableMessage: they do not.
+        """
+        try:
+            return resolved(_definition(self._written(version)), _definition(self._schema))
+        except Unresolvable as error:
+            where = f"field {error.field}" if error.field else "the value"
+            newer = f"version {_number(self._schema.version)}" if self._schema.version else "the version"
+            raise UnreadableMessage(
+                f"version {_number(version)} of the topic's schema, which wrote the value, defines {where} as"
+                f" {error.written}, and {newer}, which the data frame has, as {error.read}; read the topic without"
+                " schema=auto"
+            ) from error
+
+    def _written(self, version: bytes) -> TopicSchema:
+        return self._schema if version in (b"", self._schema.version) else self._of_version(version)
 
     def _avro(self, values: Values, version: bytes) -> pa.Array:
         writer = self._writers.get(version)
         if writer is None:
-            written = self._of_version(version) if version else self._schema
-            writer = self._writers[version] = self._avro_schema(written, self._schema)
+            writer = self._writers[version] = self._avro_schema(self._written(version), self._schema)
         read = self._avro_library.schemaless_reader
         made = [None if value is None else read(io.BytesIO(value), writer, self._reader) for value in values]
         return pa.array(made, self._type)
@@ -146,21 +154,10 @@ def _flag(value: bytes) -> bool:
     return value != b"\0"
 
 
-def _json_fields(made: pa.DataType) -> list[pa.Field]:
-    """The fields as Arrow's JSON reader knows them: it has no binary type."""
-    return [pa.field(field.name, _json_type(field.type)) for field in made]
+def _number(version: bytes) -> int:
+    return int.from_bytes(version, "big")
 
 
-def _json_type(made: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(made):
-        return pa.struct(_json_fields(made))
-    if pa.types.is_list(made):
-        return pa.list_(_json_type(made.value_type))
-    return pa.string() if pa.types.is_binary(made) else made
-
-
-def _arrow_reads(made: pa.DataType) -> bool:
-    """Whether Arrow's JSON reader can produce the type; it has no maps."""
-    if pa.types.is_struct(made):
-        return all(_arrow_reads(field.type) for field in made)
-    return not pa.types.is_map(made) and (not pa.types.is_list(made) or _arrow_reads(made.value_type))
+def _definition(schema: TopicSchema) -> object:
+    known: object = with_known_logical_types(json.loads(schema.definition), in_json=schema.kind == _S.Json)
+    return known

@@ -47,6 +47,8 @@ class TopicSchema(NamedTuple):
     kind: int
     definition: str
     """In Avro's language, for Json and Avro."""
+    version: bytes = b""
+    """The broker's name of the version; empty if it is not known, or not the same in all topics."""
 
 
 PRIMITIVES: Final[dict[int, DataType]] = {
@@ -74,12 +76,15 @@ _AVRO: Final[dict[str, DataType]] = {
     "enum": StringType(),
     "fixed": BinaryType(),
 }
-_LOGICAL: Final[dict[tuple[str, str], DataType]] = {
+_LOGICAL: Final[dict[tuple[object, object], DataType]] = {
     ("int", "date"): DateType(),
     ("long", "timestamp-millis"): TimestampType(),
     ("long", "timestamp-micros"): TimestampType(),
 }
 _DECIMAL: Final = "decimal"
+_DECIMAL_IN_AVRO: Final = ("bytes", "fixed")
+_DECIMAL_IN_JSON: Final = (*_DECIMAL_IN_AVRO, "string")
+"""JSON holds a decimal as text, so its definition may say so (`values.py`)."""
 
 
 def schema_of(brokers: Brokers, topic: str, version: bytes | None = None) -> TopicSchema:
@@ -98,7 +103,7 @@ def schema_of(brokers: Brokers, topic: str, version: bytes | None = None) -> Top
         raise UnreadableSchema(
             f"{topic} has no schema: {refused}; read it without schema=auto, or after a producer has registered one"
         ) from refused
-    return TopicSchema(answer.schema.type, answer.schema.schema_data.decode())
+    return TopicSchema(answer.schema.type, answer.schema.schema_data.decode(), answer.schema_version)
 
 
 def common_schema(brokers: Brokers, topics: Iterable[str]) -> TopicSchema:
@@ -108,17 +113,20 @@ def common_schema(brokers: Brokers, topics: Iterable[str]) -> TopicSchema:
         UnreadableSchema: the topics have several schemas, or none.
         TidewireError: no broker could be asked.
     """
-    found: dict[TopicSchema, str] = {}
+    common, first = None, ""
     for topic in topics:
-        found.setdefault(schema_of(brokers, topic), topic)
-    if len(found) > 1:
-        first, second = list(found.values())[:2]
-        raise UnreadableSchema(
-            f"{first} and {second} have different schemas; read them separately, or without schema=auto"
-        )
-    if not found:
+        found = schema_of(brokers, topic)
+        if common is None:
+            common, first = found, topic
+        elif found[:2] != common[:2]:
+            raise UnreadableSchema(
+                f"{first} and {topic} have different schemas; read them separately, or without schema=auto"
+            )
+        elif found.version != common.version:
+            common = common._replace(version=b"")
+    if common is None:
         raise UnreadableSchema("no topic matches, so there is no schema; read without schema=auto")
-    return next(iter(found))
+    return common
 
 
 def spark_type(schema: TopicSchema) -> DataType:
@@ -135,13 +143,13 @@ def spark_type(schema: TopicSchema) -> DataType:
             f"schemas of type {_S.Type.Name(schema.kind)} are not decoded; read the topic without schema=auto"
         )
     try:
-        return _avro_type(json.loads(schema.definition), {}, decoded_by_avro=schema.kind == _S.Avro)
+        return _avro_type(json.loads(schema.definition), {}, in_json=schema.kind == _S.Json)
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableSchema(f"the topic's schema cannot be parsed: {error!r}") from error
 
 
-def _avro_type(schema: Any, named: dict[str, DataType], *, decoded_by_avro: bool) -> DataType:  # noqa: ANN401 - JSON
-    go_on = partial(_avro_type, named=named, decoded_by_avro=decoded_by_avro)
+def _avro_type(schema: Any, named: dict[str, DataType], *, in_json: bool) -> DataType:  # noqa: ANN401 - JSON
+    go_on = partial(_avro_type, named=named, in_json=in_json)
     if isinstance(schema, list):
         branches = [branch for branch in schema if branch != "null"]
         if len(branches) != 1:
@@ -164,31 +172,35 @@ def _avro_type(schema: Any, named: dict[str, DataType], *, decoded_by_avro: bool
         return ArrayType(go_on(schema["items"]), containsNull=True)
     if kind == "map":
         return MapType(StringType(), go_on(schema["values"]), valueContainsNull=True)
-    logical = schema.get("logicalType")
-    # In JSON each library writes these in its own way, so the column has the underlying type.
-    if decoded_by_avro and logical == _DECIMAL:
-        return DecimalType(schema["precision"], schema.get("scale", 0))
-    if decoded_by_avro and (kind, logical) in _LOGICAL:
-        return _LOGICAL[kind, logical]
-    made = go_on(kind)
+    if _is_known(kind, schema.get("logicalType"), in_json=in_json):
+        made = _LOGICAL.get((kind, schema["logicalType"])) or DecimalType(schema["precision"], schema.get("scale", 0))
+    else:
+        made = go_on(kind)
     if "name" in schema:
         named[schema["name"].rpartition(".")[2]] = made
     return made
 
 
-def with_known_logical_types(definition: Any) -> Any:  # noqa: ANN401 - JSON
+def with_known_logical_types(definition: Any, *, in_json: bool = False) -> Any:  # noqa: ANN401 - JSON
     """A definition in Avro's language without those logical types that have no column type.
 
     The Avro library would make Python objects of their values, but the column has the underlying type.
     """
+    go_on = partial(with_known_logical_types, in_json=in_json)
     if isinstance(definition, list):
-        return [with_known_logical_types(item) for item in definition]
+        return [go_on(item) for item in definition]
     if not isinstance(definition, dict):
         return definition
-    kind, logical = definition.get("type"), definition.get("logicalType", _DECIMAL)
-    is_known = logical == _DECIMAL or (isinstance(kind, str) and (kind, logical) in _LOGICAL)
+    is_known = _is_known(definition.get("type"), definition.get("logicalType"), in_json=in_json)
     return {
-        name: with_known_logical_types(value) if name in ("type", "fields", "items", "values") else value
+        name: go_on(value) if name in ("type", "fields", "items", "values") else value
         for name, value in definition.items()
         if name != "logicalType" or is_known
     }
+
+
+def _is_known(kind: object, logical: object, *, in_json: bool) -> bool:
+    """Whether a logical type has a column type of its own."""
+    if logical == _DECIMAL:
+        return kind in (_DECIMAL_IN_JSON if in_json else _DECIMAL_IN_AVRO)
+    return isinstance(kind, str) and (kind, logical) in _LOGICAL

@@ -6,14 +6,22 @@
                     string, boolean, numbers         as Pulsar's clients write them         String, Boolean, INT8 ...
                     timestamp                        milliseconds since 1970                TIMESTAMP
                     struct                           as with json                           JSON
-    json            struct                           an object without its null fields;     JSON
-                                                     times as milliseconds
+    json            struct                           an object without its null fields      JSON
     avro            struct                           Avro's binary form                     AVRO
+
+    field of a struct            in JSON                                       in the definition
+    boolean, numbers, string     as JSON has them                              boolean, int, long, float, double, string
+    timestamp                    milliseconds since 1970, rounded down         long, timestamp-millis
+    date                         days since 1970                               int, date
+    decimal                      text, because clients read numbers as floats  string, decimal with precision and scale
+    binary                       text in base64, as Pulsar's Java client does  bytes
+    array, map, struct           array, object, object                         array, map, record
 
 The definitions of JSON and AVRO schemas follow from the column's type. They define a record `Value`, and all its fields
 may be null, like those of a data frame. So a topic accepts added and removed fields as its schema evolves.
 """
 
+import base64
 import io
 import json
 import math
@@ -209,7 +217,13 @@ def _finite(number: float) -> float:
     return number
 
 
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
 _PLAIN: Final[dict[type[DataType], Callable[[Any], Any]]] = {
+    BinaryType: _base64,
+    DecimalType: str,
     DateType: _days,
     TimestampType: _milliseconds,
     FloatType: _finite,
@@ -260,10 +274,11 @@ def _definition(kind: DataType, name: str, taken: set[str], *, in_json: bool) ->
         return {"type": "array", "items": ["null", _definition(kind.elementType, name, taken, in_json=in_json)]}
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
         return {"type": "map", "values": ["null", _definition(kind.valueType, name, taken, in_json=in_json)]}
-    if isinstance(kind, DecimalType) and not in_json:
-        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if isinstance(kind, DecimalType):
+        stored = "string" if in_json else "bytes"
+        return {"type": stored, "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     known = (_AVRO_IN_JSON if in_json else _AVRO).get(type(kind))
-    if known is None or (in_json and isinstance(kind, BinaryType)):
+    if known is None:
         where = name.removeprefix(f"{RECORD_NAME}_").replace("_", ".") if name != RECORD_NAME else "value"
         form = "JSON" if in_json else "Avro"
         raise UnwritableColumns(

@@ -96,8 +96,28 @@ def why_unreadable(*, reader: AvroSchema, writer: AvroSchema) -> str | None:
     if result.compatibility is SchemaCompatibilityType.compatible:
         return None
     kinds = sorted({kind.value.replace("_", " ") for kind in result.incompatibilities})
-    places = f" at {', '.join(sorted(result.locations))}: {', '.join(sorted(result.messages))}"
-    return _shortened(", ".join(kinds) + places)
+    places = sorted({_place(location, reader.parsed) for location in result.locations})
+    return _shortened(f"{', '.join(kinds)} at {', '.join(places)}: {', '.join(sorted(result.messages))}")
+
+
+def _place(location: str, schema: avro.schema.Schema) -> str:
+    """Say which field the library's location in a schema leads to; the location itself if it leads to none."""
+    names: list[str] = []
+    steps = iter(location.split("/"))
+    for step in steps:
+        branches = schema.schemas if isinstance(schema, avro.schema.UnionSchema) else (schema,)
+        if step == "fields":
+            index = int(next(steps))
+            fields = next((one.fields for one in branches if isinstance(one, avro.schema.RecordSchema)), ())
+            if index >= len(fields):
+                break
+            names.append(str(fields[index].name))
+            schema = fields[index].type
+        elif step == "items":
+            schema = next((one.items for one in branches if isinstance(one, avro.schema.ArraySchema)), schema)
+        elif step == "values":
+            schema = next((one.values for one in branches if isinstance(one, avro.schema.MapSchema)), schema)
+    return f"field {'.'.join(names)}" if names else location
 
 
 class _TooManyPairs(Exception):

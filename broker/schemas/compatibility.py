@@ -1,7 +1,11 @@
-"""Decides which schemas are valid, which are equal, and which may follow another: Pulsar's default rules. Pure.
+"""Decides which schemas are valid, which are equal, and which may follow another. Pure.
 
-The default strategy is FULL against the latest version: the new and the latest schema must each read data that the
-other has written. A consumer's schema must read data that the latest has written.
+The rules are those of Pulsar's strategy FULL_TRANSITIVE. A new schema and each version of the topic must read data that
+the other has written. Pulsar's default, FULL, compares with the latest version only. So it accepts a field that is
+dropped and comes back with another type, and then no schema reads all messages of the topic.
+
+A consumer's schema must read data that the latest version has written, as in Pulsar's FULL. It need not read all
+versions, because a topic may have incompatible ones from an earlier release.
 
 | type | definition | the same when | one follows another when |
 |---|---|---|---|
@@ -29,7 +33,15 @@ from google.protobuf.message import DecodeError
 from broker.errors import IncompatibleSchema
 from broker.schemas import avro_schema
 from broker.schemas.key_value import split
-from broker.schemas.schema import AVRO_LIKE, PRIMITIVE, PROPERTIES_BYTES_MAX, SCHEMA_BYTES_MAX, Schema, SchemaType
+from broker.schemas.schema import (
+    AVRO_LIKE,
+    PRIMITIVE,
+    PROPERTIES_BYTES_MAX,
+    SCHEMA_BYTES_MAX,
+    Schema,
+    SchemaType,
+    StoredSchema,
+)
 
 _NO_DEFINITION: Final = frozenset({b"", b"null"})
 
@@ -48,17 +60,20 @@ def fingerprint(schema: Schema) -> str:
     return f"{schema.type.name}:{_identity(schema)}"
 
 
-def require_successor(latest: Schema, new: Schema) -> None:
-    """Check that a producer's schema may become the topic's next version.
+def require_successor(earlier: StoredSchema, new: Schema) -> None:
+    """Check that a producer's schema may follow one of the topic's versions.
 
     Raises:
-        IncompatibleSchema: it must not; the message says why.
+        IncompatibleSchema: it must not; the message names the version and says why.
     """
-    _require_same_type(latest, new)
-    problem = _why_not_readable(reader=new, writer=latest) or _why_not_readable(reader=latest, writer=new)
+    _require_same_type(earlier.schema, new)
+    problem = _why_not_readable(reader=new, writer=earlier.schema) or _why_not_readable(
+        reader=earlier.schema, writer=new
+    )
     if problem is not None:
         raise IncompatibleSchema(
-            f"The schema and the topic's latest schema cannot read each other's messages: {problem}"
+            f"The schema and version {earlier.version} of the topic's schema cannot read each other's messages:"
+            f" {problem}"
         )
 
 

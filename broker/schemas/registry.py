@@ -5,9 +5,9 @@
     index schema-by-fingerprint     <topic>:<fingerprint> -> its version
 
 A new version is one change set, conditioned on the record that names the latest version. So versions are dense, and
-each was checked against the one before it. A writer that loses the race checks again against the winner. The cost of a
-request does not grow with the number of versions. A segment has the schemas of its scalable topic, and a partition
-those of its partitioned topic.
+each was checked against all before it. A writer that loses the race checks again, against the winner, too. Only a new
+version costs more the more versions there are: they are read page by page. A segment has the schemas of its scalable
+topic, and a partition those of its partitioned topic.
 """
 
 import base64
@@ -41,6 +41,9 @@ from txn.errors import OwnershipLost
 
 KEY_PREFIX: Final = "/schemas/"
 FINGERPRINT_INDEX: Final = "schema-by-fingerprint"
+
+VERSIONS_AT_ONCE: Final = 16
+"""The most versions in memory while a new one is checked against all."""
 
 _SLOW: Final = AVRO_LIKE | {SchemaType.KEY_VALUE, SchemaType.PROTOBUF_NATIVE}
 """Types whose checks can be slow: at worst the time grows with the square of the definition's size."""
@@ -113,7 +116,7 @@ class Schemas:
         `claim` is the claim of the topic or segment for which the client declared the schema.
 
         Raises:
-            IncompatibleSchema: it is invalid, or incompatible with the latest; nothing was changed.
+            IncompatibleSchema: it is invalid, or incompatible with a version of the topic; nothing was changed.
             OwnershipLost: this broker no longer owns the topic; nothing was changed.
         """
         fingerprint = await self._judge(schema, partial(compatibility.fingerprint, schema))
@@ -129,7 +132,7 @@ class Schemas:
                 latest = await self.version(owner, _latest_of(head.value))
                 if latest is None:
                     continue  # The topic was deleted in between.
-                await self._judge(schema, partial(compatibility.require_successor, latest.schema, schema))
+                await self._require_successor(owner, latest, schema)
                 version = latest.version + 1
             stored = StoredSchema(version, schema, fingerprint)
             try:
@@ -151,6 +154,19 @@ class Schemas:
                 # Check again against the winner. The loop ends, because in each turn some writer succeeds.
                 continue
             return version
+
+    async def _require_successor(self, owner: TopicName, latest: StoredSchema, schema: Schema) -> None:
+        """Check a schema against all versions: first the latest, which most refused ones fail, then from the oldest on.
+
+        Each comparison waits for its turn, so those of other topics come in between.
+        """
+        await self._judge(schema, partial(compatibility.require_successor, latest, schema))
+        start, end = _version_key(owner, 0), _version_key(owner, latest.version)
+        while records := await self._metadata.scan(start, end, limit=VERSIONS_AT_ONCE):
+            for record in records:
+                earlier = _from_json(record.value)
+                await self._judge(schema, partial(compatibility.require_successor, earlier, schema))
+            start = records[-1].key + "\0"
 
     async def require_reader(self, owner: TopicName, consumer: Schema) -> bool:
         """Check that a consumer's schema can read messages of the latest schema. Return False if the topic has none.

@@ -1,16 +1,17 @@
 """Versions in the metadata store."""
 
 import json
+from urllib.parse import quote
 
 import pytest
 import trio
 
 from broker.errors import IncompatibleSchema
 from broker.names import TopicName
-from broker.schemas.registry import Schemas, owner_of, removal_of
+from broker.schemas.registry import VERSIONS_AT_ONCE, Schemas, owner_of, removal_of
 from broker.schemas.schema import Schema, SchemaType
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import ABSENT, Check, MetadataStore, Op
+from storage.metadata.store import ABSENT, Check, IndexEntry, MetadataStore, Op, Put, starting_with
 from tests.support.rooms import now_ms
 from tests.support.steered_store import SteeredStore
 from txn.errors import OwnershipLost
@@ -69,6 +70,60 @@ async def test_what_does_not_follow_changes_nothing(store: MetadataStore, schema
         with pytest.raises(IncompatibleSchema):
             await schemas.add(OWNER, refused, NO_CLAIM)
     assert store.statistics().revision == before
+
+
+def typed(kind: str | None) -> Schema:
+    """A version with a field of this type, or without the field."""
+    fields = [] if kind is None else [{"name": "a", "type": ["null", kind], "default": None}]
+    return Schema(SchemaType.JSON, json.dumps({"type": "record", "name": "R", "fields": fields}).encode())
+
+
+async def test_a_field_does_not_come_back_with_another_type(schemas: Schemas) -> None:
+    """Each version reads the one before it, but the third could not read the first."""
+    assert [await schemas.add(OWNER, schema, NO_CLAIM) for schema in (typed("int"), typed(None))] == [0, 1]
+    with pytest.raises(IncompatibleSchema, match=r"version 0 of the topic's schema cannot read .* at field a: "):
+        await schemas.add(OWNER, typed("string"), NO_CLAIM)
+    assert await schemas.version(OWNER, 2) is None
+    # It comes back with the type that it had, and that is a version which is there.
+    assert await schemas.add(OWNER, typed("int"), NO_CLAIM) == 0
+
+
+async def test_all_versions_count_however_many_there_are(schemas: Schemas) -> None:
+    """The first page is full, and the version that does not fit is on the second one."""
+    bad = VERSIONS_AT_ONCE + 2
+    for number in range(2 * VERSIONS_AT_ONCE + 3):
+        added = version_of(*(["odd"] if number == bad else []), f"n{number}")
+        assert await schemas.add(OWNER, added, NO_CLAIM) == number
+    odd = json.loads(version_of("odd").data)
+    odd["fields"][1]["type"] = ["null", "string"]
+    with pytest.raises(IncompatibleSchema, match=f"and version {bad} of"):
+        await schemas.add(OWNER, Schema(SchemaType.AVRO, json.dumps(odd).encode()), NO_CLAIM)
+    assert await schemas.add(OWNER, version_of("even"), NO_CLAIM) == 2 * VERSIONS_AT_ONCE + 3
+
+
+async def test_versions_of_an_earlier_release_that_do_not_fit_stay_usable(
+    store: MetadataStore, schemas: Schemas
+) -> None:
+    """Their producers and consumers go on. A new version must fit all of them."""
+    versions = [typed("int"), typed(None), typed("string")]
+    for schema in versions[:2]:
+        await schemas.add(OWNER, schema, NO_CLAIM)
+    other = TopicName.parse("topic://public/default/other")
+    await schemas.add(other, versions[2], NO_CLAIM)
+    # What a release without this rule has written.
+    (hit,) = await store.query("schema-by-fingerprint", *starting_with(quote(str(other), safe="")), limit=1)
+    content = json.loads(hit.record.value) | {"version": 2}
+    key = f"/schemas/{quote(str(OWNER), safe='')}"
+    index = IndexEntry("schema-by-fingerprint", f"{quote(str(OWNER), safe='')}:{content['fingerprint']}")
+    await store.commit(
+        [Put(key, b'{"latest": 2}'), Put(f"{key}/{2:020}", json.dumps(content).encode(), indexes=(index,))]
+    )
+    assert [await schemas.add(OWNER, schema, NO_CLAIM) for schema in versions] == [0, 1, 2]
+    assert await schemas.require_reader(OWNER, versions[2])
+    with pytest.raises(IncompatibleSchema, match="version 0 of"):
+        await schemas.add(
+            OWNER, Schema(SchemaType.JSON, version_of("a", "b").data.replace(b'"int"', b'"string"')), NO_CLAIM
+        )
 
 
 async def test_a_broker_that_lost_the_topic_adds_nothing(store: MetadataStore, schemas: Schemas) -> None:

@@ -71,7 +71,8 @@ class RangeReading:
         decoder = None
         if self._topic_schema is not None:
             value = self._schema["value"].dataType
-            decoder = Decoder(self._topic_schema, value, partial(_schema_of, options, partition.topic))
+            # Messages of a migrated topic have the versions of the regular one, which is the segment's name.
+            decoder = Decoder(self._topic_schema, value, partial(_schema_of, options, partition.wire_name))
         try:
             yield from record_batches(partition, received, arrow_schema(self._schema), decoder, pushed)
         except Refused as refused:

@@ -12,12 +12,13 @@ import json
 import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from typing_extensions import TypeVar
 
-from tidewire.client.records import form_of_record, plain_with_text
+from tidewire.client.records import form_of_record
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ class _Record(Schema[V]):
     kind: pb.Schema.Type
 
     def __init__(self, record: type[V]) -> None:
-        self._form = form_of_record(record)
+        self._form = form_of_record(record, in_json=self.kind == pb.Schema.Json)
         self._definition = json.dumps(self._form.avro).encode()
         self._name = record.__name__
 
@@ -212,10 +213,11 @@ class _Json(_Record[V]):
     kind = pb.Schema.Json
 
     def encode(self, value: V) -> bytes:
-        return json.dumps(plain_with_text(self._form.to_plain(value)), ensure_ascii=False).encode()
+        return json.dumps(self._form.to_plain(value), ensure_ascii=False).encode()
 
     def decode(self, data: bytes, written_with: bytes | None = None) -> V:
-        decoded: V = self._form.from_plain(json.loads(data))
+        # Numbers stay exact, because a decimal may be one.
+        decoded: V = self._form.from_plain(json.loads(data, parse_float=Decimal))
         return decoded
 
 
@@ -231,11 +233,11 @@ class _Avro(_Record[V]):
         return output.getvalue()
 
     def decode(self, data: bytes, written_with: bytes | None = None) -> V:
-        from avro.io import BinaryDecoder, DatumReader
+        from tidewire.client.avro_reading import read
 
         mine = _parsed(self._definition)
         theirs = mine if written_with is None else _parsed(written_with)
-        decoded: V = self._form.from_plain(DatumReader(theirs, mine).read(BinaryDecoder(io.BytesIO(data))))
+        decoded: V = self._form.from_plain(read(data, writer=theirs, reader=mine))
         return decoded
 
 

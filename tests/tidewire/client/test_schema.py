@@ -1,5 +1,8 @@
+import io
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Annotated, Any
 
 import fastavro
@@ -87,8 +90,6 @@ def test_records_come_back_and_avro_is_what_other_libraries_read(trip: Trip) -> 
     declared = Schema.avro(Trip).declared
     assert declared is not None
     assert (declared.name, declared.type) == ("Trip", pb.Schema.Avro)
-    import io
-
     parsed = fastavro.parse_schema(json.loads(declared.schema_data))
     read: Any = fastavro.schemaless_reader(io.BytesIO(Schema.avro(Trip).encode(trip)), parsed, None)
     assert (read["name"], read["raw"], read["legs"]) == (
@@ -118,6 +119,139 @@ def test_a_record_reads_what_an_older_or_newer_program_wrote() -> None:
         assert old.decode(new.encode(New("x", 3, None)), written_new) == Old("x")
 
 
+@dataclass
+class Sale:
+    at: datetime
+    on: date
+    price: Annotated[Decimal, 30, 4]
+    history: list[datetime]
+    rates: dict[str, Annotated[Decimal, 3, 2]]
+    before: datetime | None = datetime(2013, 1, 1, 12, tzinfo=UTC)
+    first: date = date(1969, 12, 31)
+    fee: Annotated[Decimal, 5, 2] = Decimal("-1.50")
+    leg: Leg = field(default_factory=lambda: Leg("EWR"))
+    ratio: float = 1
+    raw: list[bytes] = field(default_factory=lambda: [b"\xff"])
+
+
+moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.timezones()).map(  # noqa: DTZ001
+    lambda moment: moment.astimezone(UTC).replace(microsecond=moment.microsecond // 1000 * 1000)
+)
+
+
+def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    return st.integers(1 - 10**precision, 10**precision - 1).map(lambda unscaled: Decimal(f"{unscaled}e{-scale}"))
+
+
+sales = st.builds(
+    Sale,
+    moments,
+    st.dates(),
+    decimals(30, 4),
+    st.lists(moments, max_size=2),
+    st.dictionaries(text, decimals(3, 2), max_size=2),
+    st.none() | moments,
+    st.dates(),
+    decimals(5, 2),
+    legs,
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.lists(st.binary(max_size=3), max_size=2),
+)
+
+
+@given(sales)
+def test_times_and_decimals_come_back(sale: Sale) -> None:
+    for schema in (Schema.avro(Sale), Schema.json(Sale)):
+        assert schema.decode(schema.encode(sale)) == sale
+    declared = Schema.avro(Sale).declared
+    assert declared is not None
+    read = Schema.avro(Sale).decode(avro_of(declared.schema_data, sale), declared.schema_data)
+    assert read == sale
+
+
+def avro_of(definition: bytes, sale: Sale) -> bytes:
+    """What another library writes."""
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(json.loads(definition)), asdict(sale))
+    return written.getvalue()
+
+
+def test_json_is_what_java_and_spark_write() -> None:
+    sale = Sale(
+        datetime(2013, 1, 1, 7, 0, 0, 123_999, tzinfo=timezone(timedelta(hours=-5))),
+        date(1970, 1, 3),
+        Decimal("12.3"),
+        [],
+        {"x": Decimal(1)},
+    )
+    assert json.loads(Schema.json(Sale).encode(sale)) == {
+        "at": 1_357_041_600_123,
+        "on": 2,
+        "price": "12.3000",
+        "history": [],
+        "rates": {"x": "1.00"},
+        "before": 1_357_041_600_000,
+        "first": -1,
+        "fee": "-1.50",
+        "leg": {"origin": "EWR", "miles": 0},
+        "ratio": 1,
+        "raw": ["/w=="],
+    }
+    declared = Schema.json(Sale).declared
+    assert declared is not None
+    described = {one["name"]: one for one in json.loads(declared.schema_data)["fields"]}
+    assert described["at"]["type"] == {"type": "long", "logicalType": "timestamp-millis"}
+    assert described["fee"]["type"] == {"type": "string", "logicalType": "decimal", "precision": 5, "scale": 2}
+    assert (described["fee"]["default"], described["raw"]["default"]) == ("-1.50", ["\u00ff"])
+
+
+def test_a_decimal_is_read_from_a_number_exactly() -> None:
+    @dataclass
+    class Price:
+        price: Annotated[Decimal, 30, 20]
+
+    read = Schema.json(Price).decode(b'{"price": 1.00000000000000000001}')
+    assert read == Price(Decimal("1.00000000000000000001"))
+
+
+def test_what_was_added_has_its_default_in_older_messages() -> None:
+    @dataclass
+    class Old:
+        at: datetime
+        on: date
+        price: Annotated[Decimal, 30, 4]
+        history: list[datetime]
+        rates: dict[str, Annotated[Decimal, 3, 2]]
+
+    Old.__name__ = "Sale"
+    moment = datetime(2013, 1, 1, tzinfo=UTC)
+    for schema_of in (Schema.avro, Schema.json):
+        old, new = schema_of(Old), schema_of(Sale)
+        assert old.declared is not None
+        encoded = old.encode(Old(moment, date(2013, 1, 1), Decimal(1), [], {}))
+        read = new.decode(encoded, old.declared.schema_data)
+        assert read == Sale(moment, date(2013, 1, 1), Decimal(1), [], {})
+
+
+def test_values_that_do_not_fit_are_refused() -> None:
+    @dataclass
+    class Price:
+        price: Annotated[Decimal, 3, 2]
+
+    @dataclass
+    class Moment:
+        at: datetime
+
+    for price in (Decimal("0.001"), Decimal(10), Decimal("NaN")):
+        with pytest.raises(ValueError, match="does not fit into 3 digits, 2 of them behind the point"):
+            Schema.json(Price).encode(Price(price))
+        with pytest.raises(ValueError, match="does not fit into 3 digits"):
+            Schema.avro(Price).encode(Price(price))
+    for schema in (Schema.avro(Moment), Schema.json(Moment)):
+        with pytest.raises(ValueError, match="not a datetime with a time zone"):
+            schema.encode(Moment(datetime(2013, 1, 1)))  # noqa: DTZ001
+
+
 def test_encoded_values_are_declared_and_left_alone() -> None:
     schema = Schema.avro(Leg)
     assert schema.encoded().declared == schema.declared
@@ -137,7 +271,15 @@ def test_what_cannot_be_sent_is_refused_at_once() -> None:
     class WithWrongName:
         number: Annotated[int, "string"]
 
-    for record in (WithSet, WithTwo, WithWrongName):
+    @dataclass
+    class WithBareDecimal:
+        price: Decimal
+
+    @dataclass
+    class WithWrongDecimal:
+        price: Annotated[Decimal, 2, 3]
+
+    for record in (WithSet, WithTwo, WithWrongName, WithBareDecimal, WithWrongDecimal):
         with pytest.raises(TypeError, match=record.__name__):
             Schema.avro(record)
     with pytest.raises(TypeError, match="not a dataclass"):

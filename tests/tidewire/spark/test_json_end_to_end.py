@@ -2,9 +2,10 @@
 
 import uuid
 from base64 import b64encode
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import pulsar.schema
 import pytest
@@ -146,3 +147,49 @@ def test_what_spark_writes_comes_back_and_others_read_it(
     require_reader(
         BrokersSchema(SchemaType.JSON, registered.definition.encode()), BrokersSchema(SchemaType.JSON, definition)
     )
+
+
+@dataclass
+class Value:
+    """A record of Tidewire's client. Like the columns of a data frame, all its fields may be null."""
+
+    at: datetime | None = None
+    on: date | None = None
+    price: Annotated[Decimal, 10, 2] | None = None
+    data: bytes | None = None
+    moments: list[datetime | None] | None = None
+
+
+def test_spark_and_the_client_read_each_other(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
+    sent = [Value(MOMENT, date(2013, 1, 1), Decimal("12.30"), b"\xff\0", [MOMENT, None]), Value()]
+    schema = tidewire.Schema.json(Value)
+
+    async def send() -> None:
+        with trio.fail_after(30):
+            async with (
+                tidewire.connect(broker.service_url) as client,
+                client.producer(topic, schema=schema) as producer,
+            ):
+                for one in sent:
+                    await producer.send(one)
+
+    trio.run(send)
+    frame = load(spark, broker, topic).select("value").localCheckpoint()
+    (some, none) = sorted(rows(frame), key=lambda row: row["at"] is None)
+    assert Value(**none) == sent[1]
+    # Spark's datetimes are in local time, and do not say so.
+    moments = [one and one.astimezone(UTC) for one in some["moments"]]
+    in_utc = {**some, "at": some["at"].astimezone(UTC), "moments": moments, "data": bytes(some["data"])}
+    assert Value(**in_utc) == sent[0]
+    written = {"service_url": broker.service_url, "topic": topic, "schema": "json"}
+    frame.write.format("tidewire").options(**written).mode("append").save()
+
+    async def receive() -> list[Value]:
+        with trio.fail_after(30):
+            async with (
+                tidewire.connect(broker.service_url) as client,
+                client.queue_consumer(topic, "s", schema=schema) as consumer,
+            ):
+                return [(await consumer.receive()).value for _ in range(2 * len(sent))]
+
+    assert sorted(trio.run(receive), key=str) == sorted(sent * 2, key=str)

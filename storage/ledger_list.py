@@ -337,6 +337,11 @@ class LedgerList:
             self._set(self._closed[count:])
         return gone
 
+    @property
+    def closed_end(self) -> int:
+        """The index behind the last message of the closed ledgers, also of those that were trimmed."""
+        return self._end_indexes[-1] if self._end_indexes else self.trimmed.next_index
+
     def last(self) -> Position:
         """The last entry, or the last one before it was trimmed; EARLIEST if there never was one."""
         if self.open_id is not None and self.open_entries:

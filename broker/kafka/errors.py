@@ -63,7 +63,17 @@ class Refused(BrokerError):
 
 
 class SegmentPruned(TopicNotFound):
-    """A partition's segment was pruned, so the partition has no records. No offset but 0 is in it."""
+    """A partition's segment was pruned, so the partition has no records. It begins and ends where the segment ended."""
+
+    def __init__(self, message: str, end: int | None) -> None:
+        super().__init__(message)
+        self.known_end = end
+        """Where the segment ended; None if an earlier release pruned it, and nobody knows."""
+
+    @property
+    def end(self) -> int:
+        """The only offset in the partition."""
+        return 0 if self.known_end is None else self.known_end
 
 
 # The code decides what a client does. At a retriable one it asks for the metadata again, and then retries.

@@ -9,7 +9,7 @@ once. So its client asks for the metadata at once, and finds the children.
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -47,8 +47,16 @@ rest of the wait. Most clients wait for half a second, again and again."""
 Wanted = Mapping[tuple[str, int], FetchPartition]
 """What a request wants, by topic and partition."""
 
-Found = dict[tuple[str, int], PartitionRead | Exception | None]
-"""What becomes of it. None stands for the empty partition of a pruned segment."""
+
+class EmptyPartition(NamedTuple):
+    """What a pruned segment leaves."""
+
+    end: int
+    """The only offset in it."""
+
+
+Found = dict[tuple[str, int], PartitionRead | EmptyPartition | Exception]
+"""What becomes of it."""
 
 
 class FetchHandler:
@@ -90,14 +98,14 @@ class FetchHandler:
 
     async def _begin(
         self, name: str, partition: FetchPartition, *, is_committed: bool
-    ) -> PartitionRead | Exception | None:
+    ) -> PartitionRead | EmptyPartition | Exception:
         try:
             topic = await self._topics.partition(name, partition.partition)
             require_epoch(topic, partition.current_leader_epoch)
             read = PartitionRead(topic, partition.fetch_offset, is_committed=is_committed, convert=self._convert)
             read.require_in_range()
         except SegmentPruned as pruned:
-            return None if partition.fetch_offset == 0 else pruned
+            return EmptyPartition(pruned.end) if partition.fetch_offset == pruned.end else pruned
         except EXPECTED as error:
             return error
         return read
@@ -156,16 +164,21 @@ class FetchHandler:
         return total >= size_min or total >= size_max
 
     async def _part(
-        self, partition: FetchPartition, read: PartitionRead | Exception | None, *, is_committed: bool, arrived: float
+        self,
+        partition: FetchPartition,
+        read: PartitionRead | EmptyPartition | Exception,
+        *,
+        is_committed: bool,
+        arrived: float,
     ) -> PartitionData:
         aborted: tuple[AbortedTransaction, ...] | None = None
-        if read is None:
+        if isinstance(read, EmptyPartition):
             aborted = () if is_committed else None
             return PartitionData(
                 partition.partition,
-                high_watermark=0,
-                last_stable_offset=0,
-                log_start_offset=0,
+                high_watermark=read.end,
+                last_stable_offset=read.end,
+                log_start_offset=read.end,
                 aborted_transactions=aborted,
                 records=(),
             )

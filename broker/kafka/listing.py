@@ -62,9 +62,14 @@ class ListingHandler:
         try:
             topic = await self._topics.partition(name, partition.partition)
             require_epoch(topic, partition.current_leader_epoch)
-        except SegmentPruned:
-            # No end is known. To a client that remembers an epoch, the log was truncated.
-            return EpochEndOffset(partition=partition.partition)
+        except SegmentPruned as pruned:
+            if pruned.known_end is None or partition.leader_epoch < 0:
+                # To a client that remembers an epoch, the log was truncated.
+                return EpochEndOffset(partition=partition.partition)
+            # The log was never truncated, so each of its epochs ended there or before.
+            return EpochEndOffset(
+                partition=partition.partition, leader_epoch=partition.leader_epoch, end_offset=pruned.known_end
+            )
         except EXPECTED as error:
             return EpochEndOffset(code_of(error), partition.partition)
         if not 0 <= partition.leader_epoch <= topic.ledger.leader_epoch:
@@ -80,8 +85,8 @@ class ListingHandler:
             for partition in topic.partitions:
                 try:
                     parts.append(await self._list(topic.name, partition, is_committed=is_committed))
-                except SegmentPruned:
-                    offset = 0 if partition.timestamp in {LATEST, EARLIEST, EARLIEST_LOCAL} else -1
+                except SegmentPruned as pruned:
+                    offset = pruned.end if partition.timestamp in {LATEST, EARLIEST, EARLIEST_LOCAL} else -1
                     parts.append(ListOffsetsPartitionResponse(partition.partition_index, offset=offset))
                 except EXPECTED as error:
                     parts.append(ListOffsetsPartitionResponse(partition.partition_index, code_of(error)))

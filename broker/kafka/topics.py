@@ -24,6 +24,7 @@ from broker.kafka.requests import take_turns
 from broker.kafka.scalable_topics import was_migrated_from
 from broker.kafka.topic_settings import ProduceRules, TopicSettings, retention_in, settings_of
 from broker.layouts.layout import Layout
+from broker.layouts.pruned_segments import end_of
 from broker.layouts.store import Layouts, layout_key
 from broker.names import Domain, TopicName
 from broker.partitioned_topics import Alter, Configs, PartitionedTopics, read_record, record_key
@@ -314,7 +315,8 @@ class KafkaTopics:
             topic = await self.find(name)
             found = topic.partition(index)
             if found is None:
-                raise SegmentPruned(f"Segment {index} of {name} was pruned, because its retention was over.")
+                end = await end_of(self._metadata, topic.regular.as_scalable, index)
+                raise SegmentPruned(f"Segment {index} of {name} was pruned, because its retention was over.", end)
             try:
                 if topic.layout is None:
                     await self._make(topic, found)

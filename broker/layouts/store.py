@@ -8,7 +8,7 @@ import structlog
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import LayoutUnreadable, TopicExists, TopicNotFound
-from broker.layouts import registrations
+from broker.layouts import pruned_segments, registrations
 from broker.layouts.layout import Layout
 from broker.layouts.record import from_json, to_json
 from broker.names import Domain, InvalidTopicName, TopicName
@@ -130,11 +130,13 @@ class Layouts:
         *,
         claim: Check | None = None,
         conditions: Sequence[Check] = (),
+        others: Sequence[Op] = (),
     ) -> Layout:
         """Replace the layout with `change(layout)`. Try again with the newer layout if another writer was faster.
 
         Returns the layout that is durable then. If `change` returns its argument, nothing is written. The write is
-        conditioned on `claim`, if one is given, so that only the topic's controller can make it.
+        conditioned on `claim`, if one is given, so that only the topic's controller can make it. `others` are written
+        in the same change set.
 
         Raises:
             TopicNotFound: there is no such topic, or it is being deleted.
@@ -147,7 +149,7 @@ class Layouts:
             changed = change(layout)
             if changed is layout:
                 return layout
-            ops: list[Op] = [_put(topic, changed, version), *conditions]
+            ops: list[Op] = [_put(topic, changed, version), *conditions, *others]
             if claim is not None:
                 ops.append(claim)
             try:
@@ -171,8 +173,14 @@ class Layouts:
                 # Another controller has finished the deletion, and the topic may have been created again.
                 return
             try:
-                ops = [Delete(record.key, record.version), *removal_of(topic), registrations.removal_of(topic)]
-                await self._metadata.commit(ops)
+                await self._metadata.commit(
+                    [
+                        Delete(record.key, record.version),
+                        *removal_of(topic),
+                        registrations.removal_of(topic),
+                        pruned_segments.removal_of(topic),
+                    ]
+                )
             except Conflict:
                 continue
             return

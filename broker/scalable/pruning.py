@@ -4,6 +4,7 @@ Every transaction that wrote to the segment must have ended, too.
 
 There are two separate steps. First, a compare-and-set takes the segment out of the layout, on the condition that the
 subscriptions and their cursors are still those that were checked. So a seek that was answered before keeps the segment.
+The same change set writes down where it ended, because Kafka's partition stays (`broker/layouts/pruned_segments.py`).
 From then on clients do not see the segment. It stays in the layout's record under `pruned` until its data is removed,
 so that any controller can continue the removal.
 
@@ -34,6 +35,7 @@ from broker.keyed_locks import KeyedLocks
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
 from broker.layouts.parts import Segment
+from broker.layouts.pruned_segments import put_end
 from broker.layouts.record import from_json
 from broker.layouts.store import KEY_PREFIX, Layouts, topic_of
 from broker.names import TopicName
@@ -238,8 +240,9 @@ class Pruner:
                 return False
             drained.update(cursor.key for cursor in cursors)
             unchanged = [Check(cursor.key, cursor.version) for cursor in cursors[:CURSORS_CHECKED_MAX]]
+            end = put_end(topic, segment_id, sealed.closed_end)
             try:
-                layout = await self._layouts.change(topic, pruned, claim=claim, conditions=unchanged)
+                layout = await self._layouts.change(topic, pruned, claim=claim, conditions=unchanged, others=[end])
             except Conflict:
                 # A cursor was moved. The watch shows it.
                 return False

@@ -214,6 +214,7 @@ WRITTEN_WHOLE = (
     "/draining/",
     "/ids/",
     "/owners/",
+    "/pruned-segments/",
     "/retention/",
     "/segment-load/",
     "/txn/op/",

@@ -10,10 +10,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.errors import TopicExists
 from broker.kafka.groups.offsets import KEY_PREFIX
 from broker.layouts.parts import StartPosition
+from broker.layouts.pruned_segments import KEY_PREFIX as PRUNED
 from broker.names import TopicName
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import starting_with
+from storage.metadata.store import DeleteRange, starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, commit, fetch_request, kafka_client, values_of
 from tests.support.rooms import TOPIC, Rooms, publish, rooms, segments, subscribe
@@ -227,13 +228,15 @@ async def test_a_parked_fetch_gets_a_commit_and_hears_of_a_split(autojump_clock:
         assert (await client.fetch("orders", 1, wait_ms=10)).error_code == 0
 
 
-async def test_a_pruned_segment_leaves_an_empty_partition() -> None:
-    """K41: its number stays. A consumer that was elsewhere in it is told, and its reset policy decides."""
+async def test_a_pruned_segment_leaves_a_partition_that_begins_where_it_ended() -> None:
+    """K41: its number and its end stay. Whoever stands at the end has missed nothing; others are told."""
     async with served() as (broker, client):
         await subscribe(broker, "s", StartPosition.EARLIEST)
         await send(broker, 0, b"a")
+        await send(broker, 0, b"b")
         await broker.controller.split(TOPIC, 0)
-        assert values_of(await client.fetch("orders", 0)) == [(0, b"a")]
+        assert values_of(await client.fetch("orders", 0)) == [(0, b"a"), (1, b"b")]
+        epoch = (await client.offset("orders", LATEST)).leader_epoch
         await prune(broker)
         topic = await described(client)
         assert [(part.partition_index, part.leader_id, part.error_code) for part in topic.partitions] == [
@@ -244,18 +247,55 @@ async def test_a_pruned_segment_leaves_an_empty_partition() -> None:
         assert [(part.partition_index, part.leader_id) for part in of_page.partitions] == [(0, 1), (1, 1)]
         for timestamp in (EARLIEST, LATEST):
             found = await client.offset("orders", timestamp)
-            assert (found.error_code, found.offset) == (0, 0)
+            assert (found.error_code, found.offset) == (0, 2)
         found = await client.offset("orders", 5)
         assert (found.error_code, found.offset) == (0, -1)
-        data = await client.fetch("orders", 0, wait_ms=5)
-        assert (data.error_code, data.high_watermark, data.log_start_offset, values_of(data)) == (0, 0, 0, [])
+        for isolation in ISOLATIONS:
+            data = await client.fetch("orders", 2, wait_ms=5, isolation=isolation)
+            assert (data.error_code, values_of(data)) == (0, [])
+            assert (data.log_start_offset, data.last_stable_offset, data.high_watermark) == (2, 2, 2)
+        for elsewhere in (0, 1, 3):
+            assert (await client.fetch("orders", elsewhere)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        part = OffsetForLeaderPartition(0, -1, epoch)
+        ends = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic("orders", (part,)),))
+        (answer,) = (await client.ask(ends, OffsetForLeaderEpochResponse, 4)).topics[0].partitions
+        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, epoch, 2)
+        refused = await client.produce("orders", build([Record(None, b"a", 1)]))
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+
+
+async def test_the_end_of_a_pruned_segment_goes_with_its_topic() -> None:
+    """A topic of the same name begins at 0 again, and nothing of the old one stays in the store."""
+    async with served() as (broker, client):
+        await subscribe(broker, "s", StartPosition.EARLIEST)
+        await send(broker, 0, b"a")
+        await broker.controller.split(TOPIC, 0)
+        await prune(broker)
+        assert len(await broker.metadata.scan(*starting_with(PRUNED))) == 1
+        assert (await client.offset("orders", LATEST)).offset == 1
+        await broker.controller.delete_topic(TOPIC, force=True)
+        await wait_all_tasks_blocked()
+        assert await broker.metadata.scan(*starting_with(PRUNED)) == []
+        await broker.controller.create_topic(TOPIC, 1, {})
+        assert (await client.offset("orders", LATEST)).offset == 0
+
+
+async def test_a_segment_that_an_earlier_release_pruned_is_empty_from_0() -> None:
+    """It wrote no end down. A consumer that was elsewhere is told, and its reset policy decides."""
+    async with served() as (broker, client):
+        await subscribe(broker, "s", StartPosition.EARLIEST)
+        await send(broker, 0, b"a")
+        await broker.controller.split(TOPIC, 0)
+        await prune(broker)
+        await broker.metadata.commit([DeleteRange(*starting_with(PRUNED))])
+        for timestamp in (EARLIEST, LATEST):
+            assert (await client.offset("orders", timestamp)).offset == 0
+        assert (await client.fetch("orders", 0, wait_ms=5)).error_code == 0
         assert (await client.fetch("orders", 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         part = OffsetForLeaderPartition(0, -1, 0)
         ends = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic("orders", (part,)),))
-        answer = await client.ask(ends, OffsetForLeaderEpochResponse, 4)
-        assert (answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].end_offset) == (0, -1)
-        refused = await client.produce("orders", build([Record(None, b"a", 1)]))
-        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        (answer,) = (await client.ask(ends, OffsetForLeaderEpochResponse, 4)).topics[0].partitions
+        assert (answer.error_code, answer.end_offset) == (0, -1)
 
 
 async def test_a_migrated_topic_goes_on_under_its_name() -> None:

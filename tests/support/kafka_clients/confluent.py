@@ -151,7 +151,7 @@ class ConfluentConsumer:
             # It has no consumers without a group's name. This one neither joins nor commits.
             "group.id": options.group_id or "none",
             "enable.auto.commit": False,
-            "auto.offset.reset": options.reset,
+            "auto.offset.reset": "error" if options.reset == "none" else options.reset,
             "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
             "topic.metadata.refresh.interval.ms": 1_000,
         }

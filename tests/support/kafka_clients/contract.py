@@ -21,7 +21,8 @@ Header: TypeAlias = tuple[str, bytes | None]
 Codec: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Acks: TypeAlias = Literal["all", "1", "0"]
 Spec: TypeAlias = Literal["earliest", "latest", "max-timestamp"]
-Reset: TypeAlias = Literal["earliest", "latest"]
+Reset: TypeAlias = Literal["earliest", "latest", "none"]
+"""With "none" a consumer fails where it has no offset, or one that is out of range."""
 Protocols: TypeAlias = Literal["classic", "consumer"]
 Strategy: TypeAlias = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 

@@ -172,10 +172,7 @@ class _RecordPages:
 
 
 class _HitPages:
-    """A list of index entries. The store can only be asked by index key, so pages overlap and the overlap is skipped.
-
-    If many entries have the same index key, the overlap grows. Then the page size is doubled, to keep the cost low.
-    """
+    """A list of index entries, in pages."""
 
     def __init__(self, store: MetadataStore, index: str, start: str, end: str, limit: int | None) -> None:
         self._store = store
@@ -183,28 +180,16 @@ class _HitPages:
         self._start = start
         self._end = end
         self._left = limit
-        self._last: tuple[str, str] | None = None
-        self._skipped = 0
+        self._after = ""
 
     async def next(self) -> Sequence[bytes]:
-        wanted = PAGE_RECORDS if self._left is None else min(PAGE_RECORDS, self._left)
-        while wanted:
-            asked = wanted + 2 * self._skipped
-            hits = await self._store.query(self._index, self._start, self._end, limit=asked)
-            places = [(hit.index_key, hit.record.key) for hit in hits]
-            fresh = [hit for hit, place in zip(hits, places, strict=True) if self._last is None or place > self._last]
-            self._skipped = len(hits) - len(fresh)
-            if not fresh and len(hits) == asked:
-                continue
-            fresh = fresh if self._left is None else fresh[: self._left]
-            if fresh:
-                self._start = fresh[-1].index_key
-                self._last = self._start, fresh[-1].record.key
-                self._skipped = sum(index_key == self._start for index_key, _key in places)
-            if self._left is not None:
-                self._left -= len(fresh)
-            return [hit_line(hit) for hit in fresh]
-        return ()
+        size = PAGE_RECORDS if self._left is None else min(PAGE_RECORDS, self._left)
+        hits = await self._store.query(self._index, self._start, self._end, limit=size, after=self._after)
+        if hits:
+            self._start, self._after = hits[-1].index_key, hits[-1].record.key
+        if self._left is not None:
+            self._left -= len(hits)
+        return [hit_line(hit) for hit in hits]
 
 
 class _LongAnswer(Lines):

@@ -108,13 +108,17 @@ class Image:
         """The records of [start, end) in key order, at most `limit`."""
         return self.records.scan(start, end, limit)
 
-    def query(self, index: str, start: str, end: str, limit: int | None) -> list[IndexHit]:
-        """The entries of an index with keys in [start, end), by (index key, primary key), at most `limit`."""
+    def query(self, index: str, start: str, end: str, limit: int | None, after: str = "") -> list[IndexHit]:
+        """The entries of an index with keys in [start, end), by (index key, primary key), at most `limit`.
+
+        Those of `start` itself begin behind the primary key `after`.
+        """
         entries = self._indexes.get(index)
         if entries is None:
             return []
         # No primary key is empty, so this is before every entry of that index key.
-        found = islice(entries.between((start, ""), (end, "")), limit)
+        first = (start, f"{after}\0" if after else "")
+        found = islice(entries.between(first, (end, "")), limit)
         return [IndexHit(index_key, self.records[key]) for index_key, key in found]
 
     def keys_between(self, start: str, end: str) -> list[str]:

@@ -76,10 +76,12 @@ class ImageStore(MetadataStore):
         await self._pause_for_barrier()
         return self._image.scan(start, end, limit)
 
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+    async def query(
+        self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
+    ) -> list[IndexHit]:
         """See `MetadataStore.query`."""
         await self._pause_for_barrier()
-        return self._image.query(index, start, end, limit)
+        return self._image.query(index, start, end, limit, after)
 
     async def barrier(self) -> int:
         """See `MetadataStore.barrier`.

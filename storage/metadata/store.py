@@ -322,10 +322,13 @@ class MetadataStore(ABC):
         """The records of [start, end) in key order, all at one revision; at most `limit`. As new as `get`."""
 
     @abstractmethod
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+    async def query(
+        self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
+    ) -> list[IndexHit]:
         """Index entries with keys in [start, end), by (index key, primary key), at one revision (M9). As new as `get`.
 
-        For equality use `exactly(key)`, for a prefix `starting_with(prefix)`.
+        At most `limit`. The entries with the index key `start` begin behind the primary key `after`, so that a page can
+        follow another (`paging.each_hit`). For equality use `exactly(key)`, for a prefix `starting_with(prefix)`.
         """
 
     @abstractmethod

@@ -50,9 +50,11 @@ class LaggingIndexStore(MemoryStore):
         super().__init__()
         self._before: dict[tuple[object, ...], list[IndexHit]] = {}
 
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
-        now = await super().query(index, start, end, limit=limit)
-        asked = index, start, end, limit
+    async def query(
+        self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
+    ) -> list[IndexHit]:
+        now = await super().query(index, start, end, limit=limit, after=after)
+        asked = index, start, end, limit, after
         before, self._before[asked] = self._before.get(asked, now), now
         return before
 

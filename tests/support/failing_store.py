@@ -56,10 +56,12 @@ class FailingStore(MemoryStore):
         self._question()
         return await super().scan(start, end, limit=limit)
 
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+    async def query(
+        self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
+    ) -> list[IndexHit]:
         """Query as the contract says, or do not answer."""
         self._question()
-        return await super().query(index, start, end, limit=limit)
+        return await super().query(index, start, end, limit=limit, after=after)
 
     async def barrier(self) -> int:
         """Wait as the contract says, or do not answer."""

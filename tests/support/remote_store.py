@@ -125,8 +125,10 @@ class RemoteStore(MetadataStore):
         records: list[Record] = await self._call("scan", start=start, end=end, limit=limit)
         return records
 
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
-        hits: list[IndexHit] = await self._call("query", index=index, start=start, end=end, limit=limit)
+    async def query(
+        self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
+    ) -> list[IndexHit]:
+        hits: list[IndexHit] = await self._call("query", index=index, start=start, end=end, limit=limit, after=after)
         return hits
 
     async def commit(self, ops: Sequence[Op]) -> Committed:

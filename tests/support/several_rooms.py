@@ -107,9 +107,11 @@ class OwnStore(MetadataStore):
         """See the contract."""
         return await self.shared.scan(start, end, limit=limit)
 
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+    async def query(
+        self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
+    ) -> list[IndexHit]:
         """See the contract."""
-        return await self.shared.query(index, start, end, limit=limit)
+        return await self.shared.query(index, start, end, limit=limit, after=after)
 
     async def barrier(self) -> int:
         """See the contract."""

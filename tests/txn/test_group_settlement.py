@@ -21,11 +21,13 @@ class _SilentStore(MemoryStore):
         super().__init__()
         self.is_silent = False
 
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+    async def query(
+        self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
+    ) -> list[IndexHit]:
         """Query as the contract says, or do not answer."""
         if self.is_silent:
             raise StoreUnavailable("no answer")
-        return await super().query(index, start, end, limit=limit)
+        return await super().query(index, start, end, limit=limit, after=after)
 
 
 async def test_a_store_that_is_away_at_a_change_of_duties_delays_the_decisions(autojump_clock: MockClock) -> None:

@@ -41,8 +41,10 @@ class CountingStore(MemoryStore):
         self.largest = 0
         self.queries = 0
 
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
-        found = await super().query(index, start, end, limit=limit)
+    async def query(
+        self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
+    ) -> list[IndexHit]:
+        found = await super().query(index, start, end, limit=limit, after=after)
         self.queries += 1
         self.hits += len(found)
         self.largest = max(self.largest, len(found))

@@ -142,10 +142,12 @@ class EtcdStore(MetadataStore):
         await self.barrier()
         return self._follower.image.scan(start, end, limit)
 
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+    async def query(
+        self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
+    ) -> list[IndexHit]:
         """See `MetadataStore.query`; as new as `get`."""
         await self.barrier()
-        return self._follower.image.query(index, start, end, limit)
+        return self._follower.image.query(index, start, end, limit, after)
 
     async def barrier(self) -> int:
         """See `MetadataStore.barrier`.

@@ -101,8 +101,8 @@ async def test_an_owner_settles_what_was_decided_while_it_took_over(autojump_clo
         goes_on = trio.Event()
         is_slow = True
 
-        async def query(self, index: str, start: str, end: str, *, limit: int | None = None):  # type: ignore[no-untyped-def] # noqa: ANN202
-            found = await super().query(index, start, end, limit=limit)
+        async def query(self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""):  # type: ignore[no-untyped-def] # noqa: ANN202
+            found = await super().query(index, start, end, limit=limit, after=after)
             if self.is_slow and index == "kafka-txn-op-by-participant":
                 self.is_slow = False
                 self.asked.set()

@@ -66,9 +66,11 @@ class LeavingStore(MemoryStore):
         self._require()
         return await super().scan(start, end, limit=limit)
 
-    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+    async def query(
+        self, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
+    ) -> list[IndexHit]:
         self._require()
-        return await super().query(index, start, end, limit=limit)
+        return await super().query(index, start, end, limit=limit, after=after)
 
     async def fresh(self, keys: Collection[str]) -> Fresh:
         self._require()

@@ -57,6 +57,26 @@ async def test_an_index_is_queried_by_key_and_range(store: MetadataStore) -> Non
     assert second.record == await store.get("/3")
 
 
+async def test_a_page_of_an_index_begins_behind_the_last_one(store: MetadataStore) -> None:
+    """M9: also in the middle of an index key, and behind an entry that is gone."""
+    for key in ("/1", "/2", "/3"):
+        await store.put(key, b"", indexes=(IndexEntry("i", "b"), IndexEntry("i", "c")))
+
+    async def behind(index_key: str, key: str, limit: int | None = None) -> list[tuple[str, str]]:
+        found = await store.query("i", index_key, "z", limit=limit, after=key)
+        return [(hit.index_key, hit.record.key) for hit in found]
+
+    everything = [("b", "/1"), ("b", "/2"), ("b", "/3"), ("c", "/1"), ("c", "/2"), ("c", "/3")]
+    assert await behind("b", "") == await behind("a", "/2") == everything
+    assert await behind("b", "/2") == everything[2:]
+    assert await behind("b", "/2", limit=2) == everything[2:4]
+    assert await behind("b", "/3") == await behind("b", "/4") == everything[3:]
+    assert await behind("c", "/3") == []
+    await store.delete("/2")
+    assert await behind("b", "/2") == [("b", "/3"), ("c", "/1"), ("c", "/3")]
+    assert await behind("b", "/1x") == [("b", "/3"), ("c", "/1"), ("c", "/3")]
+
+
 async def test_index_entries_follow_their_record(store: MetadataStore) -> None:
     """M8: they change together with the record; M10: an omitted entry is gone."""
     entry = (IndexEntry("i", "k"),)

@@ -6,7 +6,8 @@ settles (`kafka_settler.py`) removes the registration under the owner's claim.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 import structlog
@@ -15,6 +16,7 @@ import trio
 from storage.clock import WallClock
 from storage.errors import SPACE_RETRY_SECONDS, LedgerSealed, NoSpace
 from storage.managed_ledger import ManagedLedger
+from storage.metadata.paging import each_hit
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Record, StoreFull, StoreUnavailable
 from storage.position import Position
 from txn.errors import OutcomeUnknown, OwnershipLost
@@ -107,21 +109,23 @@ class PartitionTransactions:
 
     async def recover(self) -> None:
         """Read in which transactions the partition is registered. Nothing may be settled before."""
-        for registration, version in await self._registered():
+        async for registration, version in self._registered():
             if registration.creation_id == self._ledger.creation_id:
                 self._join(registration, version)
 
     async def registered(self) -> list[str]:
         """Return the transactional ids of the transactions in which the partition is registered now."""
-        return [registration.transactional_id for registration, _version in await self._registered()]
+        return [registration.transactional_id async for registration, _version in self._registered()]
 
-    async def _registered(self) -> list[tuple[Registration, int]]:
-        """The registrations that can be read, each with its version."""
-        found = []
-        for hit in await self._metadata.query(BY_PARTICIPANT, *registrations_at(self._participant)):
-            with self._unreadable.reading(hit.record.key):
-                found.append((Registration.from_record(hit.record), hit.record.version))
-        return found
+    async def _registered(self) -> AsyncGenerator[tuple[Registration, int], None]:
+        """The registrations that can be read, each with its version.
+
+        They are read in pages, because clients decide how many there are. One that is made meanwhile may be missing.
+        """
+        async with aclosing(each_hit(self._metadata, BY_PARTICIPANT, *registrations_at(self._participant))) as hits:
+            async for hit in hits:
+                with self._unreadable.reading(hit.record.key):
+                    yield Registration.from_record(hit.record), hit.record.version
 
     async def admit(self, sender: Sender) -> None:
         """Let the transaction write here. The append must follow in the same step.
@@ -185,7 +189,11 @@ class PartitionTransactions:
 
     async def is_registered(self, producer_id: int) -> bool:
         """Return whether the partition takes part in a transaction of this producer id that is not settled yet."""
-        return any(registration.producer.id == producer_id for registration, _version in await self._registered())
+        async with aclosing(self._registered()) as registered:
+            async for registration, _version in registered:
+                if registration.producer.id == producer_id:
+                    return True
+        return False
 
     @property
     def name(self) -> str:

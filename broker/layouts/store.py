@@ -14,6 +14,7 @@ from broker.layouts.record import from_json, to_json
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.schemas.registry import removal_of
 from storage.managed_ledger_record import is_there
+from storage.metadata.paging import each_hit
 from storage.metadata.store import ABSENT, Check, Conflict, Delete, IndexEntry, MetadataStore, Op, Put, starting_with
 
 KEY_PREFIX: Final = "/topics/"
@@ -222,8 +223,8 @@ class Layouts:
 
     async def unfinished(self) -> list[TopicName]:
         """Return the topics whose layouts mark an unfinished change. It costs nothing for the others."""
-        hits = await self._metadata.query(UNFINISHED_LAYOUTS, *starting_with(KEY_PREFIX))
-        return [topic for hit in hits if (topic := topic_of(hit.record.key)) is not None]
+        hits = each_hit(self._metadata, UNFINISHED_LAYOUTS, *starting_with(KEY_PREFIX))
+        return [topic async for hit in hits if (topic := topic_of(hit.record.key)) is not None]
 
     async def _read_living(self, topic: TopicName) -> tuple[Layout, int]:
         layout, version = await self._read(topic)

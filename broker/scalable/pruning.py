@@ -20,6 +20,7 @@ next start.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -49,6 +50,7 @@ from storage.cursor import cursor_key
 from storage.errors import ExpectedError
 from storage.ledger_list import LedgerList
 from storage.managed_ledger_record import record_key
+from storage.metadata.paging import each_hit
 from storage.metadata.store import Check, Conflict, MetadataStore, Record, starting_with
 from txn.ops import WRITES_BY_SEGMENT, writes_of_segment
 from txn.wall_clock_timer import WallClockTimer
@@ -210,10 +212,11 @@ class Pruner:
 
         A seek may pass the entries of an open transaction. They become visible to others when it is committed.
         """
-        for hit in await self._metadata.query(WRITES_BY_SEGMENT, *writes_of_segment(str(name))):
-            async with self._metadata.watch_key(hit.record.key) as watch:
-                while await watch.next() is not None:
-                    pass
+        async with aclosing(each_hit(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(str(name)))) as writes:
+            async for write in writes:
+                async with self._metadata.watch_key(write.record.key) as watch:
+                    while await watch.next() is not None:
+                        pass
 
     async def _take_out(self, topic: TopicName, segment_id: int, sealed: LedgerList, cursors_prefix: str) -> bool:
         """Prune the segment if all subscriptions have drained it. Return whether nothing is left to do."""

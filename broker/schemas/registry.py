@@ -11,7 +11,8 @@ topic, and a partition those of its partitioned topic.
 """
 
 import base64
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -64,7 +65,8 @@ def removal_of(owner: TopicName) -> tuple[Op, Op]:
 async def taking_over(source: TopicName, target: TopicName, metadata: MetadataStore) -> list[Op]:
     """Return operations that copy a topic's latest schema to another topic, with its number, if it is still the latest.
 
-    So the other topic's next schema is checked against it. Existing messages keep their schemas in the old topic.
+    So the other topic's next schema is checked against it, and against the earlier ones, which stay in the old topic
+    for existing messages.
     """
     head = await metadata.get(_head_key(source))
     if head is None:
@@ -161,12 +163,24 @@ class Schemas:
         Each comparison waits for its turn, so those of other topics come in between.
         """
         await self._judge(schema, partial(compatibility.require_successor, latest, schema))
-        start, end = _version_key(owner, 0), _version_key(owner, latest.version)
-        while records := await self._metadata.scan(start, end, limit=VERSIONS_AT_ONCE):
-            for record in records:
-                earlier = _from_json(record.value)
+        async with aclosing(self._earlier_versions(owner, latest.version)) as versions:
+            async for earlier in versions:
                 await self._judge(schema, partial(compatibility.require_successor, earlier, schema))
-            start = records[-1].key + "\0"
+
+    async def _earlier_versions(self, owner: TopicName, end: int) -> AsyncGenerator[StoredSchema, None]:
+        """The versions below `end` that messages of the topic may have.
+
+        The versions of a migrated topic begin with the latest one of the regular topic, which has those before.
+        """
+        first = end
+        for name in (owner, owner.as_regular):
+            start, behind = _version_key(name, 0), _version_key(name, first)
+            while records := await self._metadata.scan(start, behind, limit=VERSIONS_AT_ONCE):
+                for record in records:
+                    version = _from_json(record.value)
+                    first = min(first, version.version)
+                    yield version
+                start = records[-1].key + "\0"
 
     async def require_reader(self, owner: TopicName, consumer: Schema) -> bool:
         """Check that a consumer's schema can read messages of the latest schema. Return False if the topic has none.

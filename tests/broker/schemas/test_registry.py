@@ -8,7 +8,7 @@ import trio
 
 from broker.errors import IncompatibleSchema
 from broker.names import TopicName
-from broker.schemas.registry import VERSIONS_AT_ONCE, Schemas, owner_of, removal_of
+from broker.schemas.registry import VERSIONS_AT_ONCE, Schemas, owner_of, removal_of, taking_over
 from broker.schemas.schema import Schema, SchemaType
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT, Check, IndexEntry, MetadataStore, Op, Put, starting_with
@@ -86,6 +86,21 @@ async def test_a_field_does_not_come_back_with_another_type(schemas: Schemas) ->
     assert await schemas.version(OWNER, 2) is None
     # It comes back with the type that it had, and that is a version which is there.
     assert await schemas.add(OWNER, typed("int"), NO_CLAIM) == 0
+
+
+async def test_versions_of_a_migrated_topic_count_too(store: MetadataStore, schemas: Schemas) -> None:
+    """Its older messages have the regular topic's versions, of which only the latest was taken over."""
+    regular = OWNER.as_regular
+    assert [await schemas.add(regular, schema, NO_CLAIM) for schema in (typed("int"), typed(None))] == [0, 1]
+    await store.commit(await taking_over(regular, OWNER, store))
+    with pytest.raises(IncompatibleSchema, match=r"version 0 of the topic's schema cannot read .* at field a: "):
+        await schemas.add(OWNER, typed("string"), NO_CLAIM)
+    assert await schemas.add(OWNER, version_of("b", kind=SchemaType.JSON), NO_CLAIM) == 2
+    # Without a migration, a regular topic of the same name is another one.
+    other = TopicName.parse("topic://public/default/other")
+    for owner, kind in ((other.as_regular, "int"), (other, "string")):
+        assert await schemas.add(owner, typed(kind), NO_CLAIM) == 0
+    assert await schemas.add(other, typed(None), NO_CLAIM) == 1
 
 
 async def test_all_versions_count_however_many_there_are(schemas: Schemas) -> None:

@@ -13,6 +13,7 @@ from broker.topic_services import TopicServices
 from broker.traffic import load_key
 from storage.cursor import cursor_key
 from storage.managed_ledger_removal import remove_managed_ledger
+from storage.metadata.paging import each_hit
 from storage.metadata.store import (
     Check,
     Conflict,
@@ -78,9 +79,9 @@ async def remove_subscription(
 async def _remove_ops(
     name: TopicName, metadata: MetadataStore, claim: Check, index: str, extent: tuple[str, str]
 ) -> None:
-    hits = await metadata.query(index, *extent)
+    ops = [RecordVersion.of(hit.record) async for hit in each_hit(metadata.query, index, *extent)]
     try:
-        await remove_ops([RecordVersion.of(hit.record) for hit in hits], metadata=metadata, claim=(claim,))
+        await remove_ops(ops, metadata=metadata, claim=(claim,))
     except Conflict as conflict:
         raise OwnershipLost(str(name)) from conflict
 

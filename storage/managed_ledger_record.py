@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 from storage.errors import Fenced
 from storage.ledger_list import ManagedLedgerRecord
+from storage.metadata.paging import each_hit
 from storage.metadata.store import (
     ABSENT,
     Check,
@@ -40,8 +41,8 @@ def record_key(name: str) -> str:
 
 async def left_open_by(broker_id: str, metadata: MetadataStore) -> list[str]:
     """The names of the managed ledgers that have a ledger without an end which this broker wrote, in order."""
-    hits = await metadata.query(LEDGERS_BY_WRITER, *starting_with(f"{broker_id}/"))
-    return sorted({unquote(hit.record.key.removeprefix(MANAGED_LEDGERS)) for hit in hits})
+    hits = each_hit(metadata.query, LEDGERS_BY_WRITER, *starting_with(f"{broker_id}/"))
+    return sorted({unquote(hit.record.key.removeprefix(MANAGED_LEDGERS)) async for hit in hits})
 
 
 async def writers_of_open_ledgers(metadata: MetadataStore) -> list[str]:

@@ -1,9 +1,12 @@
 """Counts op records and index queries of one broker."""
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
+from storage.metadata.paging import each_hit
 from storage.metadata.store import IndexHit, MetadataStore
 
 
@@ -18,14 +21,18 @@ class OpCounters:
     index_query_seconds: float = 0.0
 
     async def query(
-        self, metadata: MetadataStore, index: str, start: str, end: str, *, limit: int | None = None
+        self, metadata: MetadataStore, index: str, start: str, end: str, *, limit: int | None = None, after: str = ""
     ) -> list[IndexHit]:
         """Query an index of the store, counted and timed. A failed query does not count."""
         asked = trio.current_time()
-        hits = await metadata.query(index, start, end, limit=limit)
+        hits = await metadata.query(index, start, end, limit=limit, after=after)
         self.index_queries += 1
         self.index_query_seconds += trio.current_time() - asked
         return hits
+
+    def each_hit(self, metadata: MetadataStore, index: str, start: str, end: str) -> AsyncGenerator[IndexHit, None]:
+        """Query an index in pages, each counted and timed. See `storage.metadata.paging.each_hit`."""
+        return each_hit(partial(self.query, metadata), index, start, end)
 
 
 class OutstandingOps:

@@ -79,9 +79,8 @@ class GroupSettlement:
                 self._duty_changed.set()
 
     async def _settle_left(self) -> None:
-        left = await self._counters.query(self._metadata, BY_GROUP, *starting_with(""))
         applications: set[str] = set()
-        for hit in left:
+        async for hit in self._counters.each_hit(self._metadata, BY_GROUP, *starting_with("")):
             with self._unreadable.reading(hit.record.key):
                 group = Header.from_value(hit.record.value).group
                 applications.update(() if group is None else (group.application,))

@@ -287,16 +287,17 @@ class TransactionGroups:
 
     async def _members(self, application: str) -> tuple[list[tuple[Record, Header, TransactionGroup]], frozenset[str]]:
         """The application's open headers, decoded and as they are stored, and the keys of damaged ones."""
-        hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
         members = []
-        for hit in hits:
+        keys: set[str] = set()
+        async for hit in self._counters.each_hit(self._metadata, BY_GROUP, *group_members(application)):
+            keys.add(hit.record.key)
             with self._unreadable.reading(hit.record.key):
                 txn_of_key(hit.record.key)
                 header = Header.from_value(hit.record.value)
                 if header.group is None or header.state.is_final:
                     raise RecordUnreadable("it is in the index of open members, and is no open member of a group")
                 members.append((hit.record, header, header.group))
-        return members, frozenset(hit.record.key for hit in hits) - {member.key for member, _, _ in members}
+        return members, frozenset(keys) - {member.key for member, _, _ in members}
 
     async def _read(self, application: str) -> tuple[GroupRecord | None, Record | None]:
         record, found, _ = await self._read_with(application, ())

@@ -14,6 +14,7 @@ set with the abort record. Only then may the header be deleted. Every step can b
 """
 
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import trio
 
@@ -197,20 +198,21 @@ class MetadataTransactionBuffer:
 
     async def _take_over(self) -> None:
         await self._aborted.load(self._metadata)
-        hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
         bounds: dict[TxnId, Position] = {}
-        for hit in hits:
-            op = found_op(hit.record, self._segment, self._ledger.creation_id)
-            if op.creation_id != self._ledger.creation_id:
-                # It belongs to a deleted segment of the same name and holds nothing here (D16).
-                await self._settlement.commit([RecordVersion.of(hit.record).to_delete()])
-                continue
-            # A decision that comes during the search for entries is applied once their place is known.
-            write = self._writes.setdefault(op.txn, SegmentWrite(op.txn, joining=trio.Event()))
-            write.ops.append(RecordVersion.of(hit.record))
-            self._outstanding.add(1)
-            self._headers.join(op.txn, self)
-            bounds[op.txn] = min(op.lower_bound, bounds.get(op.txn, LATEST))
+        own = self._counters.each_hit(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
+        async with aclosing(own) as hits:
+            async for hit in hits:
+                op = found_op(hit.record, self._segment, self._ledger.creation_id)
+                if op.creation_id != self._ledger.creation_id:
+                    # It belongs to a deleted segment of the same name and holds nothing here (D16).
+                    await self._settlement.commit([RecordVersion.of(hit.record).to_delete()])
+                    continue
+                # A decision that comes during the search for entries is applied once their place is known.
+                write = self._writes.setdefault(op.txn, SegmentWrite(op.txn, joining=trio.Event()))
+                write.ops.append(RecordVersion.of(hit.record))
+                self._outstanding.add(1)
+                self._headers.join(op.txn, self)
+                bounds[op.txn] = min(op.lower_bound, bounds.get(op.txn, LATEST))
         for txn, (index, span) in (await find_spans(self._ledger, bounds)).items():
             self._writes[txn].span = span
             self._held.hold(txn, Place(index, span.first))

@@ -7,6 +7,7 @@ So a broker that reads an old image, or that was stopped for a while, removes no
 from collections.abc import Container, Sequence
 from typing import Final
 
+from storage.metadata.paging import each_hit
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, RecordVersion
 from txn.errors import OwnershipLost
 from txn.ops import ACKS_BY_SUBSCRIPTION, acks_of_segment, subscription_of
@@ -65,8 +66,8 @@ async def remove_strange_acks(segment: str, *, besides: Container[str], metadata
     Raises:
         OwnershipLost: another broker owns the segment.
     """
-    hits = await metadata.query(ACKS_BY_SUBSCRIPTION, *acks_of_segment(segment))
-    ops = [RecordVersion.of(hit.record) for hit in hits if subscription_of(hit.index_key) not in besides]
+    hits = each_hit(metadata.query, ACKS_BY_SUBSCRIPTION, *acks_of_segment(segment))
+    ops = [RecordVersion.of(hit.record) async for hit in hits if subscription_of(hit.index_key) not in besides]
     try:
         await remove_ops(ops, metadata=metadata, claim=(claim,))
     except Conflict as conflict:

@@ -122,7 +122,9 @@ class PartitionTransactions:
 
         They are read in pages, because clients decide how many there are. One that is made meanwhile may be missing.
         """
-        async with aclosing(each_hit(self._metadata, BY_PARTICIPANT, *registrations_at(self._participant))) as hits:
+        async with aclosing(
+            each_hit(self._metadata.query, BY_PARTICIPANT, *registrations_at(self._participant))
+        ) as hits:
             async for hit in hits:
                 with self._unreadable.reading(hit.record.key):
                     yield Registration.from_record(hit.record), hit.record.version

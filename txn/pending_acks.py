@@ -233,8 +233,8 @@ class PendingAcks:
         self._steps = PendingSteps(self._book, self._cursor, subscription)
         try:
             own = acks_of_subscription(self._segment, self._cursor.name)
-            hits = await self._counters.query(self._metadata, ACKS_BY_SUBSCRIPTION, *own)
-            found = await FoundAcks.read([hit.record for hit in hits], self._cursor.creation_id)
+            hits = self._counters.each_hit(self._metadata, ACKS_BY_SUBSCRIPTION, *own)
+            found = await FoundAcks.read([hit.record async for hit in hits], self._cursor.creation_id)
             for txn, command in found.commands:
                 self._begin(txn, command)
                 self._outstanding.add(1)

@@ -78,8 +78,8 @@ class Settlement:
         # Later decisions are not recorded, because nobody would remove the records.
         self._is_discarded = True
         async with self._recording:
-            hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
-            ops = [RecordVersion.of(hit.record) for hit in hits]
+            hits = self._counters.each_hit(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
+            ops = [RecordVersion.of(hit.record) async for hit in hits]
             try:
                 await remove_ops(ops, metadata=self._metadata, claim=self._claim)
             except Conflict as conflict:

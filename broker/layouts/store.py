@@ -223,7 +223,7 @@ class Layouts:
 
     async def unfinished(self) -> list[TopicName]:
         """Return the topics whose layouts mark an unfinished change. It costs nothing for the others."""
-        hits = each_hit(self._metadata, UNFINISHED_LAYOUTS, *starting_with(KEY_PREFIX))
+        hits = each_hit(self._metadata.query, UNFINISHED_LAYOUTS, *starting_with(KEY_PREFIX))
         return [topic async for hit in hits if (topic := topic_of(hit.record.key)) is not None]
 
     async def _read_living(self, topic: TopicName) -> tuple[Layout, int]:

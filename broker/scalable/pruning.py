@@ -212,7 +212,7 @@ class Pruner:
 
         A seek may pass the entries of an open transaction. They become visible to others when it is committed.
         """
-        async with aclosing(each_hit(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(str(name)))) as writes:
+        async with aclosing(each_hit(self._metadata.query, WRITES_BY_SEGMENT, *writes_of_segment(str(name)))) as writes:
             async for write in writes:
                 async with self._metadata.watch_key(write.record.key) as watch:
                     while await watch.next() is not None:

@@ -24,6 +24,7 @@ import structlog
 from broker.kafka.groups.group_record import GROUPS, GROUPS_AT_ONCE, group_of_key
 from broker.kafka.groups.values import GroupError
 from broker.names import TopicName
+from storage.metadata.paging import each_hit
 from storage.metadata.store import (
     Check,
     Conflict,
@@ -155,8 +156,8 @@ class OffsetStore:
         Raises:
             StoreUnavailable: the store does not answer.
         """
-        hits = await self._metadata.query(BY_TARGET, *starting_with(_group_prefix(group)))
-        return frozenset(_partition_of(hit.index_key) for hit in hits)
+        hits = each_hit(self._metadata.query, BY_TARGET, *starting_with(_group_prefix(group)))
+        return frozenset([_partition_of(hit.index_key) async for hit in hits])
 
     async def write(self, puts: Sequence[Put], conditions: Sequence[Check]) -> None:
         """Commit offsets, all of them or none. Durable on return.

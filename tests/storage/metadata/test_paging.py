@@ -30,7 +30,7 @@ async def test_every_entry_comes_once_and_no_page_is_large(count: int, index_key
     for number in range(count):
         await store.put(f"/{number:04}", b"", indexes=(IndexEntry("i", f"k{number % index_keys:04}"),))
     everything = await MemoryStore.query(store, "i", *starting_with(""))
-    assert [hit async for hit in each_hit(store, "i", *starting_with(""))] == everything
+    assert [hit async for hit in each_hit(store.query, "i", *starting_with(""))] == everything
     assert len(everything) == count
     assert max(store.pages) <= HITS_AT_ONCE
 
@@ -40,7 +40,7 @@ async def test_the_caller_may_remove_what_it_got() -> None:
     for number in range(3 * HITS_AT_ONCE):
         await store.put(f"/{number:04}", b"", indexes=(IndexEntry("i", "k"),))
     found = []
-    async for hit in each_hit(store, "i", *exactly("k")):
+    async for hit in each_hit(store.query, "i", *exactly("k")):
         found.append(hit.record.key)
         await store.delete(hit.record.key)
     assert found == [f"/{number:04}" for number in range(3 * HITS_AT_ONCE)]

@@ -21,6 +21,7 @@ from dispatch.subscription import Subscription
 from storage.cursor import Cursor, CursorError, cursor_key
 from storage.entry import TxnId
 from storage.managed_ledger import ManagedLedger
+from storage.metadata.paging import each_record
 from storage.metadata.store import Check, Conflict, DeleteRange, exactly, starting_with
 from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
@@ -74,8 +75,8 @@ class DurableSubscriptions:
         """Open every subscription that has a cursor."""
         metadata = self._services.metadata
         prefix = cursor_key(self._ledger.name, "")
-        cursors = await metadata.scan(*starting_with(prefix))
-        names = [unquote(record.key.removeprefix(prefix)) for record in cursors]
+        cursors = each_record(metadata.scan, *starting_with(prefix))
+        names = [unquote(record.key.removeprefix(prefix)) async for record in cursors]
         for name in names:
             await self.open(name, self._source.readable.value, lambda: nursery)
         if self._takes_transactions:

@@ -30,6 +30,7 @@ from broker.topics import Topics
 from dispatch.subscription import Subscription
 from storage.cursor import cursor_key
 from storage.managed_ledger_opening import creation_id_of
+from storage.metadata.paging import each_record
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, starting_with
 from storage.position import EARLIEST, LATEST
 
@@ -173,8 +174,8 @@ class RegularAdministration:
         found: set[str] = set()
         for log in logs:
             prefix = cursor_key(str(log), "")
-            cursors = await self._metadata.scan(*starting_with(prefix))
-            found.update(unquote(cursor.key.removeprefix(prefix)) for cursor in cursors)
+            cursors = each_record(self._metadata.scan, *starting_with(prefix))
+            found.update([unquote(cursor.key.removeprefix(prefix)) async for cursor in cursors])
         return sorted(found)
 
     async def create_subscription(self, name: TopicName, subscription: str, start: MessagePlace) -> None:

@@ -13,6 +13,7 @@ An entry whose transaction has neither an op record nor an abort record here is 
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Set
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 import orjson
@@ -22,6 +23,7 @@ from storage.aborted_index import AbortedSpan
 from storage.entry import Entry, TxnId
 from storage.errors import LedgerCorrupt, LedgerNotFound, NoSpace
 from storage.managed_ledger import ManagedLedger
+from storage.metadata.paging import each_record
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, MetadataStore, Op, Put, starting_with
 from storage.position import Position
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
@@ -100,13 +102,15 @@ class AbortedTransactions:
 
     async def load(self, metadata: MetadataStore) -> None:
         """Read what earlier owners of the segment recorded."""
-        for record in await metadata.scan(*starting_with(self._prefix)):
-            fields = orjson.loads(record.value)
-            txn = txn_from_name(record.key.removeprefix(self._prefix))
-            self.remember(txn, Span(Position(*fields["first"]), Position(*fields["last"])))
-            self._versions[txn] = record.version
-            if unknown := unknown_in(fields, _FIELDS):
-                self._unknown[txn] = unknown
+        # Closed, because a damaged record ends it early.
+        async with aclosing(each_record(metadata.scan, *starting_with(self._prefix))) as records:
+            async for record in records:
+                fields = orjson.loads(record.value)
+                txn = txn_from_name(record.key.removeprefix(self._prefix))
+                self.remember(txn, Span(Position(*fields["first"]), Position(*fields["last"])))
+                self._versions[txn] = record.version
+                if unknown := unknown_in(fields, _FIELDS):
+                    self._unknown[txn] = unknown
 
     async def prepare(self, entries: Iterable[Entry]) -> None:
         """Load the indexes of these entries' ledgers. Does not wait for recently written entries.

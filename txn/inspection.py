@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from storage.clock import WallClock
 from storage.entry import TxnId
+from storage.metadata.paging import each_record
 from storage.metadata.store import MetadataStore, Record, starting_with
 from storage.position import Position
 from txn.coordinator import Coordinator
@@ -113,7 +114,7 @@ class Inspection:
     async def _inspected(self, txn: TxnId, header: Header) -> InspectedTransaction:
         participants: list[Participant] = []
         unreadable = 0
-        for record in await self._metadata.scan(*ops_of(txn)):
+        async for record in each_record(self._metadata.scan, *ops_of(txn)):
             try:
                 participants.append(_participant(record))
             except RecordUnreadable:

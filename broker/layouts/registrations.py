@@ -15,6 +15,7 @@ import orjson
 import structlog
 
 from broker.names import Domain, InvalidTopicName, TopicName
+from storage.metadata.paging import each_record
 from storage.metadata.store import Check, Delete, DeleteRange, MetadataStore, Op, Put, Record, starting_with
 from storage.unknown_fields import NOTHING_UNKNOWN, Unknown, restored, unknown_in
 
@@ -62,7 +63,7 @@ class Registrations:
         """Return all registrations, or those of one topic, with the shares that were written last."""
         prefix = KEY_PREFIX if topic is None else _topic_prefix(topic)
         found: defaultdict[GroupId, dict[str, frozenset[int]]] = defaultdict(dict)
-        for record in await self._metadata.scan(*starting_with(prefix)):
+        async for record in each_record(self._metadata.scan, *starting_with(prefix)):
             read = _decode(record)
             if read is None:
                 log.error("a consumer registration cannot be read and is ignored", key=record.key)

@@ -18,6 +18,7 @@ from broker.names import TopicName
 from storage.cursor import cursor_key, first_cursor
 from storage.ledger_list import ManagedLedgerRecord
 from storage.managed_ledger_record import first_record, record_key
+from storage.metadata.paging import each_record
 from storage.metadata.store import ABSENT, Check, Delete, DeleteRange, MetadataStore, Op, starting_with
 
 RECORDS_AT_ONCE: Final = 64
@@ -56,7 +57,8 @@ async def make_child(
             "Delete the topic, or remove that record."
         )
     prefix = cursor_key(str(child), "")
-    cursors = {unquote(cursor.key.removeprefix(prefix)) for cursor in await metadata.scan(*starting_with(prefix))}
+    made = each_record(metadata.scan, *starting_with(prefix))
+    cursors = {unquote(cursor.key.removeprefix(prefix)) async for cursor in made}
     missing += [first_cursor(str(child), subscription) for subscription in sorted(set(subscriptions) - cursors)]
     for first in range(0, len(missing), RECORDS_AT_ONCE):
         await metadata.commit([*missing[first : first + RECORDS_AT_ONCE], *conditions, _is_free(child)])

@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.paging import HITS_AT_ONCE
+from storage.metadata.paging import AT_ONCE
 from storage.metadata.store import ABSENT, IndexEntry, Op, Put, starting_with
 from tests.support.group_hosts import AGE_MS, GroupHost, running
 from tests.support.metadata import keys
@@ -440,7 +440,7 @@ async def test_a_large_batch_ends_without_reading_its_members_for_each_part(mock
     The first time it finds all of them, which takes some pages.
     """
     host = GroupHost(MemoryStore())
-    queries = -(-4 * SETTLE_BATCH_MAX // HITS_AT_ONCE) + 2
+    queries = -(-4 * SETTLE_BATCH_MAX // AT_ONCE) + 2
     members = [await host.join(ONE) for _ in range(4 * SETTLE_BATCH_MAX)]
     mock_clock.jump(60)
     asked = host.transactions.counters.index_queries

@@ -16,6 +16,7 @@ import structlog
 from broker.cluster.duties import living_worker
 from broker.cluster.ownership import Claims, ClaimUnreadable, HasEnded, claim_key, claimed_name, not_known, owner_in
 from broker.cluster.placement import Member, worker
+from storage.metadata.paging import each_record
 from storage.metadata.store import Check, MetadataStore, Record, starting_with
 
 SCHEME: Final = "kafka-group://"
@@ -97,8 +98,8 @@ class Coordination:
 
     async def owned(self) -> Mapping[str, str]:
         """Return the coordinators of all groups that have one. Of a damaged claim, the broker's id is empty."""
-        claims = await self._metadata.scan(*starting_with(claim_key(SCHEME)))
-        return {claimed_name(claim.key).removeprefix(SCHEME): _owner(claim) for claim in claims}
+        claims = each_record(self._metadata.scan, *starting_with(claim_key(SCHEME)))
+        return {claimed_name(claim.key).removeprefix(SCHEME): _owner(claim) async for claim in claims}
 
     async def elect(self, group: str) -> Check:
         """Become the group's coordinator; durable on return. Return the condition for its writes. One call at a time.

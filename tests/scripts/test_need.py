@@ -201,7 +201,7 @@ def test_a_python_package_has_an_environment_of_its_own(root: Path, monkeypatch:
 
     assert need.place("python:thing==1.0") == root / ".cache" / "python" / "thing-1.0" / "bin" / "python"
     assert runs(root) == 1
-    assert (root / "runs").read_text(encoding="utf-8").endswith("install thing==1.0\n")
+    assert (root / "runs").read_text(encoding="utf-8").endswith(" thing==1.0\n")
 
 
 def test_a_python_package_that_fails_leaves_nothing_that_looks_installed(
@@ -210,9 +210,34 @@ def test_a_python_package_that_fails_leaves_nothing_that_looks_installed(
     python_tools(root, monkeypatch, "exit 4")
 
     assert need.main(["python:thing==1.0"]) == 1
-    assert "install thing==1.0 failed with status 4" in capfd.readouterr().err
+    assert " thing==1.0 failed with status 4" in capfd.readouterr().err
     with pytest.raises(need.NeedError, match=r"Run .* python:thing==1\.0"):
         need.place("python:thing==1.0")
+
+
+def test_a_version_of_spark_comes_with_what_tidewire_needs_beside_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but pyspark and its py4j have the lock's versions. Other requirements need another environment."""
+    python_tools(root, monkeypatch, "exit 0")
+    project = '[project]\ndependencies = ["a>=1"]\noptional-dependencies.spark = ["pyspark>=4.0,<4.4"%s]\n'
+    (root / "pyproject.toml").write_text(project % "", encoding="utf-8")
+    locked = "a==1.5 \\\n    --hash=sha256:00\npy4j==0.1 \\\npyspark==4.3.0 \\\nb==2 ; python_version < '3.12' \\\n"
+    (root / "requirements.lock").write_text(locked, encoding="utf-8")
+
+    assert need.main(["spark:4.0.5"]) == 0
+    assert need.main(["spark:4.0.5"]) == 0
+
+    folder = root / ".cache" / "python" / "spark-4.0.5"
+    assert need.place("spark:4.0.5") == folder / "bin" / "python"
+    assert runs(root) == 1
+    assert (root / "runs").read_text(encoding="utf-8").endswith("a>=1 pyspark>=4.0,<4.4 pyspark==4.0.5\n")
+    constraints = (folder / "constraints").read_text(encoding="utf-8")
+    assert constraints.splitlines() == ["a==1.5", "b==2 ; python_version < '3.12'"]
+
+    (root / "pyproject.toml").write_text(project % ', "c"', encoding="utf-8")
+    with pytest.raises(need.NeedError, match=r"Run .* spark:4\.0\.5"):
+        need.place("spark:4.0.5")
 
 
 def test_an_installation_that_brought_nothing_is_told(
@@ -226,7 +251,17 @@ def test_an_installation_that_brought_nothing_is_told(
 
 @pytest.mark.parametrize(
     "name",
-    ["nope", "maven:a:b", "maven:a:b:../c/d", "maven:a:b:c:d", "debian:", "debian:-y x", "python:a", "python:a==/"],
+    [
+        "nope",
+        "maven:a:b",
+        "maven:a:b:../c/d",
+        "maven:a:b:c:d",
+        "debian:",
+        "debian:-y x",
+        "python:a",
+        "python:a==/",
+        "spark:4",
+    ],
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(need.NeedError, match="Known are pulsar-java-client"):

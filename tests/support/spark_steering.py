@@ -23,10 +23,10 @@ from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from tidewire.spark.limited_streaming import TidewireStreamReader
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.sink import TidewireStreamWriter, Written
 from tidewire.spark.source import TidewireSource
-from tidewire.spark.streaming import TidewireStreamReader
 from tidewire.spark.topic_schemas import TopicSchema
 from tidewire.spark.write_options import WriteOptions
 

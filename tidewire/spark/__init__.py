@@ -44,18 +44,23 @@ only shipped (`--py-files`, a notebook's path), register the format once per ses
 - `layouts`: the parts of topics; `measuring`: their backlog; `planning`: topics to ranges of their segments
 - `receiving`: a range to entries; `rows`: entries to Arrow; `topic_schemas`, `decoding`: values by a topic's schema
 - `brokers`, `connection`: lookup, and a blocking socket over the wire codec
-- `streaming`: what Spark calls for a stream; `watching`: what brokers push to its planner; `following`: its next
-  offset, with `offsets` (which segments are read next) and `limits`, pure; `subscribing`: its published progress
+- `streaming`, `limited_streaming`: what Spark calls for a stream; `stream_planner`: its planning process; `watching`:
+  what brokers push to it; `following`: its next offset, with `offsets` (which segments are read next) and `limits`,
+  pure; `subscribing`: its published progress
 - `sink`: what Spark calls to write; `columns`, `values`, `encoding`: a data frame to messages; `routing`: messages to
   segments; `batching`, `writing`: sending them in one transaction; `coordinating`, `committing`: the one decision on a
   batch's transactions; `persisting`: retries while brokers are away
 - `transforming`: a job without a checkpoint; `job_progress`, `held_subscription`: its progress, which brokers keep
-- `options`, `write_options`, `positions`, `filters`, `schema`, `partitions`, `errors`: the terms of all others
+- `filters`, `pushed`: Spark's filters, and the conditions that they become; `pyspark_versions`: where Sparks differ
+- `options`, `write_options`, `positions`, `schema`, `partitions`, `errors`: the terms of all others
 """
 
 from typing import TYPE_CHECKING, Any
 
-from tidewire.spark.source import TidewireSource
+from tidewire.spark.pyspark_versions import require_supported
+
+require_supported()
+from tidewire.spark.source import TidewireSource  # noqa: E402 - an older Spark has nothing that this could import
 
 if TYPE_CHECKING:
     from tidewire.spark.transforming import ConsumeTransformProduce

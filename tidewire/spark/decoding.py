@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
 from tidewire.spark.avro import avro_library
 from tidewire.spark.avro_evolution import with_logical_types_of
 from tidewire.spark.errors import UnreadableMessage
 from tidewire.spark.json_values import JsonReading
+from tidewire.spark.pyspark_versions import arrow_type
 from tidewire.spark.resolution import Tree, Unresolvable, resolved
 from tidewire.spark.topic_schemas import TopicSchema, with_known_logical_types
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -57,7 +57,7 @@ class Decoder:
             LibraryMissing: it is an Avro schema, and this Python has no fastavro.
         """
         self._schema = schema
-        self._type = to_arrow_type(made, timezone="UTC")
+        self._type = arrow_type(made)
         self._of_version = of_version
         self._avro_library: Any = avro_library() if schema.kind == _S.Avro else None
         self._reader = self._avro_schema(schema) if schema.kind == _S.Avro else None

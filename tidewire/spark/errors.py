@@ -19,6 +19,10 @@ class UnreadableSchema(TidewireError):
     """The topic has no schema, or one without an equivalent Spark type."""
 
 
+class UnsupportedSpark(TidewireError, ImportError):
+    """This Python has no PySpark, or one without the Data Source API."""
+
+
 class LibraryMissing(TidewireError):
     """A required package is not installed in the Python that Spark uses."""
 

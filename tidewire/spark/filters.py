@@ -1,16 +1,8 @@
-"""The filters that Spark pushes down before it plans a batch, and what they save.
+"""Spark's filters of a batch to the conditions that are understood here (`pushed.py`). PySpark has them since 4.1."""
 
-Filters on `segment`, `topic` and `key` skip whole segments: a key's hash determines its segments. A filter on
-`publish_time` skips entries before they are decompressed, and one on `key` skips rows before they go to Spark. Spark
-applies every filter again. So a filter that is not understood here only costs time, but none may skip a row that it
-allows.
-"""
-
-import base64
-import binascii
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -23,8 +15,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from tidewire.protocol.layout import Segment
-from tidewire.wire.pulsar.hashing import key_hash
+from tidewire.spark.pushed import NOTHING_PUSHED, Pushed
+from tidewire.spark.reader import TidewireReader
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EQUAL: Final = (EqualTo, EqualNullSafe)
@@ -32,37 +24,13 @@ _LOWER: Final = (GreaterThan, GreaterThanOrEqual)
 _UPPER: Final = (LessThan, LessThanOrEqual)
 
 
-class Pushed(NamedTuple):
-    """The conditions on rows; None for no condition."""
+class FilteringReader(TidewireReader):
+    """Applies filters before Spark does."""
 
-    topics: frozenset[str] | None = None
-    segments: frozenset[str] | None = None
-    keys: frozenset[str] | None = None
-    published_from_us: int | None = None
-    published_upto_us: int | None = None
-
-    def wants(self, part: Segment) -> bool:
-        """Whether the part may hold such rows."""
-        if self.topics is not None and part.topic not in self.topics:
-            return False
-        if self.segments is not None and part.name not in self.segments:
-            return False
-        # A key that is not valid text shows replacement characters, from which its hash cannot be computed.
-        if self.keys is None or part.hashes is None or any("\ufffd" in key for key in self.keys):
-            return True
-        first, last = part.hashes
-        return any(first <= hashed <= last for key in self.keys for hashed in _hashes(key))
-
-    def wants_published(self, time_us: int | None) -> bool:
-        """Whether such rows may have this publish time; None is a time that is null in Spark."""
-        if time_us is None:
-            return self.published_from_us is None and self.published_upto_us is None
-        return (self.published_from_us is None or time_us >= self.published_from_us) and (
-            self.published_upto_us is None or time_us <= self.published_upto_us
-        )
-
-
-NOTHING_PUSHED: Final = Pushed()
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep the filters that are understood. Spark applies all of them again."""
+        self._pushed = pushed_of(filters)
+        return filters
 
 
 def pushed_of(filters: Iterable[Filter]) -> Pushed:
@@ -105,12 +73,3 @@ def _microseconds(time: datetime) -> int:
     aware = time.astimezone(UTC)
     since = aware - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-
-
-def _hashes(key: str) -> Iterable[int]:
-    """The hashes of messages that show this key. A binary key shows as base64, and its hash is that of its bytes."""
-    yield key_hash(key)
-    try:
-        yield key_hash(base64.b64decode(key, validate=True))
-    except (binascii.Error, ValueError):
-        return

@@ -14,12 +14,12 @@ from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.errors import DataLost, InvalidOption
-from tidewire.spark.filters import NOTHING_PUSHED, Pushed
 from tidewire.spark.layouts import is_gone, parts_of, selected
 from tidewire.spark.measuring import BacklogRange, Gauge
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.positions import OTHERS, Boundary
+from tidewire.spark.pushed import NOTHING_PUSHED, Pushed
 
 
 def plan(options: ReadOptions, brokers: Brokers, pushed: Pushed = NOTHING_PUSHED) -> list[SegmentRange]:

@@ -2,27 +2,28 @@
 
 Spark makes the objects in a planning process, pickles them, and uses them in executors. So they hold options and no
 connection. Spark refuses a reader that takes filters while its own setting for filters is off, and does not show the
-setting. So there are two readers, and an option to choose.
+setting. So there are two readers, and an option to choose. The other one is in `filters.py`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers, ask_persistently
 from tidewire.spark.decoding import Decoder
-from tidewire.spark.filters import NOTHING_PUSHED, Pushed, pushed_of
 from tidewire.spark.layouts import is_gone, selected
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
+from tidewire.spark.pushed import NOTHING_PUSHED, Pushed
+from tidewire.spark.pyspark_versions import arrow_schema
 from tidewire.spark.receiving import entries
-from tidewire.spark.rows import arrow_schema, record_batches
+from tidewire.spark.rows import record_batches
 from tidewire.spark.schema import SCHEMA, only, with_value
 from tidewire.spark.topic_schemas import TopicSchema, common_schema, schema_of, spark_type
 from tidewire.spark.worker_memory import settle
@@ -118,12 +119,3 @@ class TidewireReader(DataSourceReader):
         # For a plan without ranges Spark makes an empty partition.
         if isinstance(partition, SegmentRange):
             yield from self._reading.read(partition, self._pushed)
-
-
-class FilteringReader(TidewireReader):
-    """Applies filters before Spark does."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep the filters that are understood. Spark applies all of them again."""
-        self._pushed = pushed_of(filters)
-        return filters

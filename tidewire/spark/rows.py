@@ -12,15 +12,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from tidewire.spark.contents import NO_BATCH, Contents, Opened, open_entry, read_contents
 from tidewire.spark.decoding import Decoder
 from tidewire.spark.errors import UnreadableMessage
-from tidewire.spark.filters import NOTHING_PUSHED, Pushed
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.plain_batches import Times
+from tidewire.spark.pushed import NOTHING_PUSHED, Pushed
+from tidewire.spark.pyspark_versions import arrow_schema
 from tidewire.spark.receiving import ReceivedEntry
 from tidewire.spark.schema import SCHEMA
 from tidewire.wire.pulsar.errors import MessageError
@@ -33,11 +32,6 @@ BYTES_WANTED: Final = 4 * 1024 * 1024
 
 ROWS_MAX: Final = 2 * ROWS_WANTED
 """The most rows of a record batch, however many messages an entry holds."""
-
-
-def arrow_schema(made: StructType) -> pa.Schema:
-    """A data frame's Arrow schema, made by the same function with which Spark checks a reader's batches."""
-    return to_arrow_schema(made, timezone="UTC")
 
 
 ARROW_SCHEMA: Final[pa.Schema] = arrow_schema(SCHEMA)

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tidewire.protocol.coordination import TransactionId
@@ -36,10 +36,20 @@ from tidewire.spark.encoding import Rows
 from tidewire.spark.errors import UnwritableRow
 from tidewire.spark.fingerprint import NOTHING, Fingerprint, fingerprint
 from tidewire.spark.persisting import persistently
+from tidewire.spark.pyspark_versions import STREAM_ARROW_SINCE, version
 from tidewire.spark.values import Values, values_of
 from tidewire.spark.worker_memory import settle
 from tidewire.spark.write_options import WriteOptions, check_topic
 from tidewire.spark.writing import Attempt
+
+if TYPE_CHECKING or version() >= STREAM_ARROW_SINCE:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    from pyspark.sql.datasource import DataSourceStreamWriter
+
+    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+        """Spark 4.0 gives Arrow batches to every `DataSourceArrowWriter`, and has no class for a stream's."""
+
 
 _log: Final = logging.getLogger(__name__)
 
@@ -283,7 +293,7 @@ def group_of_task(application: str | None) -> CommitGroup:
     query = None if context is None else context.getLocalProperty(QUERY_ID)
     batch = None if context is None else context.getLocalProperty(BATCH_ID)
     if not query or not batch:
-        raise ProtocolViolation(f"this Spark does not tell a task its {QUERY_ID} and {BATCH_ID}; pyspark 4.3 does")
+        raise ProtocolViolation(f"this Spark does not tell a task its {QUERY_ID} and {BATCH_ID}; pyspark 4.0 to 4.3 do")
     # A query that lost its checkpoint gets a new id and numbers its batches from 0 again.
     return CommitGroup(application, int(batch), origin=query) if application else CommitGroup(query, int(batch))
 

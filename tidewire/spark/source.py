@@ -14,13 +14,14 @@ from pyspark.sql.types import StructType
 
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.options import ReadOptions, Use
+from tidewire.spark.pyspark_versions import FILTERS_SINCE, LIMITS_SINCE, version
 from tidewire.spark.schema import SCHEMA, only
 from tidewire.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from tidewire.spark.reader import TidewireReader
     from tidewire.spark.sink import TidewireStreamWriter, TidewireWriter
-    from tidewire.spark.streaming import TidewireStreamReader
+    from tidewire.spark.streaming import StreamReading
     from tidewire.spark.topic_schemas import TopicSchema
 
 
@@ -64,15 +65,23 @@ class TidewireSource(DataSource):
         """A batch reader.
 
         Raises:
-            InvalidOption: as `schema`, or the user gave a schema.
+            InvalidOption: as `schema`, or the user gave a schema, or this Spark does not push filters.
         """
         options = ReadOptions.parse(self._given, Use.BATCH)
         self._check(schema)
-        from tidewire.spark.reader import FilteringReader, TidewireReader
+        if not options.push_filters:
+            from tidewire.spark.reader import TidewireReader
 
-        return (FilteringReader if options.push_filters else TidewireReader)(options, schema, self._topic_schema)
+            return TidewireReader(options, schema, self._topic_schema)
+        if version() < FILTERS_SINCE:
+            raise InvalidOption(
+                "option push_filters needs Spark 4.1 or newer; leave it out, and Spark filters the rows"
+            )
+        from tidewire.spark.filters import FilteringReader
 
-    def streamReader(self, schema: StructType) -> "TidewireStreamReader":  # noqa: N802 - Spark's name
+        return FilteringReader(options, schema, self._topic_schema)
+
+    def streamReader(self, schema: StructType) -> "StreamReading":  # noqa: N802 - Spark's name
         """A reader of a stream.
 
         Raises:
@@ -80,7 +89,11 @@ class TidewireSource(DataSource):
         """
         options = ReadOptions.parse(self._given, Use.STREAM)
         self._check(schema)
-        from tidewire.spark.streaming import TidewireStreamReader
+        if version() < LIMITS_SINCE:
+            from tidewire.spark.streaming import EarlyStreamReader
+
+            return EarlyStreamReader(options, schema, self._topic_schema)
+        from tidewire.spark.limited_streaming import TidewireStreamReader
 
         return TidewireStreamReader(options, schema, self._topic_schema)
 

@@ -27,10 +27,11 @@ from tests.support.kafka_clients.contract import (
 )
 from tests.support.kafka_clients.every import AIOKAFKA, CONFLUENT, NAMES, opened
 from tests.support.kafka_cluster import KafkaCluster, running_kafka_cluster
-from tests.support.kafka_spark.session import RunningSpark, running_spark
+from tests.support.kafka_spark.session import running_spark
 from tests.support.left_out import leave_out
 from tests.support.processes import RunningBroker, running_broker
 from tests.support.real_cluster import EMBEDDED
+from tests.support.spark_process import RunningSpark
 
 HERE: Final = Path(__file__).parent
 OURS: Final = frozenset({"tidewire", "killed_often", "fresh", "cluster", "processes"})

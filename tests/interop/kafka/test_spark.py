@@ -13,8 +13,8 @@ from tests.support.kafka_clients.contract import ConsumerOptions, Place, Produce
 from tests.support.kafka_clients.every import CONFLUENT
 from tests.support.kafka_clients.reading import read_all
 from tests.support.kafka_spark.reading import source, values
-from tests.support.kafka_spark.session import RunningSpark
 from tests.support.processes import RunningBroker
+from tests.support.spark_process import RunningSpark
 
 # The client feeds Spark and reads what it wrote. Which one it is does not matter here.
 pytestmark = [pytest.mark.interop, pytest.mark.parametrize("client", [CONFLUENT], indirect=True)]

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.admin import Admin
 from tests.support.kafka_spark.reading import source, values
-from tests.support.kafka_spark.session import RunningSpark
 from tests.support.processes import RunningBroker
 from tests.support.scalable_writer import ScalableWriter, scalable_writer
+from tests.support.spark_process import RunningSpark
 
 pytestmark = pytest.mark.interop
 

@@ -18,7 +18,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from tidewire.spark.filters import NOTHING_PUSHED, Pushed, pushed_of
+from tidewire.spark.filters import pushed_of
+from tidewire.spark.pushed import NOTHING_PUSHED, Pushed
 
 KEY, SEGMENT, TOPIC, PUBLISHED = ("key",), ("segment",), ("topic",), ("publish_time",)
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)

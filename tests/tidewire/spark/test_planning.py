@@ -12,10 +12,10 @@ from tidewire.protocol.positions import EARLIEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark import reader
 from tidewire.spark.errors import DataLost, InvalidOption
-from tidewire.spark.filters import Pushed
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
 from tidewire.spark.positions import parse_boundary
+from tidewire.spark.pushed import Pushed
 from tidewire.spark.reader import TidewireReader
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command

@@ -13,10 +13,11 @@ from tests.tidewire.wire.protobufs import field
 from tidewire.protocol.positions import EARLIEST, EntryPosition
 from tidewire.spark.decoding import Decoder
 from tidewire.spark.errors import UnreadableMessage
-from tidewire.spark.filters import Pushed
 from tidewire.spark.partitions import SegmentRange
+from tidewire.spark.pushed import Pushed
+from tidewire.spark.pyspark_versions import arrow_schema
 from tidewire.spark.receiving import ReceivedEntry
-from tidewire.spark.rows import ARROW_SCHEMA, BYTES_WANTED, ROWS_MAX, ROWS_WANTED, Rows, arrow_schema, record_batches
+from tidewire.spark.rows import ARROW_SCHEMA, BYTES_WANTED, ROWS_MAX, ROWS_WANTED, Rows, record_batches
 from tidewire.spark.schema import SCHEMA, only, with_value
 from tidewire.spark.topic_schemas import TopicSchema
 from tidewire.wire.pulsar.building import (

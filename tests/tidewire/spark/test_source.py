@@ -11,10 +11,13 @@ from pyspark.sql.types import StructType
 from pyspark_tidewire import DefaultSource
 from tidewire.protocol.errors import ConnectFailed
 from tidewire.spark import TidewireSource
-from tidewire.spark.errors import InvalidOption
+from tidewire.spark.errors import InvalidOption, UnsupportedSpark
+from tidewire.spark.limited_streaming import TidewireStreamReader
 from tidewire.spark.limits import Limit
+from tidewire.spark.pyspark_versions import require_supported
 from tidewire.spark.reader import TidewireReader
 from tidewire.spark.schema import SCHEMA
+from tidewire.spark.streaming import lag_of
 
 GIVEN = {"service_url": "pulsar://127.0.0.1:1", "topic": "topic://public/default/x"}
 
@@ -100,6 +103,7 @@ def test_sparks_limit_is_kept_and_it_may_lift_that_of_the_options(
     options: dict[str, str], limit: ReadLimit, taken: Limit
 ) -> None:
     reader = TidewireSource(CaseInsensitiveDict({**GIVEN, **options})).streamReader(SCHEMA)
+    assert isinstance(reader, TidewireStreamReader)
     assert reader.getDefaultReadLimit() == limit
     assert reader._limit(limit) == taken
     assert reader._limit(ReadAllAvailable()) == Limit()
@@ -115,3 +119,15 @@ def test_a_stream_gives_up_on_a_broker_that_stays_away() -> None:
     reader = TidewireSource(CaseInsensitiveDict(given)).streamReader(SCHEMA)
     with pytest.raises(ConnectFailed):
         reader.initialOffset()
+
+
+def test_a_progress_without_a_lag_says_which_spark_reports_one() -> None:
+    for latest in (None, '{"topic://public/default/x": {}}'):
+        with pytest.raises(ValueError, match=r"Spark 4\.2 and newer report it"):
+            lag_of({"latestOffset": latest})
+
+
+def test_a_python_without_pyspark_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(UnsupportedSpark, match=r"^there is no PySpark in this Python; install it with: pip install"):
+        require_supported()

@@ -14,12 +14,12 @@ from tests.support.processes import RunningBroker, running_broker
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
 from tests.tidewire.spark.test_end_to_end import send_all, write
 from tidewire.protocol.positions import EntryPosition
-from tidewire.spark import streaming
+from tidewire.spark import stream_planner
 from tidewire.spark.errors import DataLost
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Place
 from tidewire.spark.options import ReadOptions
-from tidewire.spark.streaming import _Planner
+from tidewire.spark.stream_planner import StreamPlanner
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -32,7 +32,7 @@ WIRE = f"segment://public/default/x/{NAME}"
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(stream_planner, "RETRY_SECONDS", 0.0)
 
 
 def world_of(*entries: bytes) -> Readable:
@@ -67,7 +67,7 @@ def refused_acknowledgements(world: Readable) -> list[pb.ServerError]:
 def test_a_connection_that_breaks_is_not_the_end_of_what_there_is(stops: bool) -> None:
     """D8: for Spark, "nothing new" ends a query that stops at the present, so the planner retries."""
     world = world_of(batch(b"a"), batch(b"b"), batch(b"c"))
-    planner = _Planner(world.options, world._connect)
+    planner = StreamPlanner(world.options, world._connect)
     if stops:
         planner.stop_at_present()
     end = planner.next(planner.first(), Limit(messages=1))
@@ -88,7 +88,7 @@ def test_the_subscription_follows_also_when_nothing_new_comes(refused_by: pb.Ser
     world = world_of(batch(b"a"))
     world.options = replace(world.options, subscription="query")
     codes = refused_acknowledgements(world)
-    planner = _Planner(world.options, world._connect)
+    planner = StreamPlanner(world.options, world._connect)
     end = planner.next(planner.first(), Limit())
     assert end == read_to(0)
     if refused_by is None:
@@ -112,7 +112,7 @@ def test_a_segment_that_goes_when_its_subscription_is_at_its_end_was_read(subscr
     world = world_of(batch(b"a"))
     world.options = replace(world.options, subscription=subscription)
     refused_acknowledgements(world)
-    planner = _Planner(world.options, world._connect)
+    planner = StreamPlanner(world.options, world._connect)
     end = planner.next(planner.first(), Limit())
     assert planner.next(end, Limit()) == end
     del world.dag.segments[:]
@@ -135,7 +135,7 @@ def test_an_empty_segment_that_came_and_went_within_a_micro_batch_was_read() -> 
     refused_acknowledgements(world)
     for name in names:
         world.add(f"segment://public/default/x/{name}", [])
-    planner = _Planner(world.options, world._connect)
+    planner = StreamPlanner(world.options, world._connect)
     end = planner.next(planner.first(), Limit())
     assert planner.next(end, Limit()) == end
     del world.dag.segments[:]
@@ -154,16 +154,16 @@ def test_a_batch_that_was_planned_of_another_topic_is_not_read() -> None:
     """E19: after a restart, Spark requests it again before it asks for anything else."""
     world = world_of(batch(b"a"), batch(b"b"))
     world.creation[WIRE] = "aa"
-    planner = _Planner(world.options, world._connect)
+    planner = StreamPlanner(world.options, world._connect)
     start = planner.first()
     end = planner.next(start, Limit())
     assert len(planner.ranges(start, end)) == 1
     world.creation[WIRE] = "bb"
     with pytest.raises(DataLost, match="is not the segment that the checkpoint names"):
-        _Planner(world.options, world._connect).ranges(start, end)
+        StreamPlanner(world.options, world._connect).ranges(start, end)
     world.options = replace(world.options, fail_on_data_loss=False, subscription="query")
     refused_acknowledgements(world)
-    planner = _Planner(world.options, world._connect)
+    planner = StreamPlanner(world.options, world._connect)
     assert planner.ranges(start, end) == []
     assert planner.next(end, Limit()) == {TOPIC: {NAME: Place(EntryPosition(LEDGER, 1), 2, "bb")}}
     # The subscription of the new topic stays where it is until that is read.
@@ -182,7 +182,7 @@ def test_a_checkpoint_of_another_data_folder_is_refused(kind: str, tmp_path: Pat
         return ReadOptions.parse({"service_url": broker.service_url, "topic": topic, "starting_position": "earliest"})
 
     def read_on(options: ReadOptions, start: Offsets | None) -> Offsets:
-        planner = _Planner(options)
+        planner = StreamPlanner(options)
         with closing(planner):
             return planner.next(start or planner.first(), Limit())
 
@@ -234,7 +234,7 @@ def test_a_new_query_that_cannot_hold_its_subscription_lets_go_of_it_and_tries_a
 
     world.answers[T.SUBSCRIBE] = refusing
     refused_acknowledgements(world)
-    planner = _Planner(world.options, world._connect)
+    planner = StreamPlanner(world.options, world._connect)
     assert planner.first()[TOPIC].keys() == {"0000-7fff-0", "8000-ffff-1"}
     assert refused[0].is_closed
     held = [command.subscribe.topic for command in world.commands_of(T.SUBSCRIBE) if command.subscribe.durable]

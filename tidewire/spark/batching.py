@@ -13,7 +13,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 FRAME_ROWS_MAX: Final = 4096
 FRAME_BYTES_MAX: Final = 512 * 1024
-"""A frame holds no more than these, but at least one row."""
+"""A frame holds no more than these, and no more than its broker accepts, but at least one row."""
 
 
 class Waiting:
@@ -35,10 +35,10 @@ class Waiting:
         self.count += len(rows)
         self.size_bytes += rows.size_bytes
 
-    def take_frame(self) -> list[Rows]:
-        """Take the first rows, as many as fit into a frame."""
+    def take_frame(self, message_bytes_max: int) -> list[Rows]:
+        """Take the first rows, as many as fit into a frame to a broker with this limit, and at least one."""
         taken: list[Rows] = []
-        rows_left, bytes_left = FRAME_ROWS_MAX, FRAME_BYTES_MAX
+        rows_left, bytes_left = FRAME_ROWS_MAX, min(FRAME_BYTES_MAX, message_bytes_max)
         while self._pieces and rows_left:
             piece = self._pieces[0]
             ends = piece.ends

@@ -94,6 +94,11 @@ class BlockingConnection:
         """The features that the broker announced."""
         return self._conversation.features
 
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest message that the broker accepts, in bytes. A batch counts as one message."""
+        return self._conversation.message_bytes_max
+
     @classmethod
     def open(cls, address: BrokerAddress, *, timeout_seconds: float, proxied_to: BrokerAddress | None = None) -> Self:
         """Connect, and complete the handshake.

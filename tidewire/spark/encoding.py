@@ -72,6 +72,14 @@ class Rows(NamedTuple):
         ends = self.ends
         return memoryview(self.messages.buffers()[2] or b"")[ends[0] : ends[-1]]
 
+    @property
+    def first_named(self) -> str:
+        """The first row, for an error."""
+        data = self.data
+        metadata_end = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
+        metadata = _M.FromString(bytes(data[_SIZE_BYTES:metadata_end]))
+        return _named(metadata.partition_key if metadata.HasField("partition_key") else None)
+
     def part(self, start: int, stop: int) -> "Rows":
         """Consecutive rows."""
         return Rows(self.messages.slice(start, stop - start), self.hashes[start:stop])
@@ -147,8 +155,14 @@ def _check_sizes(sizes: Numbers, columns: Columns) -> None:
     if len(sizes) and int(sizes.max()) > ROW_BYTES_MAX:
         place = int(sizes.argmax())
         key = None if columns.keys is None else columns.keys[place].as_py()
-        named = "a row without key" if key is None else f"the row with the key {key!r:.100}"
-        raise UnwritableRow(f"{named} takes {sizes[place]} bytes; the limit is {ROW_BYTES_MAX}")
+        raise UnwritableRow(
+            f"{_named(key)} takes {sizes[place]} bytes as a message, and no broker accepts more than {ROW_BYTES_MAX}; "
+            "write smaller rows"
+        )
+
+
+def _named(key: str | bytes | None) -> str:
+    return "a row without a key" if key is None else f"the row with the key {key!r:.100}"
 
 
 class _Matrix:

@@ -33,7 +33,7 @@ from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.encoding import Rows
-from tidewire.spark.errors import WriteFailed
+from tidewire.spark.errors import UnwritableRow, WriteFailed
 from tidewire.spark.layouts import layout_of, open_layout
 from tidewire.spark.persisting import passes, persistently
 from tidewire.spark.routing import Routes
@@ -145,7 +145,14 @@ class Attempt:
         producer = segment.producer or self._open_producer(topic, segment)
         if producer is None:
             return
-        rows = segment.waiting.take_frame()
+        limit = producer.connection.message_bytes_max
+        rows = segment.waiting.take_frame(limit)
+        if rows[0].size_bytes > limit:
+            raise UnwritableRow(
+                f"{rows[0].first_named} takes {rows[0].size_bytes} bytes as a message, and the broker at "
+                f"{producer.connection.address} accepts at most {limit}; write smaller rows, or raise the broker's "
+                "setting message_bytes_max"
+            )
         sequence_id = producer.next_sequence_id
         pieces = encode_frame(rows, producer.producing, sequence_id, _now_ms())
         size_bytes = sum(map(len, pieces))

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, NamedTuple, Protocol
 
-from tidewire.client.chunks import Chunks
 from tidewire.client.errors import MessageCorrupted
 from tidewire.client.message import Message
 from tidewire.client.schema import BYTES, Schema, T
 from tidewire.client.waking import Changes, Fairness
+from tidewire.protocol.chunks import Chunks
 from tidewire.protocol.errors import TidewireError, fresh
 from tidewire.protocol.positions import MessageId, Position
 from tidewire.protocol.refusals import TRANSIENT

@@ -1,6 +1,6 @@
 """A reader's position on one segment, which the broker does not keep. Pure."""
 
-from tidewire.client.chunks import Chunks
+from tidewire.protocol.chunks import Chunks
 from tidewire.protocol.positions import AFTER_ALL, Position
 
 

@@ -17,7 +17,6 @@ import anyio
 
 from tidewire.client.acknowledgements import AckCommand, Acknowledgements
 from tidewire.client.background import BackgroundTask
-from tidewire.client.chunks import Chunks
 from tidewire.client.confirmations import Confirmation, acknowledge_answered
 from tidewire.client.definitions import definition_of
 from tidewire.client.errors import DataDamaged
@@ -28,6 +27,7 @@ from tidewire.client.subscribing import SubscriptionPlan, last_position, seek_co
 from tidewire.client.topic_owner import TopicOwner
 from tidewire.client.topic_session import DELIVERS, OVER, USABLE, Event, Moves, Phase, TopicSession
 from tidewire.client.waking import Signal
+from tidewire.protocol.chunks import Chunks
 from tidewire.protocol.errors import ConnectionLost, TidewireError, fresh
 from tidewire.protocol.positions import AFTER_ALL, MessageId, Position
 from tidewire.protocol.refusals import TRANSIENT, SubscriptionBusy
@@ -78,7 +78,7 @@ class TopicConsumer:
         self._plan = plan
         self.since_ms = since_ms
         """See `Source`."""
-        self.chunks = Chunks()
+        self.chunks = Chunks(anyio.current_time)
         """See `Source`."""
         self._place = ReadingPlace(start_after)
         self._on_change = on_change

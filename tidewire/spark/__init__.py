@@ -42,7 +42,8 @@ only shipped (`--py-files`, a notebook's path), register the format once per ses
 
 - `source`: what Spark calls by name; `reader`: what it calls to plan and to read
 - `layouts`: the parts of topics; `measuring`: their backlog; `planning`: topics to ranges of their segments
-- `receiving`: a range to entries; `rows`: entries to Arrow; `topic_schemas`, `decoding`: values by a topic's schema
+- `receiving`, `chunked`: a range to entries; `rows`: entries to Arrow; `topic_schemas`, `decoding`: values by a topic's
+  schema
 - `brokers`, `connection`: lookup, and a blocking socket over the wire codec
 - `streaming`, `limited_streaming`: what Spark calls for a stream; `stream_planner`: its planning process; `watching`:
   what brokers push to it; `following`: its next offset, with `offsets` (which segments are read next) and `limits`,

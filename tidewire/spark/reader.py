@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers, ask_persistently
+from tidewire.spark.chunked import whole_messages
 from tidewire.spark.decoding import Decoder
 from tidewire.spark.layouts import is_gone, selected
 from tidewire.spark.options import ReadOptions
@@ -68,7 +69,8 @@ class RangeReading:
         options = self._options
         connect = partial(Brokers, options)
         patience_seconds = options.operation_timeout_seconds
-        received = entries(partition, connect, uncommitted=options.uncommitted, patience_seconds=patience_seconds)
+        receive = partial(entries, brokers=connect, uncommitted=options.uncommitted, patience_seconds=patience_seconds)
+        received = whole_messages(partition, receive(partition), receive)
         decoder = None
         if self._topic_schema is not None:
             value = self._schema["value"].dataType

@@ -5,10 +5,10 @@ import trio
 from tests.support.backends import on_both_backends
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import payload_of
-from tidewire.client.chunks import Chunks
 from tidewire.client.errors import Closed, MessageCorrupted
 from tidewire.client.inbox import Delivery, Inbox
 from tidewire.client.schema import Schema
+from tidewire.protocol.chunks import Chunks
 from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError
 from tidewire.protocol.positions import MessageId, Position
 from tidewire.protocol.refusals import NotPermitted, refusal

@@ -1,4 +1,4 @@
-from tests.tidewire.client.test_chunks import Segment, sent
+from tests.tidewire.protocol.test_chunks import Segment, sent
 from tidewire.client.reading_place import ReadingPlace
 from tidewire.protocol.positions import AFTER_ALL, BEFORE_ALL, Position
 

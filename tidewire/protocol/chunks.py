@@ -15,8 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-import anyio
-
 from tidewire.protocol.positions import Position
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge
@@ -57,7 +55,7 @@ class _PartialMessage:
 class Chunks:
     """The incomplete messages of one segment, in the order of their first chunks."""
 
-    def __init__(self, now: Callable[[], float] = anyio.current_time) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         """Start empty; `now` tells the time in seconds."""
         self._now = now
         self._begun: dict[str, _PartialMessage] = {}

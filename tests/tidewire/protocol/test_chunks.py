@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewire.client.chunks import INCOMPLETE_MAX, INCOMPLETE_SECONDS_MAX, Chunks, Whole
+from tidewire.protocol.chunks import INCOMPLETE_MAX, INCOMPLETE_SECONDS_MAX, Chunks, Whole
 from tidewire.protocol.positions import Position
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX, build_chunks, message_metadata
 from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge

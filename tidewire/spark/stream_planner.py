@@ -52,6 +52,8 @@ class StreamPlanner:
         """The subscription's position."""
         self._keeping_failed_at: float | None = None
         self._failing_since: float | None = None
+        self._trouble = ""
+        """Why no broker answers, while `_failing_since` is set."""
         self._tried_at = 0.0
         name = options.subscription
         self._subscription = None if name is None else QuerySubscription(name, options, connect)
@@ -134,10 +136,13 @@ class StreamPlanner:
         return step.end
 
     def report(self) -> dict[str, Any] | None:
-        """The end of a micro-batch without limits, and the lag; None before the first plan."""
-        if self._last is None:
-            return None
-        return {"offsets": encode(self._last.latest), "lag": self._last.lag.report(now_ms())}
+        """The end of a micro-batch without limits, the lag, and why no broker answers; None when there is nothing."""
+        report: dict[str, Any] = {}
+        if self._last is not None:
+            report |= {"offsets": encode(self._last.latest), "lag": self._last.lag.report(now_ms())}
+        if self._failing_since is not None:
+            report["trouble"] = self._trouble
+        return report or None
 
     def ranges(self, start: Offsets, end: Offsets) -> list[SegmentRange]:
         """What lies between two offsets, divided among tasks.
@@ -241,6 +246,7 @@ class StreamPlanner:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
+        self._trouble = str(error)
         self._tried_at = now
         if now - self._failing_since > self._options.operation_timeout_seconds:
             raise error

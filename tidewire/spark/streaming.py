@@ -106,9 +106,24 @@ def lag_of(progress: Mapping[str, Any]) -> Mapping[str, float]:
     Raises:
         ValueError: the progress has no lag, because the query's Spark is older than 4.2 or has not planned yet.
     """
-    latest = progress["latestOffset"]
-    found = json.loads(latest) if isinstance(latest, str) else latest
-    if found is None or "lag" not in found:
+    found = _report_in(progress)
+    if "lag" not in found:
         raise ValueError("this progress has no lag: Spark 4.2 and newer report it, from the first micro-batch on")
     lag: Mapping[str, float] = found["lag"]
     return lag
+
+
+def trouble_of(progress: Mapping[str, Any]) -> str | None:
+    """Why no broker answers, if a source of a query's progress reports that; None while brokers answer.
+
+    Spark itself says "Waiting for data to arrive" then. The query waits for up to `operation_timeout_seconds`, and ends
+    with this error. Spark older than 4.2 does not report it.
+    """
+    trouble: str | None = _report_in(progress).get("trouble")
+    return trouble
+
+
+def _report_in(progress: Mapping[str, Any]) -> Mapping[str, Any]:
+    latest = progress["latestOffset"]
+    report: Mapping[str, Any] | None = json.loads(latest) if isinstance(latest, str) else latest
+    return report or {}

@@ -1,5 +1,6 @@
 """How a stream's micro-batches are planned, with brokers in memory."""
 
+import json
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Place
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.stream_planner import StreamPlanner
+from tidewire.spark.streaming import trouble_of
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -77,6 +79,24 @@ def test_a_connection_that_breaks_is_not_the_end_of_what_there_is(stops: bool) -
         assert planner.next(end, Limit(messages=1)) == end
     assert planner.next(end, Limit(messages=1)) == read_to(1)
     assert planner.next(read_to(1), Limit()) == read_to(2 if stops else 3)
+
+
+def test_the_report_says_that_no_broker_answers_until_one_does() -> None:
+    """Spark says no more than that it waits for data."""
+    world = world_of(batch(b"a"))
+    planner = StreamPlanner(world.options, world._connect)
+    end = planner.next(planner.first(), Limit())
+    before = planner.report()
+    assert before is not None
+    assert trouble_of({"latestOffset": json.dumps(before)}) is None
+    world.peers[-1][2].hang_up()
+    assert planner.next(end, Limit()) == end
+    away = planner.report()
+    assert away is not None
+    assert "closed the connection" in (trouble_of({"latestOffset": json.dumps(away)}) or "")
+    assert away["offsets"] == before["offsets"]
+    assert planner.next(end, Limit()) == end
+    assert "trouble" not in (planner.report() or {})
 
 
 @pytest.mark.parametrize("refused_by", [None, pb.ServiceNotReady, pb.ConsumerBusy])

@@ -1,4 +1,4 @@
-"""Runs the example of docs/how-to/spark-jobs.md unchanged."""
+"""Runs the example of docs/how-to/spark-jobs.md, and the listener of docs/spark.md, unchanged."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import trio
 
 import tidewire
-from tests.scenarios.client.test_readme import CHECKOUT, pieces, run
+from tests.scenarios.client.test_readme import CHECKOUT, Piece, pieces, run
 from tests.support.admin import Admin
 from tests.support.subjects import running_subject
 from tidewire.spark.options import ReadOptions
@@ -37,3 +37,33 @@ def test_the_pages_job_runs(tmp_path: Path) -> None:
         reader = TidewireReader(ReadOptions.parse(written))
         rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
         assert {(row["key"], row["value"]) for row in rows} == {("JFK", b"JFK departed"), ("EWR", b"EWR departed")}
+
+
+STORY = """
+from pyspark.sql import SparkSession
+from tidewire.spark.streaming import lag_of
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+{listener}
+given = {{"service_url": "pulsar://127.0.0.1:6650", "topic": "topic://public/default/flights"}}
+spark.createDataFrame([("a",), ("b",)], "value string").write.format("tidewire").options(**given).mode("append").save()
+stream = spark.readStream.format("tidewire").options(**given, starting_position="earliest").load()
+query = stream.writeStream.format("noop").option("checkpointLocation", "checkpoint").trigger(availableNow=True).start()
+query.awaitTermination()
+# It returns when all listeners have had all events.
+spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
+spark.stop()
+"""
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(400)
+def test_the_listener_of_the_spark_page_prints_rows_and_lag(tmp_path: Path) -> None:
+    found = pieces((CHECKOUT / "docs" / "spark.md").read_text(encoding="utf-8"))
+    (listener,) = [piece for piece in found if "class Progress" in piece.text]
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with running_subject("tidewire", tmp_path / "data") as broker:
+        Admin(broker.http_url).create("topic://public/default/flights", 1)
+        said = run(Piece("spark", STORY.format(listener=listener.text)), broker, folder).splitlines()
+    assert said == ["0 2 0 0.0", "ended"]

@@ -123,7 +123,7 @@ class Administration:
     async def segment_backlog(self, name: TopicName, subscription: str) -> int:
         """See `TopicService`."""
         _topic, here = await self._on_segment(name, subscription)
-        return here.backlog_entries
+        return await here.visible_backlog()
 
     async def log_statistics(self, name: TopicName) -> LogStatistics:
         """See `TopicService`."""

@@ -30,7 +30,7 @@ class SubscriptionStatistics:
     consumers: int
     """Consumers connected now."""
     backlog_entries: int
-    """Readable entries that are not acknowledged. A batch counts as one, as in Pulsar's `msgBacklog`."""
+    """Readable entries with messages that are not acknowledged. A batch counts as one, as in Pulsar's `msgBacklog`."""
 
 
 class MigrationAsked(NamedTuple):

@@ -4,15 +4,15 @@ The entry at which a reader stands tells all of it. It is read once, and again o
 reader that is stuck costs nothing, and one that keeps up is read from memory.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from broker.last_visible import last_visible
 from broker.series import Backlog
-from dispatch.source import Source
+from broker.topic_source import TopicSource
 from storage.errors import LedgerCorrupt, LedgerNotFound
-from storage.managed_ledger import ManagedLedger
 from storage.position import EARLIEST, Position
+from txn.hidden_log import NotCounted, Range
 
 NOTHING: Final = Backlog()
 
@@ -37,9 +37,9 @@ class End(NamedTuple):
 class Places:
     """Where the readers of one log stand."""
 
-    def __init__(self, source: Source, ledger: ManagedLedger) -> None:
-        self._source = source
-        self._ledger = ledger
+    def __init__(self, topic: TopicSource) -> None:
+        self._source = topic
+        self._ledger = topic.ledger
         self._known: dict[str, _Place] = {}
         self._end: tuple[Position, End] | None = None
         """The end, and the readable position for which it was found."""
@@ -65,7 +65,24 @@ class Places:
             del self._known[reader]
 
     async def backlog(self, reader: str, first: Position, end: End, now_ms: int) -> Backlog | None:
-        """Return what lies from the entry at `first` to the end; None if that entry cannot be read."""
+        """Return what a reader gets from the entry at `first` to the end.
+
+        None if that entry cannot be read, or if it is not known yet what is hidden behind it.
+        """
+        found = await self.stored(reader, first, end, now_ms)
+        if found is None or first > end.position:
+            return found
+        hidden = await self._hidden([(first.before(), end.position)])
+        return None if hidden is None else found._replace(messages=max(0, found.messages - hidden))
+
+    async def _hidden(self, ranges: Sequence[Range]) -> int | None:
+        try:
+            return (await self._source.hidden.count(ranges, reads=False)).messages
+        except (LedgerCorrupt, LedgerNotFound, NotCounted):
+            return None
+
+    async def stored(self, reader: str, first: Position, end: End, now_ms: int) -> Backlog | None:
+        """Return what lies from the entry at `first` to the end, hidden or not; None if that entry cannot be read."""
         if first > end.position:
             self._known.pop(reader, None)
             return NOTHING
@@ -93,8 +110,13 @@ class Places:
         except (LedgerCorrupt, LedgerNotFound):
             return None
         found = await self.backlog(reader, first, end, now_ms)
-        # The group may go on in the middle of a batch.
-        return None if found is None else found._replace(messages=end.next_index - index)
+        place = self._known.get(reader)
+        if found is None or place is None:
+            return found
+        # The group may go on in the middle of a batch. Of a hidden batch, nothing was counted.
+        skipped = max(0, index - place.first_index)
+        is_hidden = await self._hidden([(first.before(), first)])
+        return found if is_hidden else found._replace(messages=max(0, found.messages - skipped))
 
     async def _place(self, reader: str, position: Position) -> _Place | None:
         known = self._known.get(reader)

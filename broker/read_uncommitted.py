@@ -4,6 +4,8 @@ It serves diagnosis, and readers that prefer early results to correct ones. A du
 because it may acknowledge an open transaction's entries only after the transaction's end.
 """
 
+from collections.abc import Sequence
+
 from broker.last_visible import last_visible
 from broker.topic import Topic
 from dispatch.chunks import Chunk
@@ -58,9 +60,13 @@ class ReadUncommitted:
         """See `Source`."""
         return self._topic.entries_between(low, high)
 
-    def controls_between(self, low: Position, high: Position) -> int:
-        """See `Source`."""
-        return self._topic.controls_between(low, high)
+    def hidden_between(self, low: Position, high: Position) -> int:
+        """See `Source`. Aborted entries count as hidden, too: nothing reports the backlog of such a reader."""
+        return self._topic.hidden_between(low, high)
+
+    async def count_hidden(self, ranges: Sequence[tuple[Position, Position]]) -> int:
+        """See `Source`, and `hidden_between`."""
+        return await self._topic.count_hidden(ranges)
 
     def attach_sealed(self, signal: Signal) -> None:
         """See `Source`."""

@@ -147,7 +147,7 @@ class _Counting:
         sums.stored_bytes += ledger.statistics().size_bytes
         sums.traffic.add(topic.traffic)
         first, durable = topic.next_after(topic.readable.value), End(ledger.confirmed.value, ledger.confirmed_index)
-        held = await log.places.backlog(_HELD, first, durable, self._now_ms())
+        held = await log.places.stored(_HELD, first, durable, self._now_ms())
         if held is None:
             self.found.unreadable += 1
         else:
@@ -167,8 +167,12 @@ class _Counting:
         if first > topic.readable.value:
             return
         end = await log.places.end()
-        sums.backlog_entries += subscription.backlog_entries if end is None else subscription.backlog_upto(end.position)
-        self._add(sums, None if end is None else await log.places.backlog(reader, first, end, self._now_ms()))
+        backlog = None if end is None else await log.places.backlog(reader, first, end, self._now_ms())
+        # Where it is not known what is hidden, neither is counted.
+        sums.backlog_entries += (
+            subscription.backlog_entries if backlog is None else await subscription.visible_backlog()
+        )
+        self._add(sums, backlog)
 
     def _add(self, sums: ReaderSums, backlog: Backlog | None) -> None:
         if backlog is None:

@@ -143,6 +143,8 @@ class Topic(TopicSource):
         await self._durable.close()
         try:
             await self.ledger.close()
+            # The next owner then need not read the last ledger for a backlog.
+            await self.hidden.work(self.readable.value)
         except ExpectedError as error:
             log.warning("a ledger's end was not recorded", topic=str(self.name), reason=str(error))
 

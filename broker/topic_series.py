@@ -62,7 +62,7 @@ class TopicSeries:
         if not is_shown:
             self._left_out[own] += 1
         series = self._series.setdefault(labels, LoadedSeries(labels))
-        series.logs[topic] = Places(topic, topic.ledger)
+        series.logs[topic] = Places(topic)
         self._chosen[topic] = own, series
 
     def _leave(self, topic: Topic) -> None:

@@ -3,7 +3,7 @@
 The topic's transaction buffer says both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.entry_codecs import Converter, EntryCodecs
@@ -17,6 +17,7 @@ from storage.position import Position
 from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.buffer import TransactionBuffer
+from txn.hidden_log import HiddenLog
 
 SUBSCRIBED: Final = EntryFormat.PULSAR
 """The format in which subscriptions get entries. Readers of other formats read the ledger."""
@@ -91,11 +92,12 @@ class TopicSource:
                 judged = await self.judged(entries)
                 if all(entry.format is SUBSCRIBED for entry in judged):
                     return judged
+                # During the conversion, what was loaded to judge them may be evicted.
+                shown = [self.is_visible(entry) for entry in judged]
                 converted = [
-                    await self._convert(entry) if entry.format is not SUBSCRIBED and self.is_visible(entry) else entry
-                    for entry in judged
+                    await self._convert(entry) if entry.format is not SUBSCRIBED and is_shown else entry
+                    for entry, is_shown in zip(judged, shown, strict=True)
                 ]
-                # During the conversion, what was loaded to judge them may have been evicted.
                 return await self.judged(converted)
             except LedgerNotFound:
                 continue  # The ledger was trimmed meanwhile. It is no longer listed, so the next read skips it.
@@ -147,9 +149,18 @@ class TopicSource:
         """Count the entries above `low`, up to and including `high`."""
         return self.ledger.entries_between(low, high)
 
-    def controls_between(self, low: Position, high: Position) -> int:
-        """Count the control entries among them, as far as this owner appended them."""
-        return self.ledger.controls_between(low, high)
+    def hidden_between(self, low: Position, high: Position) -> int:
+        """Count the entries among them that are known to be hidden."""
+        return self._buffer.hidden.known_between(low, high).entries
+
+    async def count_hidden(self, ranges: Sequence[tuple[Position, Position]]) -> int:
+        """See `Source`."""
+        return (await self._buffer.hidden.count(ranges)).entries
+
+    @property
+    def hidden(self) -> HiddenLog:
+        """Counts what subscriptions do not get."""
+        return self._buffer.hidden
 
     async def caught_up(self) -> None:
         """Return once every decision made before the call is in `readable` (docs/design.md#read-your-commit).

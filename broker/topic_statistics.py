@@ -160,29 +160,32 @@ class StatisticsOfTopics:
 
 
 async def _counted(log: Topic, now_ms: int) -> LogStatistics:
-    """Markers and aborted entries behind the last message are no backlog: their readers have nothing to wait for."""
     first_index = log.ledger.first_index
     try:
         last = await last_visible(log, log.ledger)
     except LedgerCorrupt as damaged:
-        logger.warning("a backlog may count markers, because data is damaged", topic=str(log.name), reason=str(damaged))
-        upto, end_index = log.readable.value, log.readable_end
+        _report(log, damaged)
+        end = End(log.readable.value, log.readable_end)
     else:
-        upto = EARLIEST if last is None else last.position
-        end_index = first_index if last is None else last.first_index + last.message_count
+        end = End(EARLIEST, first_index) if last is None else End(last.position, last.first_index + last.message_count)
     subscriptions = {}
-    places, end = Places(log, log.ledger), End(upto, end_index)
+    places = Places(log)
     for name, subscription in tuple(log.subscriptions.items()):
-        backlog = await places.backlog(name, subscription.cursor.first_unacknowledged(), end, now_ms) or NOTHING
+        stored = await places.stored(name, subscription.cursor.first_unacknowledged(), end, now_ms) or NOTHING
+        try:
+            entries = await subscription.visible_backlog()
+        except LedgerCorrupt as damaged:
+            _report(log, damaged)
+            entries = subscription.backlog_entries
         now = subscription.statistics()
         subscriptions[name] = SegmentSubscription(
-            subscription.backlog_upto(upto),
+            entries,
             frozenset(consumer.name for consumer in now.consumers),
             now.kind.name,
             now.unacked_messages,
             f"{now.mark_delete.ledger}:{now.mark_delete.entry}",
-            backlog.size_bytes,
-            round(now_ms - backlog.seconds * 1000) if backlog.messages else 0,
+            stored.size_bytes,
+            round(now_ms - stored.seconds * 1000) if stored.messages else 0,
             tuple(
                 ConnectedConsumer(one.name, one.permits, one.unacked_messages, one.messages_sent, one.bytes_sent)
                 for one in sorted(now.consumers, key=lambda consumer: consumer.name)
@@ -192,7 +195,7 @@ async def _counted(log: Topic, now_ms: int) -> LogStatistics:
     return LogStatistics(
         subscriptions,
         first_index,
-        end_index,
+        end.next_index,
         frozenset(producer.name for producer in log.clients.producers),
         traffic.messages_in,
         traffic.bytes_in,
@@ -201,6 +204,10 @@ async def _counted(log: Topic, now_ms: int) -> LogStatistics:
         log.ledger.statistics().size_bytes,
         log.clients.count,
     )
+
+
+def _report(log: Topic, damaged: LedgerCorrupt) -> None:
+    logger.warning("a backlog may count markers, because data is damaged", topic=str(log.name), reason=str(damaged))
 
 
 def _on_each(subscription: str, logs: Iterable[LogStatistics]) -> list[SegmentSubscription]:

@@ -4,6 +4,7 @@ The topic builds it from its managed ledger and, where there are transactions, f
 stream in both cases.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from dispatch.chunks import Chunk
@@ -48,8 +49,17 @@ class Source(Protocol):
     def entries_between(self, low: Position, high: Position) -> int:
         """How many entries are above `low` and not above `high`."""
 
-    def controls_between(self, low: Position, high: Position) -> int:
-        """How many of these are known to be control entries, which hold no message."""
+    def hidden_between(self, low: Position, high: Position) -> int:
+        """How many of these are known to be hidden. `count_hidden` knows all."""
+
+    async def count_hidden(self, ranges: Sequence[tuple[Position, Position]]) -> int:
+        """How many readable entries are hidden in these ranges, each above its first position, up to its second.
+
+        Raises:
+            LedgerCorrupt: it cannot be found out.
+            LedgerNotFound: some of them were trimmed.
+        """
+        ...
 
     def attach_sealed(self, signal: Signal) -> None:
         """Set `signal` when the source is sealed."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dispatch.source import Source
 from dispatch.subscription_types import SubscriptionType
 from storage.cursor import BaseCursor
+from storage.errors import LedgerNotFound
 from storage.position import Position
 
 
@@ -26,7 +27,7 @@ class SubscriptionStatistics:
 
     kind: SubscriptionType
     backlog_entries: int
-    """Readable and unacknowledged entries, sent or not. Hidden entries count until they are skipped."""
+    """Readable and unacknowledged entries, sent or not, without those that are known to be hidden."""
     unacked_messages: int
     """Sent and not acknowledged (shared subscriptions)."""
     entries_to_send_again: int
@@ -34,23 +35,40 @@ class SubscriptionStatistics:
     consumers: tuple[ConsumerStatistics, ...]
 
 
-def backlog_entries(source: Source, cursor: BaseCursor, upto: Position | None = None) -> int:
-    """Readable entries that are not acknowledged, without the control entries that the source knows.
-
-    With `upto`, those behind that position do not count.
-    """
+def backlog_entries(source: Source, cursor: BaseCursor) -> int:
+    """Readable entries that are not acknowledged, without those that are known to be hidden."""
     low, high = cursor.mark_delete, source.readable.value
-    acknowledged = cursor.entries_above
-    if upto is not None and upto < high:
-        high = upto
-        acknowledged = sum(
-            source.entries_between(first.before(), min(last, high)) for first, last in cursor.acknowledged_above
-        )
-    unread = source.entries_between(low, high) - acknowledged
-    controls = source.controls_between(low, high)
-    if controls:
-        # Skipped control entries above the mark-delete position are among the acknowledged ones.
-        controls -= sum(
-            source.controls_between(first.before(), min(last, high)) for first, last in cursor.acknowledged_above
-        )
-    return max(0, unread - controls)
+    if not source.hidden_between(low, high):
+        return max(0, source.entries_between(low, high) - cursor.entries_above)
+    unread = _unread(cursor, high)
+    return sum(source.entries_between(low, high) - source.hidden_between(low, high) for low, high in unread)
+
+
+async def visible_backlog(source: Source, cursor: BaseCursor, upto: Position) -> int:
+    """Readable entries up to this position that consumers get and that are not acknowledged (K35).
+
+    Raises:
+        LedgerCorrupt: it cannot be found out.
+    """
+    while True:
+        unread = _unread(cursor, min(upto, source.readable.value))
+        entries = sum(source.entries_between(low, high) for low, high in unread)
+        try:
+            hidden = await source.count_hidden(unread)
+        except LedgerNotFound:
+            continue  # It was trimmed, so it is no longer among them.
+        if entries == sum(source.entries_between(low, high) for low, high in unread):
+            return entries - hidden
+
+
+def _unread(cursor: BaseCursor, upto: Position) -> list[tuple[Position, Position]]:
+    """The ranges that are not acknowledged: above the first position, up to the second."""
+    unread, low = [], cursor.mark_delete
+    for first, last in cursor.acknowledged_above:
+        if first > upto:
+            break
+        unread.append((low, first.before()))
+        low = last
+    if low < upto:
+        unread.append((low, upto))
+    return unread

@@ -17,7 +17,7 @@ from dispatch.consumer import Consumer
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed, TooManyHoles
 from dispatch.source import Source
-from dispatch.statistics import ConsumerStatistics, SubscriptionStatistics, backlog_entries
+from dispatch.statistics import ConsumerStatistics, SubscriptionStatistics, backlog_entries, visible_backlog
 from dispatch.subscription_types import TYPES, SubscriptionType
 from dispatch.withheld import NothingWithheld, Withheld
 from storage.cursor import BaseCursor
@@ -344,12 +344,16 @@ class Subscription:
 
     @property
     def backlog_entries(self) -> int:
-        """Readable entries that are not acknowledged, without the control entries that the source knows."""
+        """Readable entries that are not acknowledged, without those that are known to be hidden."""
         return backlog_entries(self._source, self._cursor)
 
-    def backlog_upto(self, last: Position) -> int:
-        """As `backlog_entries`, without the entries behind this position."""
-        return backlog_entries(self._source, self._cursor, last)
+    async def visible_backlog(self, upto: Position = LATEST) -> int:
+        """Readable entries up to this position that consumers get and that are not acknowledged.
+
+        Raises:
+            LedgerCorrupt: it cannot be found out.
+        """
+        return await visible_backlog(self._source, self._cursor, upto)
 
     def statistics(self) -> SubscriptionStatistics:
         """Counters at this moment."""

@@ -73,6 +73,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "topic_removal",
         "topic_services",
         "topic_source",
+        "backlogs",
         "durable_subscriptions",
         "read_uncommitted",
         "retention_policies",

@@ -22,6 +22,7 @@ from storage.damages import Damages
 from storage.errors import JournalMissing, LedgerFailed, LedgerNotMade, LedgerOutOfReach, NoSpace, fresh
 from storage.fence import Fence
 from storage.files import DiskFull
+from storage.hidden_entries import Hidden, HiddenEntries
 from storage.journal import JOURNAL_FILE_BYTES, Journal, JournalStatistics
 from storage.journal_records import JournalRecords
 from storage.journal_recovery import JournalRecovery, RequireGone, claim_own_journal
@@ -336,6 +337,21 @@ class DirectoryLedgerStore:
     async def load_aborted(self, ledger: int, *, owner: int, spans_min: int) -> tuple[AbortedSpan, ...]:
         """See `LedgerStore`."""
         return await self._files.run(self._folder.load_aborted, ledger, owner, spans_min)
+
+    async def store_hidden(self, ledger: int, hidden: HiddenEntries) -> None:
+        """See `LedgerStore`."""
+        try:
+            await self._files.run(self._folder.store_hidden, ledger, hidden.encode(ledger))
+        except DiskFull as full:
+            raise NoSpace(f"the disk is full: {full.filename} cannot be made") from full
+
+    async def load_hidden_total(self, ledger: int) -> Hidden | None:
+        """See `LedgerStore`."""
+        return await self._files.run(self._folder.load_hidden_total, ledger)
+
+    async def load_hidden(self, ledger: int) -> HiddenEntries | None:
+        """See `LedgerStore`."""
+        return await self._files.run(self._folder.load_hidden, ledger)
 
     def statistics(self) -> LedgerStoreStatistics:
         """Counters at this moment."""

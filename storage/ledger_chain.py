@@ -20,6 +20,7 @@ import trio
 
 from storage.aborted_index import AbortedSpan
 from storage.errors import Fenced, LedgerNotMade, LedgerSealed, NoSpace
+from storage.hidden_entries import HiddenEntries
 from storage.ledger_ids import LedgerIds
 from storage.ledger_list import LEDGERS_MAX, NO_RECORDS, LedgerInfo, LedgerList, ManagedLedgerRecord, later_of
 from storage.ledger_reading import closed_info
@@ -234,7 +235,8 @@ class LedgerChain:
         """See `ManagedLedger.mark`."""
         async with self._changing:
             if not self.record.is_marked and not self.record.is_deleting:
-                await self._write(replace(self.record, is_marked=True))
+                first = self.record.newest_id if self.current is None else self.current.id
+                await self._write(replace(self.record, is_marked=True, marked_from=first))
 
     async def record_start(self, index: int) -> None:
         """See `ManagedLedger.delete_below`."""
@@ -285,6 +287,13 @@ class LedgerChain:
             listed.update(indexed)
             await self._write(replace(self.record, ledgers=self._listing(listed)))
             self.ledgers.update(indexed)
+
+    async def store_hidden(self, ledger: int, hidden: HiddenEntries) -> None:
+        """See `ManagedLedger.store_hidden`."""
+        # A trim removes all files of a ledger. None must follow.
+        async with self._changing:
+            if self.ledgers.info(ledger) is not None and not self.record.is_deleting:
+                await self.store.store_hidden(ledger, hidden)
 
     async def delete(self) -> None:
         """See `ManagedLedger.delete`."""

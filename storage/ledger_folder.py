@@ -3,6 +3,7 @@
     <20-digit id>.ledger     the batches, chained
     <20-digit id>.index      the sparse index, rebuilt when it is lost
     <20-digit id>.aborted-<owner>    its aborted-transaction index, once everything in it is decided
+    <20-digit id>.hidden     its hidden entries, once everything in it is decided, made again when it is lost
 
 The owner is the version of the claim under which the index was written. The ledger's record names it. A stale owner
 that wakes up late replaces its own file only, which the record does not name. Such files go with the ledger.
@@ -34,6 +35,7 @@ from storage.entry import (
 )
 from storage.errors import LedgerAbsent, LedgerCorrupt
 from storage.files import DiskFull, File, Files
+from storage.hidden_entries import HEAD_SIZE, DamagedHidden, Hidden, HiddenEntries, total_in
 from storage.ledger_index import SparseIndex, StaleIndex
 from storage.open_files import OpenFiles
 
@@ -41,7 +43,7 @@ CHUNK_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of decoded chunks kept for the next read, over all ledgers."""
 _MAGIC: Final = BATCH_MAGIC.to_bytes(4)
 _SCAN_BYTES: Final = 1024 * 1024
-_NAME: Final = re.compile(r"(\d{20})\.(ledger|index|index-new|aborted-\d+(-new)?)")
+_NAME: Final = re.compile(r"(\d{20})\.(ledger|index|index-new|hidden|hidden-new|aborted-\d+(-new)?)")
 _ID_DIGITS: Final = 20
 
 
@@ -75,6 +77,10 @@ class LedgerFolder:
     def aborted_path(self, ledger: int, owner: int) -> Path:
         """The path of its aborted-transaction index, as this owner wrote it."""
         return self.path / f"{ledger:020d}.aborted-{owner}"
+
+    def hidden_path(self, ledger: int) -> Path:
+        """The path of the list of its hidden entries."""
+        return self.path / f"{ledger:020d}.hidden"
 
     def unknown_names(self) -> list[str]:
         """Files in the folder that this program did not make. They are left alone. Blocks."""
@@ -181,6 +187,43 @@ class LedgerFolder:
             reason = f"it names {len(spans)} aborted transactions, but {spans_min} were stored in it"
             raise LedgerCorrupt(path, 0, reason)
         return spans
+
+    def store_hidden(self, ledger: int, data: bytes) -> None:
+        """See `LedgerStore.store_hidden`. Not durable, because it can be made again. Blocks.
+
+        Raises:
+            DiskFull: nothing was changed.
+        """
+        path = self.hidden_path(ledger)
+        # As for the sparse index, another broker may write the same bytes.
+        with suppress(FileNotFoundError):
+            self._replace(path, path.with_suffix(".hidden-new"), data, syncs=False)
+
+    def load_hidden(self, ledger: int) -> HiddenEntries | None:
+        """See `LedgerStore.load_hidden`. Blocks."""
+        data = self._stored_hidden(ledger)
+        try:
+            return None if data is None else HiddenEntries.decode(ledger, data)
+        except DamagedHidden:
+            return None
+
+    def load_hidden_total(self, ledger: int) -> Hidden | None:
+        """See `LedgerStore.load_hidden_total`. Blocks."""
+        head = self._stored_hidden(ledger, bytes_max=HEAD_SIZE)
+        try:
+            return None if head is None else total_in(ledger, head)
+        except DamagedHidden:
+            return None
+
+    def _stored_hidden(self, ledger: int, bytes_max: int | None = None) -> bytes | None:
+        try:
+            file = self.files.open(self.hidden_path(ledger))
+        except FileNotFoundError:
+            return None
+        try:
+            return file.read_at(0, file.size() if bytes_max is None else bytes_max)
+        finally:
+            file.close()
 
     def remove(self, ledgers: Collection[int]) -> None:
         """Remove all files of these ledgers. Durable after `Files.sync_dir`. Blocks.

@@ -95,6 +95,7 @@ _FIELDS: Final = frozenset(
         "creation_id",
         "leader_epoch",
         "marked",
+        "marked_from",
         "start_index",
         "sealed",
         "newest_id",
@@ -126,6 +127,8 @@ class ManagedLedgerRecord:
     """That of its present owner. Each owner takes the next one when it begins (K44)."""
     is_marked: bool = False
     """Whether its log may have markers, or entries of numbered producers (`txn/marked_log.py`)."""
+    marked_from: int = 0
+    """The first ledger that may have them. An earlier release did not record it, so that every ledger may."""
     start_index: int = 0
     """Messages below were deleted by request. Their entries may still be there (K38)."""
     sealed: bool = False
@@ -163,6 +166,7 @@ class ManagedLedgerRecord:
                 "creation_id": self.creation_id,
                 "leader_epoch": self.leader_epoch,
                 "marked": self.is_marked,
+                "marked_from": self.marked_from,
                 "start_index": self.start_index,
                 "sealed": self.sealed,
                 "newest_id": self.newest_id,
@@ -227,6 +231,7 @@ class ManagedLedgerRecord:
             newest_id=fields["newest_id"],
             leader_epoch=fields.get("leader_epoch", NO_EPOCH),
             is_marked=fields.get("marked", False),
+            marked_from=fields.get("marked_from", 0),
             start_index=fields.get("start_index", 0),
             sealed=fields["sealed"],
             trimmed=Trimmed(Position(*fields["trimmed"]["position"]), fields["trimmed"]["next_index"]),
@@ -246,6 +251,7 @@ class ManagedLedgerRecord:
                 self.newest_id,
                 self.leader_epoch,
                 self.is_marked,
+                self.marked_from,
                 self.start_index,
                 self.trimmed.position.ledger,
                 self.trimmed.position.entry,

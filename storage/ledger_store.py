@@ -20,6 +20,7 @@ from typing import Protocol
 
 from storage.aborted_index import AbortedSpan
 from storage.entry import Entry, EntryFormat, TxnId
+from storage.hidden_entries import Hidden, HiddenEntries
 from storage.ledger_index import SparseIndex
 from storage.position import Position
 from storage.watermark import Watermark
@@ -228,4 +229,22 @@ class LedgerStore(Protocol):
         Raises:
             LedgerCorrupt: it is damaged, missing or an older one.
         """
+        ...
+
+    async def store_hidden(self, ledger: int, hidden: HiddenEntries) -> None:
+        """Write the list of a closed ledger's hidden entries, in which everything is decided.
+
+        It may be lost with the power. All owners write the same, so that a stale one does no harm.
+
+        Raises:
+            NoSpace: the disk is full. Nothing was changed.
+        """
+        ...
+
+    async def load_hidden_total(self, ledger: int) -> Hidden | None:
+        """How much the list says is hidden; None if it is missing or its head is damaged."""
+        ...
+
+    async def load_hidden(self, ledger: int) -> HiddenEntries | None:
+        """The list of its hidden entries; None if it is missing or damaged. Then the ledger has to be read."""
         ...

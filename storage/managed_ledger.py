@@ -16,17 +16,22 @@ import trio
 
 from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
-from storage.control_entries import ControlEntries
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import SPACE_RETRY_SECONDS, LedgerCorrupt, LedgerNotFound
+from storage.hidden_entries import Hidden, HiddenEntries
 from storage.ledger_chain import LedgerChain
 from storage.ledger_list import NO_RECORDS, UNKNOWN_TIME, LedgerInfo
 from storage.metadata.store import StoreFull
+from storage.own_hidden import OwnHidden
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
 
 READ_ENDS_MAX: Final = 64
 """Readers by index that need not search for the place where they go on."""
+
+HIDDEN_IN_LEDGER_MAX: Final = 500_000
+"""Hidden entries of the ledger that grows, each 12 bytes in memory, before another one takes over. Once the ledger is
+decided, they are on disk."""
 
 Stamp = Callable[[bytes, int], bytes]
 """Makes the payload that holds this time, in milliseconds since the epoch. It has the same size."""
@@ -57,7 +62,8 @@ class ManagedLedger:
         self._ledgers = chain.ledgers
         self._reading = chain.reading
         self._now_ms = now_ms
-        self._controls = ControlEntries()
+        self.hidden = OwnHidden(above=chain.ledgers.closed[-1].id if chain.ledgers.closed else -1)
+        """What this owner appended, or knows to be aborted, that no consumer gets."""
         self._roll_due = Signal()
         self._rolls: list[Signal] = []
         self._read_ends: OrderedDict[int, Position] = OrderedDict()
@@ -178,7 +184,9 @@ class ManagedLedger:
         )
         chain.took(position, message_count, now, NO_RECORDS if is_control else latest_record_ms)
         if is_control:
-            self._controls.add(position)
+            self.hidden.add(position, message_count)
+            if self.hidden.entries_in(position.ledger) >= HIDDEN_IN_LEDGER_MAX:
+                self.request_roll()
         if chain.is_due(current):
             self._roll_due.set()
         return position
@@ -276,10 +284,6 @@ class ManagedLedger:
         """How many entries are above `after` and at or below `upto`."""
         return self._ledgers.entries_between(after, upto)
 
-    def controls_between(self, after: Position, upto: Position) -> int:
-        """How many control entries are in the range, as far as this owner appended them."""
-        return self._controls.between(after, upto)
-
     async def position_of_index(self, index: int) -> Position:
         """The confirmed entry with the message of this index; if there is none, the next place above it.
 
@@ -349,6 +353,10 @@ class ManagedLedger:
         """The number of the ledger's last entry, confirmed or not; -1 if it has none or was trimmed."""
         return self._ledgers.last_entry(ledger)
 
+    def info(self, ledger: int) -> LedgerInfo | None:
+        """What is known of a closed ledger with entries; None if it is another one, or was trimmed."""
+        return self._ledgers.info(ledger)
+
     def has_ledger(self, ledger: int) -> bool:
         """Whether the closed ledger has entries and was not trimmed."""
         return self._ledgers.info(ledger) is not None
@@ -378,12 +386,24 @@ class ManagedLedger:
                     raise
         raise LedgerNotFound(f"ledger {ledger} is gone")
 
+    async def load_hidden_total(self, ledger: int) -> Hidden | None:
+        """How much is hidden in a closed ledger, if an owner has written it down."""
+        return await self._chain.store.load_hidden_total(ledger)
+
+    async def load_hidden(self, ledger: int) -> HiddenEntries | None:
+        """The hidden entries of a closed ledger, if an owner has written them down."""
+        return await self._chain.store.load_hidden(ledger)
+
     # -- changes
 
     @property
     def is_marked(self) -> bool:
         """Whether the log may have markers, or entries of numbered producers. It stays so."""
         return self._chain.record.is_marked
+
+    def may_be_marked(self, ledger: int) -> bool:
+        """Whether this ledger may have markers, or entries of numbered producers."""
+        return self.is_marked and ledger >= self._chain.record.marked_from
 
     async def mark(self) -> None:
         """Record that the log will have markers, or entries of numbered producers. Durable on return. Idempotent.
@@ -450,7 +470,7 @@ class ManagedLedger:
             Fenced: the claim is lost. Nothing was removed.
         """
         await self._chain.trim(upto)
-        self._controls.keep({*(info.id for info in self._ledgers.closed), self._ledgers.last().ledger})
+        self.hidden.keep({*(info.id for info in self._ledgers.closed), self._ledgers.last().ledger})
 
     async def store_aborted(self, indexes: Mapping[int, Collection[AbortedSpan]]) -> None:
         """Write the aborted-transaction indexes of closed ledgers in which everything is decided.
@@ -462,6 +482,16 @@ class ManagedLedger:
             Fenced: the claim is lost.
         """
         await self._chain.store_aborted(indexes)
+
+    async def store_hidden(self, ledger: int, hidden: HiddenEntries) -> None:
+        """Write down the hidden entries of a closed ledger in which everything is decided.
+
+        It may be lost, and is then found missing. A ledger that was trimmed or is being deleted is skipped.
+
+        Raises:
+            NoSpace: there is no space for it.
+        """
+        await self._chain.store_hidden(ledger, hidden)
 
     async def delete(self) -> None:
         """Remove it with all its entries. Durable on return. `managed_ledger_removal` tells what a crash leaves.

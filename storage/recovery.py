@@ -67,6 +67,10 @@ ever written there, and the journal still has every batch that was not synced. S
     of an owner that the record does not name           | LEFTOVER its owner died, or was replaced, before the record
     missing, damaged or with fewer than the record has  | CORRUPT  entries of its transactions are not shown
 
+**The list of a ledger's hidden entries**, written once everything in the ledger is decided:
+
+    missing or damaged                                  | REBUILD  from the entries
+
 **Names**: files with foreign names in these folders are left alone and counted. An epoch has begun when its fence notes
 a journal file. The newest epoch that has begun is replayed.
 

@@ -112,6 +112,12 @@ class AbortedTransactions:
                 if unknown := unknown_in(fields, _FIELDS):
                     self._unknown[txn] = unknown
 
+    def may_hide(self, ledger: int) -> bool:
+        """Whether anything decided in this closed ledger can be hidden."""
+        info = self._ledger.info(ledger)
+        recent = any(span.first.ledger <= ledger <= span.last.ledger for span in self._recent.values())
+        return recent or (info is not None and info.aborted > 0)
+
     async def prepare(self, entries: Iterable[Entry]) -> None:
         """Load the indexes of these entries' ledgers. Does not wait for recently written entries.
 

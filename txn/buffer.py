@@ -30,6 +30,7 @@ from typing import Protocol
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.position import Position
 from storage.watermark import Watermark
+from txn.hidden_log import HiddenLog
 from txn.states import TxnState
 
 
@@ -60,6 +61,11 @@ class TransactionBuffer(Protocol):
         Raises:
             WrongDomain: they may not (D6).
         """
+
+    @property
+    def hidden(self) -> HiddenLog:
+        """Counts what `is_visible` hides, without a look at each entry (K35)."""
+        ...
 
     def is_visible(self, entry: Entry) -> bool:
         """Whether consumers may see an entry at or below `readable`. Aborted and control entries are hidden (T17).

@@ -6,7 +6,7 @@ index is made again from the markers of its own ledger (K12, K18).
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import structlog
@@ -153,7 +153,44 @@ class AbortedRanges:
         """Note the aborts of a ledger that another one has followed."""
         self._known[ledger] = aborts
 
-    async def prepare(self, ledger: int, end: int) -> list[LedgerAborts]:
+    def may_hide(self, ledger: int) -> bool:
+        """Whether anything in this ledger can be hidden: a marker, a snapshot or an aborted entry."""
+        return self._ledger.may_be_marked(ledger)
+
+    async def prepare(self, entries: Sequence[Entry]) -> None:
+        """Load what `hides` needs for these entries.
+
+        Raises:
+            ProducersUnreadable, LedgerNotFound: see `overlapping`.
+        """
+        ends = {e.position.ledger: e.first_index + e.message_count for e in entries if e.txn is not None}
+        used: set[int] = set()
+        while True:
+            missing = None
+            for ledger, end in ends.items():
+                chain, missing = self._chain(ledger, end)
+                if missing is not None:
+                    break
+                used.update(chain)
+            if missing is None:
+                self._evict(used)
+                return
+            loaded = await self._load(missing)
+            self._known.setdefault(missing, loaded)
+
+    def hides(self, entry: Entry) -> bool:
+        """Whether the decided entry was aborted. Prepare it before, in the same step."""
+        if entry.txn is None:
+            return False
+        offset = entry.first_index
+        chain, missing = self._chain(entry.position.ledger, offset + 1)
+        assert missing is None, "prepared"
+        return any(
+            aborted.producer_id == entry.txn.most and aborted.first <= offset
+            for aborted in _from(chain.values(), offset, offset + 1)
+        )
+
+    async def _prepared(self, ledger: int, end: int) -> list[LedgerAborts]:
         """What can hide entries of this ledger below the offset `end`, in order.
 
         Raises:
@@ -163,42 +200,35 @@ class AbortedRanges:
         while True:
             chain, missing = self._chain(ledger, end)
             if missing is None:
-                self._evict(keep=len(chain))
-                return chain
+                self._evict(chain)
+                return list(chain.values())
             loaded = await self._load(missing)
             self._known.setdefault(missing, loaded)
-
-    def hides(self, producer_id: int, ledger: int, offset: int) -> bool:
-        """Whether a decided record of this producer was aborted. Prepare its place before, in the same step."""
-        chain, missing = self._chain(ledger, offset + 1)
-        assert missing is None, "prepared"
-        return any(
-            entry.producer_id == producer_id and entry.first <= offset for entry in _from(chain, offset, offset + 1)
-        )
 
     async def overlapping(self, ledger: int, start: int, end: int) -> list[AbortedOffsets]:
         """The aborted transactions with records from `start` to `end`, exclusive; `start` is in this ledger (K7, K8).
 
         Raises:
-            ProducersUnreadable, LedgerNotFound: see `prepare`.
+            ProducersUnreadable: it cannot be found out.
+            LedgerNotFound: the ledger was trimmed.
         """
-        return list(_from(await self.prepare(ledger, end), start, end))
+        return list(_from(await self._prepared(ledger, end), start, end))
 
-    def _chain(self, ledger: int, end: int) -> tuple[list[LedgerAborts], int | None]:
+    def _chain(self, ledger: int, end: int) -> tuple[dict[int, LedgerAborts], int | None]:
         """The aborts from this ledger on that may matter below `end`, and the first ledger whose aborts are missing."""
-        chain: list[LedgerAborts] = []
+        chain: dict[int, LedgerAborts] = {}
         while ledger < self.state.ledger:
             known = self._known.get(ledger)
             if known is None:
                 return chain, ledger
-            chain.append(known)
+            chain[ledger] = known
             if known.last_stable is None or known.last_stable >= end:
                 return chain, None
             following = self._ledger.next_after(Position(ledger, self._ledger.last_entry(ledger))).ledger
             if following > self.state.ledger:
                 return chain, None
             ledger = following
-        return [*chain, self.state.aborts], None
+        return {**chain, self.state.ledger: self.state.aborts}, None
 
     async def _load(self, ledger: int) -> LedgerAborts:
         if not self._ledger.has_ledger(ledger):
@@ -228,14 +258,18 @@ class AbortedRanges:
         end = info.first_index + info.messages
         return LedgerAborts(found.aborts.index, found.stable.stable_at(end))
 
-    def _evict(self, *, keep: int) -> None:
+    def _evict(self, used: Collection[int]) -> None:
+        """Forget the least recently used ones, but none of `used`: one read may need them all."""
+        for ledger in used:
+            if ledger in self._known:
+                self._known.move_to_end(ledger)
         confirmed = self._ledger.confirmed.value.ledger
-        while len(self._known) > INDEXES_CACHED_MAX + keep:
+        while len(self._known) > INDEXES_CACHED_MAX + len(used):
             oldest = next(iter(self._known))
             if oldest >= confirmed:
                 break  # The snapshot that has its aborts is not durable yet.
             del self._known[oldest]
 
 
-def _from(chain: list[LedgerAborts], start: int, end: int) -> Iterator[AbortedOffsets]:
+def _from(chain: Iterable[LedgerAborts], start: int, end: int) -> Iterator[AbortedOffsets]:
     return overlapping((aborts.index.from_offset(start) for aborts in chain), start, end)

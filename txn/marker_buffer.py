@@ -14,8 +14,6 @@ is marked, durably, before the first one writes.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-import trio
-
 from storage.aborted_offsets import AbortedOffsets
 from storage.clock import WallClock
 from storage.entry import Entry, EntryFormat, TxnId
@@ -24,8 +22,10 @@ from storage.ledger_list import UNKNOWN_TIME
 from storage.managed_ledger import ManagedLedger, Stamp
 from storage.metadata.store import Check, MetadataStore, StoreFull
 from storage.position import EARLIEST, Position
+from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.errors import OwnershipLost, WrongDomain
+from txn.hidden_log import HiddenLog
 from txn.kafka_settler import KafkaSettler
 from txn.marked_log import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Ended, MarkedLog
 from txn.marked_reading import AbortedRanges, Describe, read_marked_log
@@ -78,6 +78,8 @@ class MarkerBuffer:
         self._now_ms = now_ms
         self._log = MarkedLog()
         self._aborted = AbortedRanges(ledger, self._log, self._describe)
+        self._hidden_due = Signal()
+        self._hidden = HiddenLog(ledger, self._aborted, self._hidden_due)
         self.transactions = PartitionTransactions(
             ledger,
             metadata,
@@ -121,19 +123,20 @@ class MarkerBuffer:
         """
         return await self._aborted.overlapping(at.ledger, start, end)
 
+    @property
+    def hidden(self) -> HiddenLog:
+        """See `TransactionBuffer`."""
+        return self._hidden
+
     def is_visible(self, entry: Entry) -> bool:
         """See `TransactionBuffer`."""
         if entry.is_control or entry.first_index + entry.message_count <= self._ledger.start_index:
             return False
-        if entry.txn is None:
-            return True
-        return not self._aborted.hides(entry.txn.most, entry.position.ledger, entry.first_index)
+        return not self._aborted.hides(entry)
 
     async def prepare(self, entries: Sequence[Entry]) -> None:
         """See `TransactionBuffer`."""
-        ends = {e.position.ledger: e.first_index + e.message_count for e in entries if e.txn is not None}
-        for ledger, end in ends.items():
-            await self._aborted.prepare(ledger, end)
+        await self._aborted.prepare(entries)
 
     async def fates(self, places: Sequence[tuple[TxnId | None, Position]]) -> list[TxnState]:
         """See `TransactionBuffer`. It is asked about sends of Pulsar's clients, which are in no transaction here."""
@@ -239,6 +242,7 @@ class MarkerBuffer:
         txn = TxnId(marker.producer_id, marker.epoch)
         appended = self._append(payload, 1, txn, EntryFormat.KAFKA, is_control=True)
         self._log.take(ended, Place(appended.base_offset, appended.position), appended.timestamp_ms)
+        self._hidden.ended(marker.producer_id, is_abort=not ended.is_commit)
         return appended
 
     def _append(
@@ -271,6 +275,8 @@ class MarkerBuffer:
             latest_record_ms=latest_record_ms,
             stamp=stamp,
         )
+        if txn is not None and not is_control:
+            self._hidden.took(txn.most, position, count)
         return Appended(offset, position, ledger.last_timestamp_ms)
 
     # -- snapshots
@@ -330,6 +336,7 @@ class MarkerBuffer:
         if self._ledger.is_marked:
             self._log = await read_marked_log(self._ledger, self._describe)
             self._aborted = AbortedRanges(self._ledger, self._log, self._describe)
+            self._hidden = HiddenLog(self._ledger, self._aborted, self._hidden_due)
         await self.transactions.recover()
         self._is_recovered = True
         self.readable.raise_to(self._readable_at(self._ledger.confirmed.value))
@@ -344,9 +351,21 @@ class MarkerBuffer:
 
     async def run(self) -> None:
         """See `TransactionBuffer`. The settler ends transactions, for all topics of the broker."""
+        due, waits = self._hidden_due, False
+        self._ledger.attach_rolls(due)
         try:
-            await trio.sleep_forever()
+            while True:
+                await due.wait()
+                waited, waits = waits, await self._hidden.work(self.readable.value)
+                # Followed only while a ledger waits for it, because it rises with each message.
+                if waits and not waited:
+                    self.readable.attach(due)
+                elif waited and not waits:
+                    self.readable.detach(due)
         finally:
+            self._ledger.detach_rolls(due)
+            if waits:
+                self.readable.detach(due)
             self.leave()
 
     def leave(self) -> None:

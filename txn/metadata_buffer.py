@@ -29,6 +29,7 @@ from txn.counters import OpCounters, OutstandingOps
 from txn.errors import OutcomeUnknown, OwnershipLost, WrongDomain
 from txn.header_watch import HeaderWatch
 from txn.headers import is_v5
+from txn.hidden_log import HiddenLog
 from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
 from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
 from txn.read_barriers import ReadBarriers
@@ -75,8 +76,10 @@ class MetadataTransactionBuffer:
         self._outstanding = OutstandingOps(counters)
         self._is_recovered = False
         self._tenure = Tenure(self._segment)
+        self.hidden = HiddenLog(ledger, self._aborted, self._tenure.due)
+        """See `TransactionBuffer`."""
         self._settlement = Settlement(
-            ledger, self._aborted, self._tenure, metadata=metadata, claim=claim, counters=counters
+            ledger, self._aborted, self.hidden, self._tenure, metadata=metadata, claim=claim, counters=counters
         )
         self.readable: Watermark = ledger.confirmed.derive(self._readable_at)
 
@@ -158,6 +161,7 @@ class MetadataTransactionBuffer:
             write.span = Span(position, position)
         else:
             write.span = Span(write.span.first, position)
+        self.hidden.took(txn, position, message_count)
         return position
 
     def decided(self, txn: TxnId, state: TxnState) -> None:
@@ -298,6 +302,7 @@ class MetadataTransactionBuffer:
         """Apply the decision in memory. `run` removes the records later."""
         if write.decided is TxnState.ABORTED and write.span is not None:
             self._aborted.remember(write.txn, write.span)
+        self.hidden.ended(write.txn, is_abort=write.decided is TxnState.ABORTED)
         self._held.release(write.txn)
         self._raise_readable()
         self._settlement.add(write)

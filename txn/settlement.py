@@ -16,6 +16,7 @@ from storage.watermark import Watermark
 from txn.aborted_transactions import AbortedTransactions
 from txn.counters import OpCounters
 from txn.errors import OwnershipLost
+from txn.hidden_log import HiddenLog
 from txn.op_removal import RECORDS_AT_ONCE_MAX, commit_with_removals, remove_ops
 from txn.ops import WRITES_BY_SEGMENT, writes_of_segment
 from txn.segment_write import SegmentWrite
@@ -33,6 +34,7 @@ class Settlement:
         self,
         ledger: ManagedLedger,
         aborted: AbortedTransactions,
+        hidden: HiddenLog,
         tenure: Tenure,
         *,
         metadata: MetadataStore,
@@ -43,6 +45,7 @@ class Settlement:
         self._ledger = ledger
         self._segment = ledger.name
         self._aborted = aborted
+        self._hidden = hidden
         self._tenure = tenure
         self._metadata = metadata
         self._claim: tuple[Check, ...] = () if claim is None else (claim,)
@@ -71,7 +74,11 @@ class Settlement:
         Raises:
             OwnershipLost, OutcomeUnknown: the caller must close the segment.
         """
-        await self._tenure.repeat(lambda: self._settle_all(readable, removed), self._tenure.due.wait)
+        self._ledger.attach_rolls(self._tenure.due)
+        try:
+            await self._tenure.repeat(lambda: self._settle_all(readable, removed), self._tenure.due.wait)
+        finally:
+            self._ledger.detach_rolls(self._tenure.due)
 
     async def discard(self) -> None:
         """Remove every record of the segment before it is deleted with its data. Durable on return."""
@@ -111,6 +118,8 @@ class Settlement:
             for ops in await self._aborted.move_to_indexes(readable.value):
                 await self.commit(ops)
                 self._aborted.forget(ops)
+        # A ledger that waits for the readable position waits for a transaction, which is settled here.
+        await self._hidden.work(readable.value)
 
     async def _remove_records(self, writes: list[SegmentWrite], removed: Callable[[SegmentWrite], None]) -> None:
         ops: list[Op] = []

@@ -67,7 +67,7 @@ def of_series(series: Series) -> Iterator[Metric]:
     yield left_out
     yield GaugeMetricFamily(
         "tidewire_backlogs_unreadable",
-        "Backlogs left out because their oldest message cannot be read",
+        "Backlogs left out because their oldest message, or what they hide, is not known",
         series.unreadable,
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 from broker.errors import LayoutUnreadable
 from broker.layouts import record as layout
-from storage import aborted_index, aborted_offsets, journal_block, ledger_index
+from storage import aborted_index, aborted_offsets, hidden_entries, journal_block, ledger_index
 from storage.backup import manifest
 from storage.entry import BATCH_MAGIC, CorruptEntry, TxnId, decode_batch_header
 from storage.metadata import batches, record_codec
@@ -34,6 +34,7 @@ VERSIONS: Final = {
     "aborted transactions of a ledger": aborted_index._MAGIC.to_bytes(4).decode(),
     "entries of that index": aborted_index.VERSION,
     "aborted offsets of a Kafka log": aborted_offsets.VERSION,
+    "hidden entries of a ledger": hidden_entries._MAGIC.to_bytes(4).decode(),
     "layout of a scalable topic": layout.VERSION,
     "list of a backup": manifest.FORMAT,
 }
@@ -62,6 +63,7 @@ def test_no_format_in_storage_is_left_out() -> None:
         "storage/aborted_offsets.py",
         "storage/backup/manifest.py",
         "storage/entry.py",
+        "storage/hidden_entries.py",
         "storage/journal_block.py",
         "storage/ledger_index.py",
         "storage/metadata/batches.py",
@@ -122,6 +124,11 @@ def later_backup() -> None:
         ),
         (lambda: journal_block.decode_header(b"TWJ2" + bytes(60), 0), journal_block.DamagedBlock, "magic"),
         (lambda: aborted_index.decode(1, b"TWA2" + bytes(60)), aborted_index.CorruptIndex, "another format"),
+        (
+            lambda: hidden_entries.HiddenEntries.decode(1, b"TWH2" + bytes(60)),
+            hidden_entries.DamagedHidden,
+            "another format",
+        ),
         (lambda: ledger_index.SparseIndex.decode(1, b"TWI2" + bytes(100)), ledger_index.StaleIndex, "another format"),
     ],
 )

@@ -1,6 +1,6 @@
 """Cursor, subscription and dispatcher on a real managed ledger with short ledgers, on a simulated disk."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -58,8 +58,11 @@ class LedgerSource:
     def entries_between(self, low: Position, high: Position) -> int:
         return self.ledger.entries_between(low, high)
 
-    def controls_between(self, low: Position, high: Position) -> int:
-        return self.ledger.controls_between(low, high)
+    def hidden_between(self, low: Position, high: Position) -> int:
+        return 0
+
+    async def count_hidden(self, ranges: Sequence[tuple[Position, Position]]) -> int:
+        return 0
 
     def attach_sealed(self, signal: Signal) -> None:
         self.signals.append(signal)

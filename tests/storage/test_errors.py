@@ -54,6 +54,7 @@ NOT_OF_THE_ROOT: Final = {
     "ContradictedOutcome",
     "CorruptEntry",
     "CorruptIndex",
+    "DamagedHidden",
     "CorruptRecord",
     "DamagedBlock",
     "DamagedSector",

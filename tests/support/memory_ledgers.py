@@ -25,6 +25,7 @@ from storage.errors import (
     LedgerOutOfReach,
     LedgerSealed,
 )
+from storage.hidden_entries import Hidden, HiddenEntries
 from storage.ledger_index import SparseIndex
 from storage.ledger_store import LedgerStore, OpenLedger
 from storage.position import Position
@@ -40,6 +41,7 @@ class _Kept:
         self.index = SparseIndex(ledger)
         self.aborted: dict[int, tuple[AbortedSpan, ...]] = {}
         """By owner."""
+        self.hidden: bytes | None = None
 
 
 class MemoryLedgers:
@@ -262,6 +264,19 @@ class MemoryLedgerStore:
         if len(spans) < spans_min:
             raise LedgerCorrupt(self._place.path(ledger), 0, f"{len(spans)} spans, {spans_min} were stored")
         return spans
+
+    async def store_hidden(self, ledger: int, hidden: HiddenEntries) -> None:
+        await trio.lowlevel.checkpoint()
+        self._place.kept[ledger].hidden = hidden.encode(ledger)
+
+    async def load_hidden_total(self, ledger: int) -> Hidden | None:
+        hidden = await self.load_hidden(ledger)
+        return None if hidden is None else hidden.total
+
+    async def load_hidden(self, ledger: int) -> HiddenEntries | None:
+        await trio.lowlevel.checkpoint()
+        kept = self._place.kept.get(ledger)
+        return None if kept is None or kept.hidden is None else HiddenEntries.decode(ledger, kept.hidden)
 
 
 def _within(entries: list[Entry], entries_max: int, bytes_max: int) -> list[Entry]:

@@ -13,6 +13,7 @@ returns what is readable at that moment. `hold_reads` makes reads wait, so that 
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 import trio
@@ -126,9 +127,14 @@ class MemoryStream:
         """Return the key that decides its order."""
         return self._keys.get(entry.position)
 
-    def controls_between(self, low: Position, high: Position) -> int:
-        """Count the control entries above `low` and not above `high`."""
-        return sum(entry.is_control for entry in self._entries if low < entry.position <= high)
+    def hidden_between(self, low: Position, high: Position) -> int:
+        """Count the hidden entries above `low` and not above `high`."""
+        return sum(not self.is_visible(entry) for entry in self._entries if low < entry.position <= high)
+
+    async def count_hidden(self, ranges: Sequence[tuple[Position, Position]]) -> int:
+        """Count the hidden entries in all of the ranges."""
+        await trio.lowlevel.checkpoint()
+        return sum(self.hidden_between(low, high) for low, high in ranges)
 
     def next_after(self, position: Position) -> Position:
         """Return the next position that exists or will exist."""

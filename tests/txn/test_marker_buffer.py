@@ -25,6 +25,7 @@ from tests.support.managed_ledgers import Clock
 from tests.support.markers import open_marker_buffer
 from txn import marker_buffer, producer_states
 from txn.marked_log import Ended
+from txn.marked_reading import INDEXES_CACHED_MAX
 from txn.marker_buffer import Appended, MarkerBuffer
 from txn.producer_states import Batch, Duplicate, EndMarker, OutOfOrderSequence, TooManyProducers
 
@@ -156,6 +157,22 @@ async def check_example(owner: Owner, *, rolls: bool) -> None:
     assert await owner.visible() == [0, 1, 7]
     if not rolls:
         assert bytes(owner.buffer._log.aborts.index.data) == encode(p2) + encode(p1)
+
+
+async def test_one_read_may_reach_across_more_ledgers_than_are_remembered(autojump_clock: None) -> None:
+    """K22: what hides the entries of the first ledger is still known when the last one is prepared."""
+    host = Host()
+    async with host.owner() as owner:
+        for number in range(INDEXES_CACHED_MAX + 5):
+            await owner.send(1, number)
+            await owner.end(1, is_commit=number % 2 == 0)
+            await owner.roll()
+    async with host.owner() as owner:
+        for _again in range(2):
+            entries = await owner.entries()
+            await owner.buffer.prepare(entries)
+            shown = [entry for entry in entries if owner.buffer.is_visible(entry)]
+            assert [entry.first_index for entry in shown] == list(range(0, 2 * INDEXES_CACHED_MAX + 10, 4))
 
 
 async def test_an_open_transaction_and_a_marker_that_is_not_durable_hold_readers_back() -> None:

@@ -5,6 +5,7 @@ import pytest
 from storage.aborted_index import AbortedSpan
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import LedgerAbsent, LedgerCorrupt, LedgerSealed
+from storage.hidden_entries import NOTHING_HIDDEN, Hidden, HiddenEntries
 from storage.ledger_store import LedgerReader
 from storage.position import EARLIEST, Position
 from storage.watermark import Watermark
@@ -157,3 +158,21 @@ async def test_aborted_transactions_are_kept_with_their_ledger(place: Place) -> 
         await store.delete(1)
         with pytest.raises(LedgerCorrupt):
             await store.load_aborted(1, owner=7, spans_min=2)
+
+
+async def test_hidden_entries_are_kept_with_their_ledger(place: Place) -> None:
+    """K35: nothing is said of a ledger without a list, and a list of nothing is one."""
+    hidden = HiddenEntries()
+    async with place.broker() as store:
+        await add_all(await store.create(1), [b"a"])
+        assert (await store.load_hidden(1), await store.load_hidden_total(1)) == (None, None)
+        await store.store_hidden(1, hidden)
+        assert await store.load_hidden_total(1) == NOTHING_HIDDEN
+        hidden.add(4, 2)
+        await store.store_hidden(1, hidden)
+    async with place.broker() as store:
+        found = await store.load_hidden(1)
+        assert found is not None
+        assert found.upto(4) == await store.load_hidden_total(1) == Hidden(1, 2)
+        await store.delete(1)
+        assert (await store.load_hidden(1), await store.load_hidden_total(1)) == (None, None)

@@ -1,6 +1,6 @@
 """Implements the administration contract: scalable topics, and the broker's statistics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from broker.administration_contract import (
     BrokerStatistics,
@@ -125,11 +125,11 @@ class Administration:
         _topic, here = await self._on_segment(name, subscription)
         return await here.visible_backlog()
 
-    async def log_statistics(self, name: TopicName) -> LogStatistics:
+    async def log_statistics(self, name: TopicName, indexes: Collection[int] = ()) -> LogStatistics:
         """See `TopicService`."""
         if name.segment is not None:
             name = _log_of(name, await self._layouts.get(name.scalable_topic))
-        return await self._statistics.of_log(name)
+        return await self._statistics.of_log(name, indexes)
 
     async def segment_is_untouched(self, name: TopicName) -> bool:
         """See `TopicService`."""

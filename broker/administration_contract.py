@@ -6,7 +6,7 @@ implementations to test with, and only it can stream an answer.
 One thing is left out on purpose. Nothing here streams: an answer is always one value.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -169,8 +169,10 @@ class TopicService(Protocol):
             TopicNotFound, SubscriptionNotFound
         """
 
-    async def log_statistics(self, name: TopicName) -> LogStatistics:
+    async def log_statistics(self, name: TopicName, indexes: Collection[int] = ()) -> LogStatistics:
         """Return the statistics of a segment, or of a `persistent://` topic without its partitions.
+
+        They say how many messages are left from each of these indexes.
 
         Raises:
             TopicNotFound

@@ -12,7 +12,7 @@ from broker.series import Backlog
 from broker.topic_source import TopicSource
 from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.position import EARLIEST, Position
-from txn.hidden_log import NotCounted, Range
+from txn.hidden_log import Range
 
 NOTHING: Final = Backlog()
 
@@ -32,6 +32,29 @@ class End(NamedTuple):
     """The last one."""
     next_index: int
     """The index behind it."""
+
+
+async def messages_from(topic: TopicSource, index: int, end: End) -> int:
+    """How many messages a reader gets that goes on at this index, up to the end (K35).
+
+    Raises:
+        LedgerCorrupt: it cannot be found out.
+    """
+    while True:
+        ledger = topic.ledger
+        index = max(index, ledger.first_index)
+        if index >= end.next_index:
+            return 0
+        try:
+            first = await ledger.position_of_index(index)
+            hidden = (await topic.hidden.count([(first.before(), end.position)])).messages
+            if hidden and (await topic.hidden.count([(first.before(), first)])).messages:
+                # It may go on in the middle of a hidden batch. Earlier messages of that are not among those counted.
+                entries = await ledger.read(first, upto=first, entries_max=1, bytes_max=1)
+                hidden -= index - entries[0].first_index if entries else 0
+        except LedgerNotFound:
+            continue  # It was trimmed, so `first_index` has risen.
+        return max(0, end.next_index - index - hidden)
 
 
 class Places:
@@ -77,9 +100,10 @@ class Places:
 
     async def _hidden(self, ranges: Sequence[Range]) -> int | None:
         try:
-            return (await self._source.hidden.count(ranges, reads=False)).messages
-        except (LedgerCorrupt, LedgerNotFound, NotCounted):
+            found = await self._source.hidden.count_soon(ranges)
+        except (LedgerCorrupt, LedgerNotFound):
             return None
+        return None if found is None else found.messages
 
     async def stored(self, reader: str, first: Position, end: End, now_ms: int) -> Backlog | None:
         """Return what lies from the entry at `first` to the end, hidden or not; None if that entry cannot be read."""

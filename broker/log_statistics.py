@@ -69,6 +69,8 @@ class LogStatistics(NamedTuple):
     """What its ledgers hold."""
     clients: int = 0
     """Producers, consumers and readers that are connected now."""
+    left_from: Mapping[int, int] = {}
+    """How many messages a consumer has left that goes on at an index, by each index that was asked about."""
 
 
 class GroupStatistics(NamedTuple):
@@ -79,7 +81,7 @@ class GroupStatistics(NamedTuple):
     consumers: int
     """Its members that read the topic."""
     backlog: int
-    """The offsets from those that it has committed to the ends. It counts messages, and aborted ones too."""
+    """Messages from the offsets that it has committed to the ends, without aborted ones and markers."""
 
 
 @dataclass(frozen=True, slots=True)

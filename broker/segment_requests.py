@@ -4,13 +4,17 @@ The paths are those of `broker.http.segments`. A regular topic that is being mig
 for that is here too.
 """
 
-from typing import Any, NamedTuple, Self
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote, quote_plus, urlencode
 
 from broker.administration_contract import MigrationAsked, SegmentUsers
 from broker.log_statistics import ConnectedConsumer, LogStatistics, SegmentSubscription
 from broker.names import Domain, TopicName
 from broker.peers import Peers
+
+INDEXES_AT_ONCE: Final = 200
+"""Indexes that one request asks about. Its head stays below 8 KiB."""
 
 
 class LogCall(NamedTuple):
@@ -36,10 +40,16 @@ class SegmentRequests:
         """Set up; `peers` are the other brokers."""
         self._peers = peers
 
-    async def statistics(self, owner: str, log: TopicName) -> LogStatistics:
-        """Return the statistics of a segment, or of a `persistent://` topic."""
-        kind = "/log" if log.domain is Domain.PERSISTENT else "/stats"
-        answer = await self._peers.request(owner, "GET", _path(log) + kind)
+    async def statistics(self, owner: str, log: TopicName, indexes: Collection[int]) -> LogStatistics:
+        """Return the statistics of a segment, or of a `persistent://` topic, and what is left from these indexes."""
+        path = _path(log) + ("/log" if log.domain is Domain.PERSISTENT else "/stats")
+        ordered = sorted(indexes)
+        left_from: dict[int, int] = {}
+        for start in range(0, max(1, len(ordered)), INDEXES_AT_ONCE):
+            asked = urlencode([("index", index) for index in ordered[start : start + INDEXES_AT_ONCE]])
+            answer = await self._peers.request(owner, "GET", f"{path}?{asked}" if asked else path)
+            # A broker of an earlier release does not count them.
+            left_from |= {int(index): int(left) for index, left in answer.get("leftFrom", {}).items()}
         subscriptions = {
             name: SegmentSubscription(
                 int(counted["msgBacklog"]),
@@ -65,6 +75,7 @@ class SegmentRequests:
             int(answer.get("bytesOutCounter", 0)),
             int(answer.get("storageSize", 0)),
             int(answer.get("clients", 0)),
+            left_from,
         )
 
     async def call(self, owner: str, log: TopicName, call: LogCall) -> Any:  # noqa: ANN401 - JSON

@@ -5,13 +5,13 @@ of Kafka's consumers reads like a subscription, but has offsets where that has a
 neither moves the other (K36). So they stand beside each other.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import structlog
 
 from broker.administration_contract import SubscriptionStatistics, TopicStatistics
-from broker.backlogs import NOTHING, End, Places
+from broker.backlogs import NOTHING, End, Places, messages_from
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicNotFound
 from broker.last_visible import last_visible
@@ -88,7 +88,7 @@ class StatisticsOfTopics:
         Raises:
             TopicNotFound: there is no such topic.
         """
-        layout, segments = await self._segments(name)
+        layout, groups, segments = await self._segments(name)
         subscriptions = {}
         for subscription_name in sorted(layout.living_subscriptions()):
             registered = layout.subscriptions[subscription_name]
@@ -100,7 +100,6 @@ class StatisticsOfTopics:
                 or len(_consumers_of(counted)),
                 backlog_entries=sum(one.backlog_entries for one in counted),
             )
-        groups = await self._groups_on(self._metadata, name, layout)
         return TopicStatistics(layout, subscriptions, _group_statistics(groups, segments), segments)
 
     async def of_regular(self, name: TopicName) -> RegularStatistics:
@@ -113,7 +112,11 @@ class StatisticsOfTopics:
         if record is None and not await self._layouts.is_made(name):
             raise TopicNotFound(f"{name} does not exist. A producer creates it, and so does a consumer.")
         count = 1 if record is None else record.partitions
-        logs = {index: await self._log(name if record is None else name.partition(index)) for index in range(count)}
+        groups = await self._groups_on(self._metadata, name, None)
+        logs = {
+            index: await self._log(name if record is None else name.partition(index), _offsets_on(groups, index))
+            for index in range(count)
+        }
         names = sorted({subscription for log in logs.values() for subscription in log.subscriptions})
         subscriptions = {}
         for subscription_name in names:
@@ -121,53 +124,62 @@ class StatisticsOfTopics:
             subscriptions[subscription_name] = RegularSubscription(
                 counted[0].type, len(_consumers_of(counted)), sum(one.backlog_entries for one in counted)
             )
-        groups = await self._groups_on(self._metadata, name, None)
         return RegularStatistics(count, subscriptions, _group_statistics(groups, logs), logs)
 
-    async def of_log(self, name: TopicName) -> LogStatistics:
+    async def of_log(self, name: TopicName, indexes: Collection[int]) -> LogStatistics:
         """Return the statistics of a segment, or of a regular topic without its partitions, that this broker owns.
+
+        They say how many messages are left from each of these indexes.
 
         Raises:
             OwnedElsewhere: another broker owns it.
             TopicNotFound: it does not exist.
         """
-        return await _counted(await self._topics.get(name, creates=False), self._now_ms())
+        return await _counted(await self._topics.get(name, creates=False), indexes, self._now_ms())
 
-    async def _segments(self, name: TopicName) -> tuple[Layout, dict[int, LogStatistics]]:
-        """Return the topic's layout, and the statistics of all its segments."""
+    async def _segments(self, name: TopicName) -> tuple[Layout, Mapping[str, GroupOnTopic], dict[int, LogStatistics]]:
+        """Return the topic's layout, its groups, and the statistics of all its segments."""
         while True:
             layout = await self._layouts.get(name)
+            groups = await self._groups_on(self._metadata, name, layout)
             try:
-                return layout, {
-                    segment.id: await self._log(segment_topic(name, segment), name.segment_name(segment.descriptor))
+                segments = {
+                    segment.id: await self._log(
+                        segment_topic(name, segment),
+                        _offsets_on(groups, segment.id),
+                        name.segment_name(segment.descriptor),
+                    )
                     for segment in layout.segments.values()
                 }
+                return layout, groups, segments
             except TopicNotFound:
                 # If a segment was pruned meanwhile, the layout has a new epoch. Otherwise the error stands.
                 if (await self._layouts.get(name)).epoch == layout.epoch:
                     raise
 
-    async def _log(self, name: TopicName, segment: TopicName | None = None) -> LogStatistics:
+    async def _log(self, name: TopicName, indexes: Collection[int], segment: TopicName | None = None) -> LogStatistics:
         """The statistics of a log, wherever it is owned. That of a partition which nobody used yet are zeros."""
         if segment is None and not await self._layouts.is_made(name):
             return LogStatistics({}, 0, 0)
         try:
-            return await self.of_log(name)
+            return await self.of_log(name, indexes)
         except OwnedElsewhere as elsewhere:
             if elsewhere.owner is None:
                 raise
-            return await self._requests.statistics(elsewhere.owner, segment or name)
+            return await self._requests.statistics(elsewhere.owner, segment or name, indexes)
 
 
-async def _counted(log: Topic, now_ms: int) -> LogStatistics:
+async def _counted(log: Topic, indexes: Collection[int], now_ms: int) -> LogStatistics:
     first_index = log.ledger.first_index
+    left_from = {}
     try:
         last = await last_visible(log, log.ledger)
+        end = End(EARLIEST, first_index) if last is None else End(last.position, last.first_index + last.message_count)
+        for index in indexes:
+            left_from[index] = await messages_from(log, index, end)
     except LedgerCorrupt as damaged:
         _report(log, damaged)
         end = End(log.readable.value, log.readable_end)
-    else:
-        end = End(EARLIEST, first_index) if last is None else End(last.position, last.first_index + last.message_count)
     subscriptions = {}
     places = Places(log)
     for name, subscription in tuple(log.subscriptions.items()):
@@ -203,6 +215,7 @@ async def _counted(log: Topic, now_ms: int) -> LogStatistics:
         traffic.bytes_out,
         log.ledger.statistics().size_bytes,
         log.clients.count,
+        left_from,
     )
 
 
@@ -225,11 +238,17 @@ def _group_statistics(
         name: GroupStatistics(
             group.state,
             group.consumers,
-            sum(
-                max(0, logs[index].end_index - max(offset, logs[index].first_index))
-                for index, offset in group.offsets.items()
-                if index in logs
-            ),
+            sum(_left(logs[index], offset) for index, offset in group.offsets.items() if index in logs),
         )
         for name, group in sorted(groups.items())
     }
+
+
+def _left(log: LogStatistics, offset: int) -> int:
+    """How many messages a group has left. An owner of an earlier release, or of damaged data, tells only the end."""
+    return log.left_from.get(offset, max(0, log.end_index - max(offset, log.first_index)))
+
+
+def _offsets_on(groups: Mapping[str, GroupOnTopic], number: int) -> frozenset[int]:
+    """Where groups go on in the segment or partition with this number."""
+    return frozenset(group.offsets[number] for group in groups.values() if number in group.offsets)

@@ -48,12 +48,6 @@ Range = tuple[Position, Position]
 """The entries above the first position, and at or below the second."""
 
 
-class NotCounted(StorageError):
-    """A ledger has to be read first, which is under way. Ask again."""
-
-    retriable = True
-
-
 class Aborts(Protocol):
     """What a transaction buffer knows of aborted transactions."""
 
@@ -148,14 +142,22 @@ class HiddenLog:
 
     # -- counting
 
-    async def count(self, ranges: Iterable[Range], *, reads: bool = True) -> Hidden:
-        """How much is hidden in these ranges. Without `reads`, a ledger that has to be read is read later.
+    async def count(self, ranges: Iterable[Range]) -> Hidden:
+        """How much is hidden in these ranges.
 
         Raises:
-            NotCounted: it is, and the answer has to wait for that.
             LedgerCorrupt: it is unknown which transactions were aborted, because of damage.
             LedgerNotFound: a ledger was trimmed.
         """
+        found = await self._count(ranges, reads=True)
+        assert found is not None, "whatever has to be read was read"
+        return found
+
+    async def count_soon(self, ranges: Iterable[Range]) -> Hidden | None:
+        """As `count`; None if a ledger has to be read first. `work` then reads it, so the next call may succeed."""
+        return await self._count(ranges, reads=False)
+
+    async def _count(self, ranges: Iterable[Range], *, reads: bool) -> Hidden | None:
         while self._aborted:
             self._hide_some()
             await trio.lowlevel.checkpoint()
@@ -165,6 +167,8 @@ class HiddenLog:
             known = self._known(piece)
             if known is None:
                 known = await self._count_found(piece, reads=reads)
+            if known is None:
+                return None
             total = total.plus(known)
             if number % PIECES_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
@@ -211,7 +215,7 @@ class HiddenLog:
     def _is_whole(self, piece: _Piece) -> bool:
         return piece.after < 0 and piece.last == self._ledger.last_entry(piece.ledger)
 
-    async def _count_found(self, piece: _Piece, *, reads: bool) -> Hidden:
+    async def _count_found(self, piece: _Piece, *, reads: bool) -> Hidden | None:
         async with self._reading:
             known = self._known(piece)
             if known is None and self._is_whole(piece):
@@ -225,7 +229,7 @@ class HiddenLog:
                 if not reads:
                     self._wanted.add(piece.ledger)
                     self._due.set()
-                    raise NotCounted(f"ledger {piece.ledger} of {self._ledger.name} is read for its hidden entries")
+                    return None
                 await self._read(piece.ledger, found, piece.last)
             return found.hidden.upto(piece.last).less(found.hidden.upto(piece.after))
 

@@ -121,6 +121,15 @@ def number_of(request: Request, name: str) -> int | None:
     return int(text)
 
 
+def numbers_of(request: Request, name: str) -> frozenset[int]:
+    """Return a parameter that may be repeated, and is a whole number each time."""
+    texts = request.query_params.getlist(name)
+    for text in texts:
+        if not _is_number(text):
+            raise HTTPException(412, f"The parameter {name} must be a whole number, not {text[:50]!r}.")
+    return frozenset(map(int, texts))
+
+
 def required_number_of(request: Request, name: str) -> int:
     """Return a required parameter that is a whole number."""
     number = number_of(request, name)

@@ -22,6 +22,7 @@ from broker.http.parameters import (
     integer_of,
     json_map_of,
     namespace_of,
+    numbers_of,
     part_number_of,
     switch_of,
     topic_of,
@@ -29,7 +30,7 @@ from broker.http.parameters import (
 from broker.http.refusals import done, json_response
 from broker.http.regular_views import message_id_view, partitioned_view, topic_view
 from broker.http.resources import Call, Parameter
-from broker.http.segments import log_view
+from broker.http.segments import INDEX, log_view
 from broker.names import TopicName
 from broker.regular_contract import MessagePlace
 from storage.position import EARLIEST, LATEST, Position
@@ -111,6 +112,7 @@ def _topic_calls(service: TopicService) -> list[Call]:
             *("GET", _TOPIC + "/log", admin.log),
             "Show one topic or partition. Brokers ask each other.",
             "Its ends, and each subscription's backlog and consumers.",
+            parameters=(INDEX,),
             errors=(404,),
         ),
         Call(
@@ -259,7 +261,9 @@ class _TopicAdmin:
         return json_response({"metadata": {"partitions": count, "deleted": False}, "partitions": parts})
 
     async def log(self, request: Request) -> Response:
-        return json_response(log_view(await self._service.log_statistics(_name_of(request))))
+        return json_response(
+            log_view(await self._service.log_statistics(_name_of(request), numbers_of(request, "index")))
+        )
 
     async def last_message(self, request: Request) -> Response:
         name = _name_of(request)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from broker.administration_contract import TopicService
 from broker.errors import NotSupported
-from broker.http.parameters import required_number_of, segment_of, subscription_of
+from broker.http.parameters import numbers_of, required_number_of, segment_of, subscription_of
 from broker.http.refusals import done, json_response
 from broker.http.resources import Call, Parameter
 from broker.log_statistics import ConnectedConsumer, LogStatistics, SegmentSubscription
@@ -20,6 +20,9 @@ from broker.log_statistics import ConnectedConsumer, LogStatistics, SegmentSubsc
 PREFIX: Final = "/admin/v2/segments"
 _SEGMENT: Final = PREFIX + "/{tenant}/{namespace}/{topic}/{descriptor}"
 _SUBSCRIPTION: Final = _SEGMENT + "/subscription/{subscription}"
+INDEX: Final = Parameter(
+    "index", "Also tell how many messages a consumer has left that goes on at this index. May be repeated.", "integer"
+)
 _BY_CONTROLLER: Final = (
     "A segment is created, sealed and deleted by its topic's controller. Change the topic's layout instead."
 )
@@ -40,6 +43,7 @@ def calls(service: TopicService) -> list[Call]:
             *("GET", _SEGMENT + "/stats", admin.statistics),
             "Show a segment's ends, and each subscription's backlog and consumers.",
             "The statistics.",
+            parameters=(INDEX,),
             errors=(404,),
         ),
         Call(
@@ -86,7 +90,9 @@ class _SegmentAdmin:
         return json_response(await self._service.segment_backlog(segment_of(request), subscription_of(request)))
 
     async def statistics(self, request: Request) -> Response:
-        return json_response(log_view(await self._service.log_statistics(segment_of(request))))
+        return json_response(
+            log_view(await self._service.log_statistics(segment_of(request), numbers_of(request, "index")))
+        )
 
     async def untouched(self, request: Request) -> Response:
         return json_response(await self._service.segment_is_untouched(segment_of(request)))
@@ -113,6 +119,7 @@ class _SegmentAdmin:
 
 def log_view(statistics: LogStatistics) -> dict[str, object]:
     """The statistics of a segment or regular topic in JSON."""
+    left_from = {str(index): left for index, left in statistics.left_from.items()}
     return {
         "firstIndex": statistics.first_index,
         "endIndex": statistics.end_index,
@@ -124,6 +131,7 @@ def log_view(statistics: LogStatistics) -> dict[str, object]:
         "storageSize": statistics.size_bytes,
         "clients": statistics.clients,
         "subscriptions": {name: subscription_view(counted) for name, counted in statistics.subscriptions.items()},
+        **({"leftFrom": left_from} if left_from else {}),
     }
 
 

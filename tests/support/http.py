@@ -8,7 +8,7 @@ contract without segments. Set `failure` to make its next call raise another err
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -358,10 +358,11 @@ class FakeTopics:
         await trio.lowlevel.checkpoint()
         return name not in self.in_use
 
-    async def log_statistics(self, name: TopicName) -> LogStatistics:
+    async def log_statistics(self, name: TopicName, indexes: Collection[int] = ()) -> LogStatistics:
         await self._begin()
         self._find(name.as_scalable)
-        return LogStatistics({"s": SegmentSubscription(17, frozenset({"b", "a"}), "SHARED")}, 3, 9)
+        left_from = {index: 9 - index for index in sorted(indexes)}
+        return LogStatistics({"s": SegmentSubscription(17, frozenset({"b", "a"}), "SHARED")}, 3, 9, left_from=left_from)
 
     async def segment_users(self, name: TopicName) -> SegmentUsers:
         await self._begin()

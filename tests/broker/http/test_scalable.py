@@ -144,6 +144,10 @@ async def test_a_log_shows_its_ends_and_subscriptions(server: Address, topics: F
     shown = answer.json
     assert (shown["firstIndex"], shown["endIndex"], shown["producers"], shown["msgInCounter"]) == (3, 9, [], 0)
     assert shown["subscriptions"]["s"].items() >= {"msgBacklog": 17, "consumers": ["a", "b"], "type": "SHARED"}.items()
+    assert "leftFrom" not in shown
+    answer = await request(server, "GET", "/admin/v2/persistent/public/default/x/log?index=4&index=9")
+    assert answer.json["leftFrom"] == {"4": 5, "9": 0}
+    assert (await request(server, "GET", "/admin/v2/persistent/public/default/x/log?index=-1")).status == 412
 
 
 @pytest.mark.parametrize(

@@ -89,10 +89,13 @@ async def test_a_topic_with_partitions_on_two_brokers() -> None:
             await commit(client, "s", 0, 1, topic="invoices")
             await commit(client, "s", 1, 0, topic="invoices")
             for address in (first, second):
-                told = await stats(address, path)
-                assert told["partitions"] == 3
-                assert {name: its["msgBacklog"] for name, its in told["subscriptions"].items()} == {"s": 1}
-                assert told["kafkaGroups"] == {"s": {"state": "Empty", "consumerCount": 0, "msgBacklog": 2}}
+                found = await stats(address, path)
+                assert found["partitions"] == 3
+                assert (found["subscriptions"]["s"]["type"], found["subscriptions"]["s"]["msgBacklog"]) == (
+                    "Exclusive",
+                    1,
+                )
+                assert found["kafkaGroups"] == {"s": {"state": "Empty", "consumerCount": 0, "msgBacklog": 2}}
             assert not await one.layouts.is_made(names[2])
 
 
@@ -140,3 +143,30 @@ async def test_what_no_consumer_gets_is_no_backlog() -> None:
         found = await stats(first, path)
         assert found["subscriptions"]["s"]["msgBacklog"] == 0
         assert found["kafkaGroups"]["g"]["msgBacklog"] == 0
+
+
+async def test_what_no_consumer_gets_is_no_backlog_between_messages_either() -> None:
+    """K35: at the owner and at another broker, which asks the owner from where each group goes on."""
+    async with served("one", "two") as ((one, first), (_two, second)), kafka_client(one) as client:
+        path = "/admin/v2/persistent/public/default/t"
+        await client.create("t")
+        topic = await one.topics.get(TopicName.parse("persistent://public/default/t-partition-0"))
+        await topic.subscribe("s", EARLIEST)
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        for is_commit in (True, False, True):
+            await producer.add(("t", 0))
+            await producer.send("t", b"x")
+            assert await producer.end(is_commit=is_commit) == 0
+        # A message, a marker, an aborted one with its marker, and again a message and a marker.
+        for offset in range(6):
+            await commit(client, f"g{offset}", 0, offset, topic="t")
+        for moves in (False, True):
+            if moves:
+                await one.topics.unload(topic.name)
+                await one.topics.get(topic.name)
+            for address in (first, second):
+                found = await stats(address, path)
+                assert found["subscriptions"]["s"]["msgBacklog"] == 2
+                left = {name: group["msgBacklog"] for name, group in found["kafkaGroups"].items()}
+                assert left == {"g0": 2, "g1": 1, "g2": 1, "g3": 1, "g4": 1, "g5": 0}

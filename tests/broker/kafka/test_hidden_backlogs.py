@@ -93,9 +93,6 @@ async def check(broker: Rooms, topic: Topic) -> None:
         counted[name] = sum(entry.message_count for entry in entries if entry.position >= first)
         assert await subscription.visible_backlog() == len(left)
         assert subscription.backlog_entries == len(left), "it is known now"
-    statistics = await broker.administration.log_statistics(PLAIN)
-    for name, one in statistics.subscriptions.items():
-        assert one.backlog_entries == await topic.subscriptions[name].visible_backlog()
     offsets = {}
     for number, offset in enumerate({0, 1, topic.readable_end // 3, topic.readable_end // 2, topic.readable_end}):
         offsets[f"g{number}"] = offset
@@ -106,11 +103,18 @@ async def check(broker: Rooms, topic: Topic) -> None:
     labels = Labels("public/default", str(PLAIN))
     subscriptions = {name: found.subscriptions[labels._replace(reader=name)] for name in topic.subscriptions}
     assert {name: sums.backlog_messages for name, sums in subscriptions.items()} == counted
-    groups = {name: found.groups[labels._replace(reader=name)].backlog_messages for name in offsets}
-    assert groups == {
-        name: sum(max(0, entry.first_index + entry.message_count - max(entry.first_index, offset)) for entry in entries)
-        for name, offset in offsets.items()
+    left_from = {
+        offset: sum(
+            max(0, entry.first_index + entry.message_count - max(entry.first_index, offset)) for entry in entries
+        )
+        for offset in offsets.values()
     }
+    for name, offset in offsets.items():
+        assert found.groups[labels._replace(reader=name)].backlog_messages == left_from[offset]
+    statistics = await broker.administration.log_statistics(PLAIN, left_from)
+    assert statistics.left_from == left_from
+    for name, one in statistics.subscriptions.items():
+        assert one.backlog_entries == await topic.subscriptions[name].visible_backlog()
 
 
 async def acknowledge_some(topic: Topic, writer: Writer) -> None:

@@ -17,19 +17,15 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
+from broker.kafka.groups.answers import Answers
 from broker.kafka.groups.membership import Member, Membership, base64_bytes
 from broker.kafka.groups.values import (
-    AnswerJoin,
-    AnswerSync,
-    Effect,
-    Effects,
     GroupError,
     GroupRecord,
     GroupSettings,
     GroupState,
     JoinAnswer,
     JoinRequest,
-    Persist,
     SyncAnswer,
 )
 
@@ -68,7 +64,8 @@ class Generations:
         """Ids of members that have not joined with them yet (KIP-394), and when those ids end."""
         self.wake_ms: int | None = None
         """Nothing is due before this moment."""
-        self._effects: list[Effect] = []
+        self.answers: Final = Answers(self.members, stored)
+        """What is answered and stored because of a change."""
         self._join_due_ms: int | None = None
         """When a rebalance goes on without those that have not joined."""
         self._is_first = False
@@ -81,10 +78,6 @@ class Generations:
         self._sync_due_ms: int | None = None
         """When members are removed that have not asked for their assignment."""
         self._unsynced: set[str] = set()
-        self._persisted = 0
-        """The number of the last record."""
-        self._newest = stored
-        """The newest record. The next coordinator goes on from this one, or from one that was stored before."""
         self._assigning: int | None = None
         """The record whose storing completes the rebalance."""
         self._correcting: int | None = None
@@ -96,11 +89,6 @@ class Generations:
             self.members.add(member)
             self.heard(member)
         self.members.leader = stored.leader
-
-    def taken(self) -> Effects:
-        """Return the effects since the last call."""
-        effects, self._effects = self._effects, []
-        return effects
 
     def record(self) -> GroupRecord:
         """The group as it is stored."""
@@ -127,7 +115,7 @@ class Generations:
         self._has_newcomer = True
         self.members.add(member)
         self._wake_by(member.expires_ms)
-        self._park_join(member, ticket)
+        self.answers.park_join(member, ticket)
         self.rebalance()
 
     def await_join(self, member_id: str, timeout_ms: int) -> None:
@@ -138,19 +126,19 @@ class Generations:
     def join_again(self, member: Member, request: JoinRequest, ticket: int) -> None:
         """A member joins with what it says of itself now, which makes a rebalance."""
         self.members.update(member, request)
-        self._park_join(member, ticket)
+        self.answers.park_join(member, ticket)
         self.rebalance()
 
     def tell_generation(self, member: Member, ticket: int) -> None:
         """Answer the join of a member that only missed the answer to its last one."""
-        self._park_join(member, ticket)
-        self._answer_join(member, self._generation_of(member))
+        self.answers.park_join(member, ticket)
+        self.answers.join(member, self._generation_of(member))
         self.heard(member)
 
     def renew(self, member: Member, request: JoinRequest, fresh_id: str, ticket: int) -> None:
         """A static member has restarted. Whoever still uses its former id is told to end."""
         former_leader = self.members.leader
-        self._answer_join(member, JoinAnswer(GroupError.FENCED_INSTANCE_ID, member.member_id))
+        self.answers.join(member, JoinAnswer(GroupError.FENCED_INSTANCE_ID, member.member_id))
         self._answer_sync(member, SyncAnswer(GroupError.FENCED_INSTANCE_ID))
         self._renewals.pop(member.member_id, None)
         if member.member_id in self._unsynced:
@@ -159,7 +147,7 @@ class Generations:
         self.members.rename(member, fresh_id)
         self.members.update(member, request)
         self.heard(member)
-        self._park_join(member, ticket)
+        self.answers.park_join(member, ticket)
         if self.state is not GroupState.STABLE or self.members.vote() != self.protocol:
             # In COMPLETING_REBALANCE, the leader knows the former id, and would assign nothing to this one.
             self.rebalance()
@@ -177,7 +165,7 @@ class Generations:
         """Let members go, which makes a rebalance. One that still waits joins again as a new one."""
         is_changed = False
         for member in members:
-            self._answer_join(member, JoinAnswer(GroupError.UNKNOWN_MEMBER_ID))
+            self.answers.join(member, JoinAnswer(GroupError.UNKNOWN_MEMBER_ID))
             self._answer_sync(member, SyncAnswer(GroupError.UNKNOWN_MEMBER_ID))
             self._unsynced.discard(member.member_id)
             self._renewals.pop(member.member_id, None)
@@ -248,7 +236,7 @@ class Generations:
             _, answer = self._renewals.pop(member_id)
             # In any other state, its join waits for the next generation.
             if self.state is GroupState.STABLE:
-                self._answer_join(self.members[member_id], answer)
+                self.answers.join(self.members[member_id], answer)
                 self.heard(self.members[member_id])
         if self._correcting is not None and self._correcting <= number:
             self._correcting = None
@@ -273,7 +261,7 @@ class Generations:
         """End the group here. Nobody waits any more."""
         self._move(GroupState.DEAD)
         for member in self.members:
-            self._answer_join(member, JoinAnswer(error, member.member_id))
+            self.answers.join(member, JoinAnswer(error, member.member_id))
             self._answer_sync(member, SyncAnswer(error))
         self.pending.clear()
         self.wake_ms = None
@@ -295,7 +283,7 @@ class Generations:
         if self._correcting is not None:
             return
         corrected = self._newest_with_present_ids()
-        if corrected != self._newest:
+        if corrected != self.answers.newest:
             self._correcting = self._persist(corrected)
         elif self._renewals:
             # Their new ids are being stored.
@@ -320,7 +308,7 @@ class Generations:
         self.protocol = self.members.vote()
         self._move(GroupState.COMPLETING_REBALANCE)
         for member in self.members:
-            self._answer_join(member, self._generation_of(member))
+            self.answers.join(member, self._generation_of(member))
             self.heard(member)
             member.is_new = False
             self._unsynced.add(member.member_id)
@@ -341,57 +329,31 @@ class Generations:
         self.seen = dict(islice({**known, **self.seen}.items(), SEEN_TOPICS_MAX))
         self._assigning = self._persist()
 
-    # Effects
+    # Answers
 
     def _generation_of(self, member: Member) -> JoinAnswer:
         leader = self.members.leader or ""
         members = self.members.joined(self.protocol) if leader == member.member_id else ()
         return JoinAnswer(None, member.member_id, self.generation, self.protocol_type, self.protocol, leader, members)
 
-    def _assignment_of(self, member: Member) -> SyncAnswer:
-        return SyncAnswer(None, self.protocol_type, self.protocol, member.assignment)
-
-    def refuse_join(self, ticket: int, member_id: str, error: GroupError) -> None:
-        """Answer a join that changes nothing."""
-        self._effects.append(AnswerJoin(ticket, JoinAnswer(error, member_id)))
-
-    def refuse_sync(self, ticket: int, error: GroupError) -> None:
-        """Answer a sync that changes nothing."""
-        self._effects.append(AnswerSync(ticket, SyncAnswer(error)))
-
-    def _park_join(self, member: Member, ticket: int) -> None:
-        # A client that sends again does not listen to the answer to the first.
-        self._answer_join(member, JoinAnswer(GroupError.REBALANCE_IN_PROGRESS, member.member_id))
-        member.join_ticket = ticket
-        self.members.joining += 1
-
-    def _answer_join(self, member: Member, answer: JoinAnswer) -> None:
-        """Answer the member's join, if one waits."""
-        if member.join_ticket is not None:
-            self._effects.append(AnswerJoin(member.join_ticket, answer))
-            member.join_ticket = None
-            self.members.joining -= 1
-
     def _answer_sync(self, member: Member, answer: SyncAnswer) -> None:
         """Answer the member's sync, if one waits. Its session begins anew, as it did not run meanwhile."""
-        if member.sync_ticket is not None:
-            self._effects.append(AnswerSync(member.sync_ticket, answer))
-            member.sync_ticket = None
+        if self.answers.sync(member, answer):
             self.heard(member)
+
+    def _assignment_of(self, member: Member) -> SyncAnswer:
+        return SyncAnswer(None, self.protocol_type, self.protocol, member.assignment)
 
     def _newest_with_present_ids(self) -> GroupRecord:
         """The newest record, in which each static member has the id that it has by now."""
         present = {member.instance_id: member.member_id for member in self.members if member.instance_id is not None}
-        record = self._newest
+        record = self.answers.newest
         ids = {known.member_id: present.get(known.instance_id or "", known.member_id) for known in record.members}
         members = tuple(known._replace(member_id=ids[known.member_id]) for known in record.members)
         return record._replace(leader=ids.get(record.leader or "", record.leader), members=members)
 
     def _persist(self, record: GroupRecord | None = None) -> int:
-        self._persisted += 1
-        self._newest = record or self.record()
-        self._effects.append(Persist(self._persisted, self._newest))
-        return self._persisted
+        return self.answers.persist(record or self.record())
 
     def _move(self, state: GroupState) -> None:
         assert state in MOVES[self.state], f"{self.state} does not lead to {state}"

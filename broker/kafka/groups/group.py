@@ -99,25 +99,25 @@ class Group:
         settings, member_id = self._settings, request.member_id
         is_allowed = settings.session_timeout_ms_min <= request.session_timeout_ms <= settings.session_timeout_ms_max
         if self.state is GroupState.DEAD:
-            generations.refuse_join(ticket, member_id, GroupError.COORDINATOR_NOT_AVAILABLE)
+            generations.answers.refuse_join(ticket, member_id, GroupError.COORDINATOR_NOT_AVAILABLE)
         elif not is_allowed:
-            generations.refuse_join(ticket, member_id, GroupError.INVALID_SESSION_TIMEOUT)
+            generations.answers.refuse_join(ticket, member_id, GroupError.INVALID_SESSION_TIMEOUT)
         elif not self._has_room(request):
             self._turn_away(request, ticket)
         elif not self._is_consistent(request):
-            generations.refuse_join(ticket, member_id, GroupError.INCONSISTENT_GROUP_PROTOCOL)
+            generations.answers.refuse_join(ticket, member_id, GroupError.INCONSISTENT_GROUP_PROTOCOL)
         elif not member_id:
             self._join_without_id(request, fresh_id, ticket)
         elif member_id in generations.pending and request.instance_id is None:
             del generations.pending[member_id]
             generations.add(request, member_id, ticket)
         elif (error := self._members.check(member_id, request.instance_id)) is not None:
-            generations.refuse_join(ticket, member_id, error)
+            generations.answers.refuse_join(ticket, member_id, error)
         elif self._missed_the_answer(request):
             generations.tell_generation(self._members[member_id], ticket)
         else:
             generations.join_again(self._members[member_id], request, ticket)
-        return generations.taken()
+        return generations.answers.taken()
 
     def sync(self, request: SyncRequest, ticket: int, now_ms: int) -> Effects:
         """Take a sync."""
@@ -131,8 +131,8 @@ class Group:
         if error is None:
             generations.sync(self._members[request.member_id], request.assignments, ticket, request.seen)
         else:
-            generations.refuse_sync(ticket, error)
-        return generations.taken()
+            generations.answers.refuse_sync(ticket, error)
+        return generations.answers.taken()
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> GroupError | None:
         """Note that a member is alive. Return why it must act, if it must."""
@@ -165,7 +165,7 @@ class Group:
                 leaving[member_id] = None
             errors.append(error)
         generations.remove([self._members[member_id] for member_id in leaving])
-        return errors, generations.taken()
+        return errors, generations.answers.taken()
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> GroupError | None:
         """Return why offsets may not be committed (K34). A member that may commit them is alive."""
@@ -186,18 +186,18 @@ class Group:
         """Note that the record of this number is stored, and so all before it."""
         generations = self._at(now_ms)
         generations.stored(number)
-        return generations.taken()
+        return generations.answers.taken()
 
     def expire(self, now_ms: int) -> Effects:
         """Do what is due by now."""
         generations = self._at(now_ms)
         generations.expire()
-        return generations.taken()
+        return generations.answers.taken()
 
     def close(self, error: GroupError) -> Effects:
         """End the group here: it was deleted, or another broker may coordinate it. Nobody waits any more."""
         self._generations.close(error)
-        return self._generations.taken()
+        return self._generations.answers.taken()
 
     def described(self) -> DescribedGroup:
         """The group as an administrator sees it. Only a stable group has agreed on anything."""
@@ -240,7 +240,7 @@ class Group:
         return known is not None or len(members) < most
 
     def _turn_away(self, request: JoinRequest, ticket: int) -> None:
-        self._generations.refuse_join(ticket, "", GroupError.GROUP_MAX_SIZE_REACHED)
+        self._generations.answers.refuse_join(ticket, "", GroupError.GROUP_MAX_SIZE_REACHED)
         self._generations.pending.pop(request.member_id, None)
         is_known = self._members.check(request.member_id, request.instance_id) is None
         self._generations.remove([self._members[request.member_id]] if is_known else [])
@@ -266,7 +266,7 @@ class Group:
         elif request.instance_id is not None or not request.needs_known_id:
             generations.add(request, fresh_id, ticket)
         elif len(generations.pending) >= self._settings.group_size_max:
-            generations.refuse_join(ticket, "", GroupError.GROUP_MAX_SIZE_REACHED)
+            generations.answers.refuse_join(ticket, "", GroupError.GROUP_MAX_SIZE_REACHED)
         else:
             generations.await_join(fresh_id, request.session_timeout_ms)
-            generations.refuse_join(ticket, fresh_id, GroupError.MEMBER_ID_REQUIRED)
+            generations.answers.refuse_join(ticket, fresh_id, GroupError.MEMBER_ID_REQUIRED)

@@ -17,7 +17,7 @@ from broker.kafka.groups.generations import ASSIGNMENT_BYTES_MAX
 from broker.kafka.groups.offsets import FetchedOffset, Offset, TopicPartition
 from broker.kafka.groups.subscription import partitions_in
 from broker.kafka.requests import take_turns
-from broker.kafka.scalable_topics import read_from_start
+from broker.kafka.scalable_topics import partition_count, read_from_start
 from broker.kafka.topics import KafkaTopics
 
 START: Final = FetchedOffset(Offset(0))
@@ -51,6 +51,19 @@ class Beginnings:
             except EXPECTED:
                 continue  # Clients name topics as they like. Nothing is remembered of one that does not exist.
         return scalable
+
+    async def more_for(self, group: str, member_id: str) -> dict[str, int]:
+        """Return the topics that have more partitions than this leader of the group knew, and how many they have."""
+        more: dict[str, int] = {}
+        for topic, known in (await self._groups.known_to(group, member_id)).items():
+            try:
+                layout = (await self._topics.find(topic)).layout
+            except EXPECTED:
+                continue  # It may have been deleted. The client will find out.
+            count = 0 if layout is None else partition_count(layout)
+            if count > known:
+                more[topic] = count
+        return more
 
     async def found(self, group: str, offsets: Mapping[TopicPartition, FetchedOffset]) -> list[TopicPartition]:
         """Return those of these partitions without an offset that the group reads from their beginning.

@@ -126,9 +126,15 @@ class GroupHandler:
         )
 
     async def _heartbeat(self, request: HeartbeatRequest, _asked: Asked) -> HeartbeatResponse:
-        error = await self._groups.heartbeat(
-            request.group_id, request.member_id, request.group_instance_id, request.generation_id
-        )
+        group, member = request.group_id, (request.member_id, request.group_instance_id, request.generation_id)
+        error = await self._groups.heartbeat(group, *member)
+        if error is None and (more := await self._beginnings.more_for(group, request.member_id)):
+            # Some clients would look for children of a split every few minutes only. A leader looks when it joins.
+            try:
+                await self._groups.partitions_are(group, more)
+            except GroupRefused as refused:
+                return HeartbeatResponse(error_code=code(refused.error))
+            error = await self._groups.heartbeat(group, *member)
         return HeartbeatResponse(error_code=code(error))
 
     async def _leave(self, request: LeaveGroupRequest, asked: Asked) -> LeaveGroupResponse:

@@ -181,6 +181,27 @@ class GroupCoordinator:
             return GroupError.UNKNOWN_MEMBER_ID
         return loaded.group.heartbeat(member_id, instance_id, generation, now_ms())
 
+    async def known_to(self, group: str, member_id: str) -> Mapping[str, int]:
+        """Return how many partitions of each scalable topic the group's leader knew when it assigned them.
+
+        It is empty if this member does not lead, or if the group is not served here.
+        """
+        try:
+            loaded = await self._groups.open(group, create=False)
+        except Refused:
+            return {}
+        return {} if loaded is None else loaded.group.known_to(member_id)
+
+    async def partitions_are(self, group: str, partitions: Mapping[str, int]) -> None:
+        """Let the group's leader assign anew, if it knew fewer partitions of these topics.
+
+        Raises:
+            Refused: the group is not served here now.
+        """
+        loaded = await self._groups.open(group, create=False)
+        if loaded is not None:
+            self._groups.apply(loaded, loaded.group.partitions_are(partitions, now_ms()))
+
     async def leave(self, group: str, leavers: Sequence[Leaver]) -> LeaveAnswer:
         """LeaveGroup."""
         try:

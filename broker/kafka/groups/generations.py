@@ -19,6 +19,7 @@ from typing import Final
 
 from broker.kafka.groups.answers import Answers
 from broker.kafka.groups.membership import Member, Membership, base64_bytes
+from broker.kafka.groups.subscription import partitions_in
 from broker.kafka.groups.values import (
     GroupError,
     GroupRecord,
@@ -59,6 +60,8 @@ class Generations:
         self.protocol = stored.protocol
         self.seen: Mapping[str, int] = stored.seen
         """How many partitions of each scalable topic were known when the members began to read it."""
+        self.assigned: Mapping[str, int] = _assigned_in(stored)
+        """How many partitions of each scalable topic the leader knew when it assigned, or was told of since."""
         self.members: Final = Membership()
         self.pending: Final[dict[str, int]] = {}
         """Ids of members that have not joined with them yet (KIP-394), and when those ids end."""
@@ -202,6 +205,16 @@ class Generations:
             self._wake_by(self._join_due_ms)
         self.complete_if_all_joined()
 
+    def partitions_are(self, partitions: Mapping[str, int]) -> None:
+        """Let the leader assign anew if topics have more partitions than it knew.
+
+        It is told once of each number. So a leader that assigns fewer on purpose goes on.
+        """
+        more = {topic: count for topic, count in partitions.items() if count > self.assigned.get(topic, count)}
+        if more and self.state is GroupState.STABLE:
+            self.assigned = {**self.assigned, **more}
+            self.rebalance()
+
     def complete_if_all_joined(self) -> None:
         """Begin the next generation, if a rebalance waits for nobody any more."""
         is_preparing = self.state is GroupState.PREPARING_REBALANCE
@@ -324,6 +337,7 @@ class Generations:
             return
         for member in self.members:
             member.assignment = given[member.member_id]
+        self.assigned = {topic: max(count, self.assigned.get(topic, 0)) for topic, count in seen.items()}
         # Topics that are read now come first, if there are too many.
         known = {topic: self.seen.get(topic, count) for topic, count in seen.items()}
         self.seen = dict(islice({**known, **self.seen}.items(), SEEN_TOPICS_MAX))
@@ -362,3 +376,13 @@ class Generations:
     def _wake_by(self, moment_ms: int) -> None:
         if self.wake_ms is None or moment_ms < self.wake_ms:
             self.wake_ms = moment_ms
+
+
+def _assigned_in(stored: GroupRecord) -> dict[str, int]:
+    """How many partitions of each scalable topic the stored assignments tell of."""
+    assigned: dict[str, int] = {}
+    for member in stored.members:
+        for topic, partitions in partitions_in(member.assignment):
+            if topic in stored.seen:
+                assigned[topic] = max(assigned.get(topic, 0), 1 + max(partitions, default=-1))
+    return assigned

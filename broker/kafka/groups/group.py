@@ -14,8 +14,11 @@ What the other requests of a current member get (K34):
 |           | PREPARING             | COMPLETING                        | STABLE         |
 |-----------|-----------------------|-----------------------------------|----------------|
 | sync      | REBALANCE_IN_PROGRESS | waits until the leader's is stored | the assignment |
-| heartbeat | REBALANCE_IN_PROGRESS | none                              | none           |
+| heartbeat | REBALANCE_IN_PROGRESS | none                              | none (1)       |
 | commit    | taken                 | REBALANCE_IN_PROGRESS             | taken          |
+
+(1) If a scalable topic has got more partitions than the leader knew when it assigned, its heartbeat makes a rebalance.
+Clients look at metadata every few minutes, and leaders whenever they join (K41).
 
 A request of anybody else gets UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION, in this order. Only an
 empty group takes commits from somebody who is no member and names no generation.
@@ -23,7 +26,7 @@ empty group takes commits from somebody who is no member and names no generation
 How generations follow each other is in `generations.py`. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from broker.kafka.groups.generations import Generations
@@ -143,6 +146,17 @@ class Group:
             if self.state is GroupState.PREPARING_REBALANCE:
                 return GroupError.REBALANCE_IN_PROGRESS
         return error
+
+    def known_to(self, member_id: str) -> Mapping[str, int]:
+        """How many partitions of each scalable topic this member knew when it assigned; nothing if it does not lead."""
+        is_leader = self.state is GroupState.STABLE and self._members.leader == member_id
+        return self._generations.assigned if is_leader else {}
+
+    def partitions_are(self, partitions: Mapping[str, int], now_ms: int) -> Effects:
+        """Note how many partitions scalable topics have now. More than the leader knew make a rebalance, once."""
+        generations = self._at(now_ms)
+        generations.partitions_are(partitions)
+        return generations.answers.taken()
 
     def leave(self, leavers: Sequence[Leaver], now_ms: int) -> tuple[list[GroupError | None], Effects]:
         """Let members go. Return for each of them why it could not go."""

@@ -3,13 +3,19 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import trio
+from trio.testing import wait_all_tasks_blocked
+
 from storage.metadata.memory import MemoryStore
 from tests.broker.kafka.test_groups_on_the_wire import PROTOCOLS, joined
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import KafkaClient, commit, committed, kafka_client
 from tests.support.kafka_groups import assignment
 from tests.support.rooms import TOPIC, Rooms, rooms
+from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -93,6 +99,59 @@ async def test_the_next_coordinator_knows_what_the_group_knew() -> None:
     async with rooms(store, files.kill()) as broker, kafka_client(broker) as client:
         await broker.controller.split(TOPIC, 0)
         assert await committed(client, "g", 0, 1, 2) == [NONE, 0, 0]
+
+
+async def heard(client: KafkaClient, member: str, generation: int) -> int:
+    """Send a heartbeat. Return the error code."""
+    return (await client.ask(HeartbeatRequest("g", generation, member), HeartbeatResponse, 4)).error_code
+
+
+async def test_a_leader_is_told_once_that_there_are_more_partitions() -> None:
+    """K41: librdkafka would look for them every five minutes only. A leader that leaves them out is not told again."""
+    store, files = MemoryStore(), SimulatedFiles(seed=1)
+    async with rooms(store, files) as broker, kafka_client(broker) as client:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        leader = await joined(client)
+        await assign(client, "g", leader.generation_id, leader.member_id, 0)
+        assert await heard(client, leader.member_id, leader.generation_id) == ErrorCode.NONE
+        await broker.controller.split(TOPIC, 0)
+        for _again in range(2):
+            assert await heard(client, leader.member_id, leader.generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
+        generation = await joined_again(client, leader.member_id)
+        await assign(client, "g", generation, leader.member_id, 0)
+        assert await heard(client, leader.member_id, generation) == ErrorCode.NONE
+        await broker.controller.split(TOPIC, 1)
+        assert await heard(client, leader.member_id, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+        generation = await joined_again(client, leader.member_id)
+        await assign(client, "g", generation, leader.member_id, 0, 1, 2, 3, 4)
+        assert await heard(client, leader.member_id, generation) == ErrorCode.NONE
+    async with rooms(store, files.kill()) as broker, kafka_client(broker) as client:
+        # The next coordinator finds in the assignments what the leader knew.
+        assert await heard(client, leader.member_id, generation) == ErrorCode.NONE
+        await broker.controller.split(TOPIC, 4)
+        assert await heard(client, leader.member_id, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+async def test_a_member_that_does_not_lead_is_told_when_the_group_rebalances() -> None:
+    """K41: its own heartbeat changes nothing, because its join would not make the leader assign anew."""
+    async with served() as (broker, client):
+        leader = await joined(client)
+        async with trio.open_nursery() as nursery:
+            others: list[JoinGroupResponse] = []
+
+            async def join_too() -> None:
+                others.append(await joined(client))
+
+            async with kafka_client(broker) as second:
+                nursery.start_soon(join_too)
+                await wait_all_tasks_blocked()
+                generation = await joined_again(second, leader.member_id)
+                await assign(second, "g", generation, leader.member_id, 0)
+                other = others[0].member_id
+                await broker.controller.split(TOPIC, 0)
+                assert await heard(second, other, generation) == ErrorCode.NONE
+                assert await heard(second, leader.member_id, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+                assert await heard(second, other, generation) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 async def joined_again(client: KafkaClient, member: str) -> int:

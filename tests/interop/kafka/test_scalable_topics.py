@@ -149,6 +149,20 @@ def test_a_group_that_begins_at_the_end_misses_nothing_at_a_split(
     assert {one.place.partition for one in got} == {1, 2}
 
 
+def test_a_group_takes_up_children_long_before_its_clients_look_for_partitions(
+    station: Station, name: str, scalable: str, writer: ScalableWriter, admin: Admin
+) -> None:
+    """K41: the heartbeat of its leader says that there is something to assign. The next split is found the same way."""
+    consumer = member(station, name, metadata_age_max_ms=300_000)
+    writer.send(b"0")
+    read_once_or_more(consumer, [0])
+    for first, segment in ((1, 0), (21, 2)):
+        admin.split_now(scalable, segment)
+        for n in range(first, first + 20):
+            writer.send(b"%d" % n, key=f"key {n}")
+        until(lambda got, first=first: {*numbers(got)} >= {*range(first, first + 20)}, consumer)  # type: ignore[misc]
+
+
 def test_a_group_that_committed_on_the_parent_begins_with_the_children(
     station: Station, name: str, scalable: str, writer: ScalableWriter, admin: Admin
 ) -> None:

@@ -153,7 +153,7 @@ class ConfluentConsumer:
             "enable.auto.commit": False,
             "auto.offset.reset": "error" if options.reset == "none" else options.reset,
             "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
-            "topic.metadata.refresh.interval.ms": 1_000,
+            "topic.metadata.refresh.interval.ms": options.metadata_age_max_ms,
         }
         if options.protocol == "classic":
             settings |= {

@@ -125,6 +125,8 @@ class ConsumerOptions:
     instance_id: str | None = None
     session_timeout_ms: int = 10_000
     heartbeat_interval_ms: int = 500
+    metadata_age_max_ms: int = 1_000
+    """How often it looks for new partitions by itself, in milliseconds. Clients do so every five minutes."""
 
 
 class Producer(Protocol):

@@ -140,7 +140,7 @@ class JavaConsumer(_Party):
             "enable.auto.commit": "false",
             "auto.offset.reset": options.reset,
             "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
-            "metadata.max.age.ms": "1000",
+            "metadata.max.age.ms": str(options.metadata_age_max_ms),
         }
         if options.protocol == "classic":
             settings |= {

@@ -146,7 +146,7 @@ class PureConsumer:
             partition_assignment_strategy=(STRATEGIES[options.strategy],),
             session_timeout_ms=options.session_timeout_ms,
             heartbeat_interval_ms=options.heartbeat_interval_ms,
-            metadata_max_age_ms=1_000,
+            metadata_max_age_ms=options.metadata_age_max_ms,
         )
 
     def subscribe(self, *topics: str) -> None:

@@ -69,6 +69,10 @@ class Slot(NamedTuple):
         """The key that shows that this member of a group was not made."""
         return b"%s/%d" % (self.key, member)
 
+    def uses_request(self) -> pb.RangeRequest:
+        """Reads the slot with its markers."""
+        return pb.RangeRequest(key=self.key, range_end=self.key + b"0")
+
 
 class Counter(NamedTuple):
     """The counter of sequential puts."""
@@ -272,7 +276,7 @@ class ChangeSetBatch:
             compare=[pb.Compare(key=slot.key, target=pb.Compare.VERSION, result=pb.Compare.EQUAL, version=slot.uses)],
             success=[_put(slot.key, b"", slot.lease), _put(keys.tip, b"")],
             failure=[
-                pb.RequestOp(request_range=pb.RangeRequest(key=slot.key, range_end=slot.key + b"0")),
+                pb.RequestOp(request_range=slot.uses_request()),
                 _read(keys.counter, keys_only=False),
             ],
         )
@@ -306,6 +310,14 @@ class ChangeSetBatch:
             return SlotLost()
         counters = response.responses[1].response_range.kvs
         return CounterMoved(Counter(int(counters[0].value), counters[0].mod_revision) if counters else Counter(0, 0))
+
+    def judge_unmade(self, response: pb.RangeResponse, slot: Slot, counter: Counter) -> MadeEarlier | SlotLost | None:
+        """The meaning of `slot.uses_request()` after etcd refused `request(slot, counter)`; None if it was not made."""
+        found = {stored.key: stored for stored in response.kvs}
+        uses = found[slot.key].version if slot.key in found else 0
+        if uses == slot.uses + 1:
+            return self._judge_earlier(found, slot, counter)
+        return None if uses == slot.uses else SlotLost()
 
     def _judge_earlier(self, found: dict[bytes, pb.KeyValue], slot: Slot, counter: Counter) -> MadeEarlier:
         revision = found[slot.key].mod_revision

@@ -6,9 +6,10 @@ its caller is cancelled, as in the other stores. It is answered when this proces
 its write there.
 
 Every transaction uses a *slot*: a key that counts the transactions made through it, and on which the transaction has a
-condition. If an answer is lost, the same transaction is sent again, and only one of its copies is made. The outcome is
-unknown only if no answer comes in time, or if etcd says that its space is exceeded. That slot is then never used again.
-Slots are bound to a lease of the process, so they vanish after it.
+condition. If an answer is lost, the same transaction is sent again, and only one of its copies is made. If etcd says
+that its space is exceeded, the slot tells whether it found that behind the transaction. The outcome is unknown only if
+no answer comes in time. That slot is then never used again. Slots are bound to a lease of the process, so they vanish
+after it.
 
 Sequential puts take their numbers on the condition that the counter is where this process last saw it. Only other
 processes can interfere, and then the transaction is built again.
@@ -33,14 +34,24 @@ from storage.metadata.etcd.requests import (
     ChangeSetBatch,
     Counter,
     CounterMoved,
+    MadeEarlier,
     Slot,
     SlotLost,
     TakenKey,
     require_size,
 )
 from storage.metadata.etcd.retry import Attempts, Retry
-from storage.metadata.etcd.rpc import TXN, Rpc, RpcError
-from storage.metadata.store import ChangeSetTooLarge, Committed, MetadataError, Op, Put, SessionLost, StoreUnavailable
+from storage.metadata.etcd.rpc import RANGE, TXN, Rpc, RpcError
+from storage.metadata.store import (
+    ChangeSetTooLarge,
+    Committed,
+    MetadataError,
+    Op,
+    Put,
+    SessionLost,
+    StoreFull,
+    StoreUnavailable,
+)
 from storage.signal import Signal
 
 WRITES_WAITING_MAX: Final = 4096
@@ -51,6 +62,8 @@ LOOKED_AT_MAX: Final = 256
 
 SMALL_BYTES: Final = REQUEST_BYTES_MAX // 8
 """A change set of this size always fits a request. Each key is in a request three times, behind the root."""
+
+_MAKE_SPACE: Final = "Compact it, defragment it, and disarm its alarm"
 
 WRITER_LEASE_SECONDS: Final = 60
 """How long the slots of a dead process remain."""
@@ -164,8 +177,9 @@ class Writer:
             await self._make(proposals)
             answered = True
         except StoreUnavailable as error:
+            kind = StoreFull if isinstance(error, StoreFull) else StoreUnavailable
             for proposal in proposals:
-                self._answer(proposal, StoreUnavailable(str(error)))
+                self._answer(proposal, kind(str(error)))
             answered = True
         except ChangeSetTooLarge as error:
             # Each was small enough alone, so none is at fault, and none was made.
@@ -215,6 +229,7 @@ class Writer:
 
         Raises:
             RpcError: the server refused it, and nothing of it was made.
+            StoreFull: etcd has no space, and nothing of it was made.
             StoreUnavailable: no answer came in time, or the answer does not tell what was made.
         """
         request = group.request(slot, counter)
@@ -225,6 +240,12 @@ class Writer:
             except RpcError as error:
                 if error.is_refusal and not error.is_full and not was_lost:
                     raise
+                if error.is_full:
+                    earlier = await self._found_beyond_the_quota(group, slot, counter)
+                    if earlier is not None:
+                        return earlier
+                    if not was_lost:
+                        raise StoreFull(f"etcd has no space: {error}. {_MAKE_SPACE}") from error
                 was_lost = True
                 # A failure here leaves a slot with an unknown number of uses.
                 self._slot = None
@@ -236,6 +257,19 @@ class Writer:
                 raise StoreUnavailable("unknown whether it was made: its writer's lease has ended")
             self._slot = slot
             return answer
+
+    async def _found_beyond_the_quota(self, group: ChangeSetBatch, slot: Slot, counter: Counter) -> MadeEarlier | None:
+        """Whether etcd made the transaction for which it says that it has no space; None if it did not.
+
+        It refuses most of them before it makes them, but finds out about some only behind them. A full etcd answers
+        reads.
+        """
+        self._slot = None
+        answer = group.judge_unmade(await self._retry.repeat(RANGE, slot.uses_request()), slot, counter)
+        if isinstance(answer, SlotLost):
+            raise StoreUnavailable("unknown whether it was made: etcd has no space, and its writer's lease has ended")
+        self._slot = slot
+        return answer
 
     async def _sort_out(self, refusal: RpcError, proposals: "list[_Proposal]", slot: Slot) -> None:
         """Nothing was made. Answer the change sets at fault, and put the others back."""

@@ -9,7 +9,7 @@ import trio
 from storage.metadata.etcd.generated import etcd_pb2 as pb
 from storage.metadata.etcd.rpc import COMPACT, LEASE_REVOKE, RANGE, TXN, Rpc, RpcError
 from storage.metadata.etcd.store import EtcdStore
-from storage.metadata.store import ABSENT, Conflict, Delete, Put, PutSequential, RangeWatch, StoreUnavailable
+from storage.metadata.store import ABSENT, Conflict, Delete, Put, PutSequential, RangeWatch, StoreFull, StoreUnavailable
 from tests.support.etcd import etcd_store, fresh_root, running_etcd
 from tests.support.metadata import keys
 from tests.support.proxy import Proxy, open_proxy
@@ -200,7 +200,7 @@ async def test_a_refusal_whose_answer_was_lost_stays_a_refusal(proxy: Proxy) -> 
 
 
 @pytest.mark.parametrize("writes", [1, 2])
-async def test_what_a_full_etcd_refuses_may_have_been_made(
+async def test_what_etcd_made_before_it_found_itself_full_counts(
     etcd_server: EtcdProcess, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     """M22: etcd may find only behind a transaction that its space is exceeded. The next one is not taken for it."""
@@ -216,8 +216,7 @@ async def test_what_a_full_etcd_refuses_may_have_been_made(
         await store.put("/warm", b"")
 
         async def write(key: str) -> None:
-            with pytest.raises(StoreUnavailable, match="space exceeded"):
-                await store.put(key, b"", expected=ABSENT)
+            await store.put(key, b"", expected=ABSENT)
 
         with monkeypatch.context() as full:
             full.setattr(Rpc, "call", call_beyond_the_quota)
@@ -229,6 +228,36 @@ async def test_what_a_full_etcd_refuses_may_have_been_made(
         assert record is not None
         assert record.version == version
         assert await keys(store) == [*(f"/made/{number}" for number in range(writes)), "/next", "/warm"]
+
+
+async def test_what_a_full_etcd_did_not_make_is_certain(
+    etcd_server: EtcdProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M22: the slot tells. A copy whose answer was lost may still come, so with one the outcome stays unknown."""
+    call, loses = Rpc.call, False
+
+    async def refuse(rpc: Rpc, method: object, *given: object, **named: float) -> object:
+        nonlocal loses
+        if method is TXN and loses:
+            loses = False
+            raise RpcError("UNAVAILABLE", "the connection broke off")
+        if method is TXN:
+            raise RpcError("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded")
+        answer: object = await call(rpc, method, *given, **named)  # type: ignore[arg-type, type-var]
+        return answer
+
+    async with etcd_store(etcd_server.endpoint) as store:
+        await store.put("/warm", b"")
+        with monkeypatch.context() as full:
+            full.setattr(Rpc, "call", refuse)
+            with pytest.raises(StoreFull, match="space exceeded"):
+                await store.put("/refused", b"")
+            loses = True
+            with pytest.raises(StoreUnavailable, match="space exceeded") as unknown:
+                await store.put("/lost", b"")
+            assert not isinstance(unknown.value, StoreFull)
+        await store.put("/next", b"")
+        assert await keys(store) == ["/next", "/warm"]
 
 
 async def test_without_its_slot_a_lost_answer_stays_unknown(

@@ -18,7 +18,7 @@ from storage.clock import WallClock
 from storage.metadata.store import Check, Conflict, MetadataStore, Record, StoreFull, StoreUnavailable
 from txn.errors import OutcomeUnknown
 from txn.kafka_coordination import EndTxn, InitProducerId, Step, begun, ended, initialised
-from txn.kafka_errors import ProducerFenced, TransactionEnding
+from txn.kafka_errors import TransactionEnding, TransactionOverdue
 from txn.kafka_participants import Kind, Participant, Registration, ops_to_join, registration_key, required_registration
 from txn.kafka_settlement import admitted
 from txn.kafka_transaction import KafkaTransaction, Producer, required_transaction, transaction_key, transactional_id_of
@@ -70,8 +70,6 @@ class KafkaCoordinator:
         self._timeout_ms_max = timeout_ms_max
         self._newest_adds: dict[str, _NewestAdd] = {}
         """For each open transaction that had an Add* here, by transactional id."""
-        self._given_up: dict[str, int] = {}
-        """Open transactions whose clients were told that they will be aborted: the versions of their records."""
         watch.attach(self)
 
     @property
@@ -98,30 +96,26 @@ class KafkaCoordinator:
         Raises:
             InvalidTransactionalId, ProducerIdMismatch, ProducerFenced, InvalidTransactionState, EndTxnLate: refused.
             TransactionEnding: it is decided, and not applied everywhere yet.
-            StoreFull: nothing is decided. From the transaction's deadline on, this is ProducerFenced instead.
+            StoreFull: nothing is decided.
+            TransactionOverdue: the same, from the transaction's deadline on. So clients do not retry without end.
         """
         newest = self._newest_adds.get(transactional_id)
         is_late = newest is not None and connection < newest.connection
         asked = EndTxn(request.producer, request.is_commit, request.version, is_late=is_late)
-        overdue: int | None = None
+        is_overdue = False
 
-        def take(record: KafkaTransaction | None, version: int, new_id: int | None) -> Step:
-            nonlocal overdue
-            if self._given_up.get(transactional_id) == version:
-                raise _overdue(transactional_id)
+        def take(record: KafkaTransaction | None, _version: int, new_id: int | None) -> Step:
+            nonlocal is_overdue
             now_ms = self._now_ms()
             is_overdue = record is not None and record.deadline_ms is not None and record.deadline_ms <= now_ms
-            overdue = version if is_overdue else None
             return ended(record, asked, now_ms, new_id)
 
         try:
             return await self._take(transactional_id, take)
         except StoreFull as full:
-            if overdue is None:
-                raise
-            # The sweep aborts it as soon as there is space. Nothing commits it before that (K33).
-            self._given_up[transactional_id] = overdue
-            raise _overdue(transactional_id) from full
+            if is_overdue:
+                raise TransactionOverdue(transactional_id) from full
+            raise
 
     async def add(
         self, transactional_id: str, producer: Producer, joining: Sequence[tuple[Participant, str]], connection: int
@@ -217,8 +211,6 @@ class KafkaCoordinator:
         newest = self._newest_adds.get(transactional_id_of(record.key))
         if newest is not None and record.version > newest.version:
             del self._newest_adds[transactional_id_of(record.key)]
-        if record.version > self._given_up.get(transactional_id_of(record.key), record.version):
-            del self._given_up[transactional_id_of(record.key)]
 
     def removed(self, key: str) -> None:
         """See `RecordFollower`. Only idle transactional ids are removed."""
@@ -251,12 +243,6 @@ class KafkaCoordinator:
                 if step.answer is not None:
                     return step.answer
         raise _ending(transactional_id)
-
-
-def _overdue(transactional_id: str) -> ProducerFenced:
-    return ProducerFenced(
-        f"The transaction of {transactional_id} has timed out. It is aborted as soon as the metadata store has space"
-    )
 
 
 def _ending(transactional_id: str) -> TransactionEnding:

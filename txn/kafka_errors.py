@@ -56,6 +56,22 @@ class TransactionEnding(TxnError):
     retriable = True
 
 
+class TransactionOverdue(TxnError):
+    """A transaction is past its deadline, and the metadata store has no space to decide it. UNKNOWN_SERVER_ERROR.
+
+    Clients then give their producer up, and its successor finds out. They are not told that it was aborted: that is not
+    durable yet, and a commit that was delayed on another connection or at another broker may come before the abort.
+    """
+
+    definite = False
+
+    def __init__(self, transactional_id: str) -> None:
+        super().__init__(
+            f"The transaction of {transactional_id} has timed out, and the metadata store has no space to end it. "
+            "Begin a new producer with this transactional id, which ends it"
+        )
+
+
 class EndTxnLate(TxnError):
     """An EndTxn was delayed on a connection that its client has left. INVALID_TXN_STATE, which nobody reads (K31)."""
 

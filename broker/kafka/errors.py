@@ -43,6 +43,7 @@ from txn.kafka_errors import (
     TransactionalIdDamaged,
     TransactionalIdNotFound,
     TransactionEnding,
+    TransactionOverdue,
 )
 from txn.producer_states import (
     CoordinatorStale,
@@ -121,6 +122,7 @@ _CODES: Final[dict[type[Exception], ErrorCode]] = {
     InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
     InvalidTransactionTimeout: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
     TransactionEnding: ErrorCode.CONCURRENT_TRANSACTIONS,
+    TransactionOverdue: ErrorCode.UNKNOWN_SERVER_ERROR,
     EndTxnLate: ErrorCode.INVALID_TXN_STATE,
     PartitionNotInTransaction: ErrorCode.INVALID_TXN_STATE,
     # All other refusals are permanent.

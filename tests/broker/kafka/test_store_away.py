@@ -1,6 +1,7 @@
 """What Kafka's clients are told while the metadata store does not answer, or is full."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from trio.testing import MockClock
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Committed, Fresh, IndexHit, Op, Record, StoreFull, StoreUnavailable
 from tests.support.disk import SimulatedFiles
-from tests.support.kafka_connection import READ_COMMITTED, committed_in, kafka_client
+from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_in, kafka_client
 from tests.support.kafka_producer import TransactionalProducer
-from tests.support.rooms import moving_clock, rooms
+from tests.support.rooms import Rooms, moving_clock, rooms
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidewire.wire.kafka.messages.offsets import (
@@ -149,26 +150,13 @@ async def test_a_coordinator_is_not_available_without_its_store(what: str, error
 async def test_the_end_of_a_transaction_does_not_wait_longer_than_its_timeout_for_space(
     autojump_clock: MockClock, *, is_commit: bool
 ) -> None:
-    """K33: then the client knows that it will be aborted. A request that was delayed does not commit it."""
-    store = LeavingStore()
+    """K33: then the client gives up. When there is space, the transaction is aborted, and a repeated end is fenced."""
     async with (
-        rooms(store, SimulatedFiles(seed=1), clock=moving_clock()) as broker,
+        overdue_without_space(is_commit=is_commit) as (broker, client, producer, store),
         trio.open_nursery() as tasks,
-        kafka_client(broker) as client,
     ):
         tasks.start_soon(broker.kafka_sweeps.run)
-        await client.create("t")
-        producer = TransactionalProducer(client, "tid")
-        assert await producer.begin_session(timeout_ms=60_000) == 0
-        assert await producer.add(("t", 0)) == {0}
-        assert (await producer.send("t", b"a")).error_code == 0
-        store.error = StoreFull
-        assert await producer.end(is_commit=is_commit) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        await trio.sleep(61)
-        assert await producer.end(is_commit=is_commit) == ErrorCode.PRODUCER_FENCED
-        assert committed_in(await client.fetch("t", 0, isolation=READ_COMMITTED)) == []
         store.error = None
-        assert await producer.end(is_commit=True) == ErrorCode.PRODUCER_FENCED
         await trio.sleep(5)
         assert await producer.end(is_commit=True) == ErrorCode.PRODUCER_FENCED
         stored = await store.get(transaction_key("tid"))
@@ -180,6 +168,45 @@ async def test_the_end_of_a_transaction_does_not_wait_longer_than_its_timeout_fo
         assert await producer.end(is_commit=True) == 0
         assert committed_in(await client.fetch("t", 0, isolation=READ_COMMITTED)) == [b"b"]
         tasks.cancel_scope.cancel()
+
+
+async def test_nobody_was_told_that_an_overdue_transaction_is_aborted(autojump_clock: MockClock) -> None:
+    """K31, K32, K33: a delayed commit at another broker may come before the sweep, and counts. The successor sees it.
+
+    A broker that remembered what it answered would forget that when it restarts, and others would never know it.
+    """
+    async with overdue_without_space(is_commit=True) as (_broker, client, producer, store):
+        store.error = None
+        elsewhere = rooms(store, SimulatedFiles(seed=2), broker_id="two", kafka_node=2, clock=moving_clock())
+        async with elsewhere as two, kafka_client(two) as another:
+            producer.client = another
+            assert await producer.end(is_commit=True) == 0
+        producer.client = client
+        assert await producer.begin_session() == 0
+        assert committed_in(await client.fetch("t", 0, isolation=READ_COMMITTED)) == [b"a"]
+
+
+@asynccontextmanager
+async def overdue_without_space(
+    *, is_commit: bool
+) -> AsyncIterator[tuple[Rooms, KafkaClient, TransactionalProducer, LeavingStore]]:
+    """Let a client end a transaction while the store is full, until the transaction's deadline is over."""
+    store = LeavingStore()
+    async with (
+        rooms(store, SimulatedFiles(seed=1), clock=moving_clock()) as broker,
+        kafka_client(broker) as client,
+    ):
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        assert await producer.begin_session(timeout_ms=60_000) == 0
+        assert await producer.add(("t", 0)) == {0}
+        assert (await producer.send("t", b"a")).error_code == 0
+        store.error = StoreFull
+        assert await producer.end(is_commit=is_commit) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await trio.sleep(61)
+        assert await producer.end(is_commit=is_commit) == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert committed_in(await client.fetch("t", 0, isolation=READ_COMMITTED)) == []
+        yield broker, client, producer, store
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -36,6 +36,7 @@ from txn.kafka_errors import (
     TransactionalIdDamaged,
     TransactionalIdNotFound,
     TransactionEnding,
+    TransactionOverdue,
 )
 from txn.producer_states import (
     CoordinatorStale,
@@ -66,6 +67,7 @@ OF_KAFKA: Final = (
     ProducerIdsDamaged,
     TooManyProducers,
     TransactionEnding,
+    TransactionOverdue,
     TransactionalIdDamaged,
     TransactionalIdNotFound,
 )

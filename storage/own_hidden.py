@@ -21,7 +21,7 @@ class OwnHidden:
         """Set up for an owner all of whose ledgers have a greater id than `above`."""
         self._above = above
         self._by_ledger: dict[int, HiddenEntries] = {}
-        self._released: set[int] = set()
+        self._released: dict[int, None] = {}
 
     def add(self, position: Position, messages: int) -> None:
         """This entry is hidden. It may be one of an earlier owner's, which is left out."""
@@ -42,10 +42,11 @@ class OwnHidden:
     def release(self, ledger: int) -> None:
         """Forget the set of a ledger, because it is on disk."""
         self._by_ledger.pop(ledger, None)
-        self._released.add(ledger)
+        self._released[ledger] = None
 
     def keep(self, ledgers: Collection[int]) -> None:
         """Forget all other ledgers, because they were trimmed."""
         for ledger in self._by_ledger.keys() - set(ledgers):
             del self._by_ledger[ledger]
-        self._released &= set(ledgers)
+        for ledger in self._released.keys() - set(ledgers):
+            del self._released[ledger]

@@ -13,7 +13,6 @@ can be hidden is never read.
 
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -98,13 +97,14 @@ class HiddenLog:
         self._due = due
         self._open: dict[TxnId | int, list[_Written]] = {}
         """Entries of open transactions, as far as this owner appended them: 12 bytes each."""
-        self._aborted: deque[_Written] = deque()
+        # Plain lists and dicts: most logs need none of these, and there may be many logs.
+        self._aborted: list[_Written] = []
         """Entries of aborted transactions that are not hidden yet."""
-        self._found: OrderedDict[int, _Found] = OrderedDict()
+        self._found: dict[int, _Found] = {}
         """By ledger. The most recently used one comes last."""
         self._totals: dict[int, Hidden] = {}
         """Of whole ledgers, as far as they were asked for."""
-        self._wanted: set[int] = set()
+        self._wanted: dict[int, None] = {}
         """Ledgers to be read."""
         self._unwritten: dict[int, HiddenEntries] = {}
         """Ledgers that were read to their end, and whose list is not written yet."""
@@ -132,13 +132,13 @@ class HiddenLog:
     def _hide_some(self) -> None:
         left = HIDDEN_AT_ONCE
         while self._aborted and left > 0:
-            ledger, entries, messages = self._aborted[0]
+            ledger, entries, messages = self._aborted[-1]
             for _ in range(min(left, len(entries))):
                 # From the end, which costs an array nothing.
                 self._ledger.hidden.add(Position(ledger, entries.pop()), messages.pop())
                 left -= 1
             if not entries:
-                self._aborted.popleft()
+                self._aborted.pop()
 
     # -- counting
 
@@ -180,7 +180,7 @@ class HiddenLog:
         for piece in self._pieces(after, upto):
             known = self._known(piece)
             if known is None:
-                self._wanted.add(piece.ledger)
+                self._wanted[piece.ledger] = None
                 self._due.set()
             else:
                 total = total.plus(known)
@@ -227,7 +227,7 @@ class HiddenLog:
             found = await self._loaded(piece.ledger)
             if found.last < piece.last:
                 if not reads:
-                    self._wanted.add(piece.ledger)
+                    self._wanted[piece.ledger] = None
                     self._due.set()
                     return None
                 await self._read(piece.ledger, found, piece.last)
@@ -243,11 +243,10 @@ class HiddenLog:
             self._found[ledger] = found
             if stored is not None:
                 self._totals[ledger] = stored.total
-        self._found.move_to_end(ledger)
-        while (
-            len(self._found) > 1 and sum(one.hidden.total.entries for one in self._found.values()) > CACHED_ENTRIES_MAX
-        ):
-            self._found.popitem(last=False)
+        del self._found[ledger]
+        while self._found and sum(one.hidden.total.entries for one in self._found.values()) > CACHED_ENTRIES_MAX:
+            del self._found[next(iter(self._found))]
+        self._found[ledger] = found
         return found
 
     async def _read(self, ledger: int, found: _Found, last: int) -> None:
@@ -321,4 +320,4 @@ class HiddenLog:
                     await self._read(ledger, await self._loaded(ledger), last)
             except StorageError as error:
                 log.warning("hidden entries cannot be counted", topic=self._ledger.name, reason=str(error))
-            self._wanted.discard(ledger)
+            self._wanted.pop(ledger, None)

@@ -92,11 +92,26 @@ class Places:
 
         None if that entry cannot be read, or if it is not known yet what is hidden behind it.
         """
+        try:
+            first = max(first, await self._source.first_kept())
+        except (LedgerCorrupt, LedgerNotFound):
+            return None
+        return await self._visible(reader, first, self._ledger.first_index, end, now_ms)
+
+    async def _visible(self, reader: str, first: Position, index: int, end: End, now_ms: int) -> Backlog | None:
+        """What a reader gets from the entry at `first`, without messages of that entry below the index."""
         found = await self.stored(reader, first, end, now_ms)
-        if found is None or first > end.position:
+        place = self._known.get(reader)
+        if found is None or place is None:
             return found
         hidden = await self._hidden([(first.before(), end.position)])
-        return None if hidden is None else found._replace(messages=max(0, found.messages - hidden))
+        if hidden is None:
+            return None
+        skipped = max(0, index - place.first_index)
+        if skipped and hidden and await self._hidden([(first.before(), first)]):
+            # All of the entry is hidden, those messages too.
+            hidden -= skipped
+        return found._replace(messages=max(0, found.messages - skipped - hidden))
 
     async def _hidden(self, ranges: Sequence[Range]) -> int | None:
         try:
@@ -133,14 +148,8 @@ class Places:
             first = known.position if known is not None and is_known else await self._ledger.position_of_index(index)
         except (LedgerCorrupt, LedgerNotFound):
             return None
-        found = await self.backlog(reader, first, end, now_ms)
-        place = self._known.get(reader)
-        if found is None or place is None:
-            return found
-        # The group may go on in the middle of a batch. Of a hidden batch, nothing was counted.
-        skipped = max(0, index - place.first_index)
-        is_hidden = await self._hidden([(first.before(), first)])
-        return found if is_hidden else found._replace(messages=max(0, found.messages - skipped))
+        # The group may go on in the middle of a batch.
+        return await self._visible(reader, first, index, end, now_ms)
 
     async def _place(self, reader: str, position: Position) -> _Place | None:
         known = self._known.get(reader)

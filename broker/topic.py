@@ -114,6 +114,7 @@ class Topic(TopicSource):
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                self.hidden.heard = self._services.changes
                 try:
                     nursery.start_soon(self._buffer.run)
                     if self.deduplication is not None:

@@ -13,7 +13,7 @@ from dispatch.chunks import Chunk
 from storage.entry import Entry, EntryFormat
 from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
-from storage.position import Position
+from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.buffer import TransactionBuffer
@@ -39,6 +39,8 @@ class TopicSource:
         """See `Source`. Bound here, because dispatch calls it for each entry."""
         self._sealed_signals: list[Signal] = []
         self._has_ended = False
+        self._first_kept: tuple[int, Position] = 0, EARLIEST
+        """The index below which messages were deleted, and the place of the message that has it."""
 
     @property
     def readable_end(self) -> int:
@@ -151,11 +153,30 @@ class TopicSource:
 
     def hidden_between(self, low: Position, high: Position) -> int:
         """Count the entries among them that are known to be hidden."""
-        return self._buffer.hidden.known_between(low, high).entries
+        # What was deleted since the last look is not known to be.
+        cut = max(low, min(high, self._first_kept[1].before()))
+        return self.entries_between(low, cut) + self._buffer.hidden.known_between(cut, high).entries
 
     async def count_hidden(self, ranges: Sequence[tuple[Position, Position]]) -> int:
-        """See `Source`."""
-        return (await self._buffer.hidden.count(ranges)).entries
+        """See `Source`. Entries that were deleted by request are hidden, too."""
+        deleted = (await self.first_kept()).before()
+        entries, kept = 0, []
+        for low, high in ranges:
+            cut = max(low, min(high, deleted))
+            entries += self.entries_between(low, cut)
+            kept.append((cut, high))
+        return entries + (await self._buffer.hidden.count(kept)).entries
+
+    async def first_kept(self) -> Position:
+        """Return the place of the first message that was not deleted by request (K38).
+
+        Raises:
+            LedgerCorrupt: it cannot be found.
+        """
+        start = self.ledger.start_index
+        if self._first_kept[0] != start:
+            self._first_kept = start, await self.ledger.position_of_index(start)
+        return self._first_kept[1]
 
     @property
     def hidden(self) -> HiddenLog:

@@ -27,7 +27,7 @@ from storage.errors import EntriesUnreadable, LedgerNotFound, NoSpace, StorageEr
 from storage.hidden_entries import NOTHING_HIDDEN, Hidden, HiddenEntries
 from storage.managed_ledger import ManagedLedger
 from storage.position import Position
-from storage.signal import Signal
+from storage.signal import Bell, Signal
 
 CACHED_ENTRIES_MAX: Final = 500_000
 """Hidden entries of earlier owners' ledgers that stay in memory, for one log. Each takes 12 bytes."""
@@ -111,6 +111,8 @@ class HiddenLog:
         self._handled = -1
         """Closed ledgers of this owner up to this one are written down, or need not be."""
         self._reading = trio.Lock()
+        self.heard: Bell | None = None
+        """Rung when `known_between` knows more than before."""
 
     # -- what the owner does
 
@@ -321,3 +323,5 @@ class HiddenLog:
             except StorageError as error:
                 log.warning("hidden entries cannot be counted", topic=self._ledger.name, reason=str(error))
             self._wanted.pop(ledger, None)
+            if self.heard is not None:
+                self.heard.set()

@@ -13,10 +13,11 @@ from broker.names import TopicName
 from broker.series import Labels
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
-from storage.entry import EntryFormat
+from storage.entry import Entry, EntryFormat
 from storage.hidden_entries import HEAD_SIZE
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
+from storage.signal import Signal
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_batches import batch, marker
 from tests.support.ledgers import DATA
@@ -82,6 +83,11 @@ async def served(store: MemoryStore, files: SimulatedFiles) -> AsyncIterator[tup
         yield broker, await broker.topics.get(PLAIN)
 
 
+def left_in(entry: Entry, index: int) -> int:
+    """How many messages of the entry have this index or a later one."""
+    return max(0, entry.first_index + entry.message_count - max(entry.first_index, index))
+
+
 async def check(broker: Rooms, topic: Topic) -> None:
     """Compare every subscription's and group's backlog with what a reader of the whole log finds."""
     entries = await visible(topic)
@@ -90,7 +96,7 @@ async def check(broker: Rooms, topic: Topic) -> None:
         cursor = subscription.cursor
         left = [entry for entry in entries if not cursor.is_acknowledged(entry.position)]
         first = cursor.first_unacknowledged()
-        counted[name] = sum(entry.message_count for entry in entries if entry.position >= first)
+        counted[name] = sum(left_in(entry, topic.ledger.start_index) for entry in entries if entry.position >= first)
         assert await subscription.visible_backlog() == len(left)
         assert subscription.backlog_entries == len(left), "it is known now"
     offsets = {}
@@ -104,9 +110,7 @@ async def check(broker: Rooms, topic: Topic) -> None:
     subscriptions = {name: found.subscriptions[labels._replace(reader=name)] for name in topic.subscriptions}
     assert {name: sums.backlog_messages for name, sums in subscriptions.items()} == counted
     left_from = {
-        offset: sum(
-            max(0, entry.first_index + entry.message_count - max(entry.first_index, offset)) for entry in entries
-        )
+        offset: sum(left_in(entry, max(offset, topic.ledger.start_index)) for entry in entries)
         for offset in offsets.values()
     }
     for name, offset in offsets.items():
@@ -157,11 +161,11 @@ def keep_lists(_files: SimulatedFiles) -> None:
 
 
 @pytest.mark.parametrize("damage", [keep_lists, drop_lists, tear_lists, flip_heads])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "deletes"), [(0, False), (1, False), (2, True)])
 async def test_backlogs_are_exact_at_each_of_several_owners(
-    seed: int, damage: Callable[[SimulatedFiles], None], autojump_clock: trio.testing.MockClock
+    seed: int, damage: Callable[[SimulatedFiles], None], autojump_clock: trio.testing.MockClock, *, deletes: bool
 ) -> None:
-    """K35: owners end by unloading, by a kill or by a loss of power; transactions reach across them."""
+    """K35, K38: owners end by unloading, by a kill or by a loss of power; transactions reach across them."""
     writer, store, files = Writer(seed), MemoryStore(), SimulatedFiles(seed=seed)
     for _ in range(5):
         async with served(store, files) as (broker, topic):
@@ -171,6 +175,9 @@ async def test_backlogs_are_exact_at_each_of_several_owners(
             await wait_all_tasks_blocked()
             await check(broker, topic)
             await writer.write(topic, 60)
+            if deletes:
+                await topic.delete_below(writer.random.randint(0, topic.ledger.confirmed_index // 3))
+                await wait_all_tasks_blocked()
             await acknowledge_some(topic, writer)
             await check(broker, topic)
             end = writer.random.choice(["unload", "kill", "power"])
@@ -243,3 +250,22 @@ async def test_a_trimmed_ledger_leaves_no_list() -> None:
         await wait_all_tasks_blocked()
         assert not topic.ledger.closed
         assert not [name for name in files.names(LEDGERS) if name.endswith(".hidden")]
+
+
+async def test_the_console_learns_what_it_does_not_know_yet() -> None:
+    """K35: it never waits. What has to be read is read soon, and the bell of the broker's changes rings."""
+    writer, store, files = Writer(4), MemoryStore(), SimulatedFiles(seed=4)
+    async with served(store, files) as (_broker, topic):
+        await topic.subscribe("untouched", EARLIEST)
+        await writer.write(topic, 80)
+        await writer.end_all(topic)
+    async with served(store, files) as (broker, topic):
+        await wait_all_tasks_blocked()
+        changed = Signal()
+        with broker.live.changes.attached(changed):
+            (before,) = (log.subscriptions["untouched"].backlog for log in broker.live.logs())
+            with trio.fail_after(5):
+                await changed.wait()
+            await wait_all_tasks_blocked()
+            (after,) = (log.subscriptions["untouched"].backlog for log in broker.live.logs())
+        assert before > after == len(await visible(topic))

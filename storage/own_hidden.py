@@ -28,6 +28,11 @@ class OwnHidden:
         if position.ledger > self._above:
             self._by_ledger.setdefault(position.ledger, HiddenEntries()).add(position.entry, messages)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was hidden in an own ledger, or all of it is on disk."""
+        return not self._by_ledger
+
     def entries_in(self, ledger: int) -> int:
         """How many entries of the ledger are known to be hidden, and in memory."""
         known = self._by_ledger.get(ledger)

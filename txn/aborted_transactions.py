@@ -112,6 +112,11 @@ class AbortedTransactions:
                 if unknown := unknown_in(fields, _FIELDS):
                     self._unknown[txn] = unknown
 
+    @property
+    def hides_nothing(self) -> bool:
+        """Whether no transaction that wrote to the segment was aborted."""
+        return not self._recent and not any(info.aborted for info in self._ledger.closed)
+
     def may_hide(self, ledger: int) -> bool:
         """Whether anything decided in this closed ledger can be hidden."""
         info = self._ledger.info(ledger)

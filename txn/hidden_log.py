@@ -50,6 +50,10 @@ Range = tuple[Position, Position]
 class Aborts(Protocol):
     """What a transaction buffer knows of aborted transactions."""
 
+    @property
+    def hides_nothing(self) -> bool:
+        """Whether nothing decided in any closed ledger can be hidden."""
+
     def may_hide(self, ledger: int) -> bool:
         """Whether anything decided in this closed ledger can be hidden."""
 
@@ -190,6 +194,8 @@ class HiddenLog:
 
     def _pieces(self, after: Position, upto: Position) -> Iterator[_Piece]:
         ledger = self._ledger
+        if ledger.hidden.is_empty and self._aborts.hides_nothing:
+            return
         at = ledger.next_after(after)
         while at <= upto:
             last = ledger.last_entry(at.ledger)

@@ -153,6 +153,11 @@ class AbortedRanges:
         """Note the aborts of a ledger that another one has followed."""
         self._known[ledger] = aborts
 
+    @property
+    def hides_nothing(self) -> bool:
+        """Whether the log has no marker, no snapshot and no aborted entry."""
+        return not self._ledger.is_marked
+
     def may_hide(self, ledger: int) -> bool:
         """Whether anything in this ledger can be hidden: a marker, a snapshot or an aborted entry."""
         return self._ledger.may_be_marked(ledger)

@@ -177,3 +177,12 @@ def test_the_epochs_of_leaders_are_read_without_the_list() -> None:
     for damaged in (b"", b"[]", b"{}", orjson.dumps({**fields, "leader_epoch": "4"})):
         with pytest.raises(LedgerListCorrupt):
             leader_epochs(damaged)
+
+
+def test_any_ledger_of_a_log_that_an_earlier_release_marked_may_have_markers() -> None:
+    """K35: that release did not record where they begin."""
+    record = ManagedLedgerRecord("c", (info(1, 3), info(4, 3)), 4, is_marked=True, marked_from=4)
+    assert ManagedLedgerRecord.decode(record.encode()) == record
+    fields = orjson.loads(record.encode())
+    del fields["marked_from"]
+    assert ManagedLedgerRecord.decode(orjson.dumps(fields)) == replace(record, marked_from=0)

@@ -6,13 +6,17 @@ from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
+from urllib.error import HTTPError
 
 import orjson
 import pytest
+import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+import tidewire
+from tests.support.admin import Admin
 from tests.support.etcd import running_etcd
 from tests.support.processes import RunningBroker, running_broker
 
@@ -116,3 +120,32 @@ def test_kafkas_clients_are_told_and_go_on(tmp_path: Path, monkeypatch: pytest.M
         reader.close()
         assert values == [b"plain", b"committed"]
         assert "etcd has no space" in broker.stderr
+
+
+async def test_tidewires_clients_are_told_and_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E14: the outcome of a commit without an answer is unknown to its client. What it publishes is stored."""
+    with full_one(tmp_path, monkeypatch) as (broker, keeper):
+        admin = Admin(broker.http_url)
+        topic = await trio.to_thread.run_sync(admin.new_topic)
+        connecting = tidewire.connect(broker.service_url, operation_timeout_seconds=MESSAGE_MS / 1000)
+        async with connecting as client, client.producer(topic) as producer:
+            txn = await client.new_transaction(timeout_seconds=TRANSACTION_MS / 1000)
+            await producer.send(b"in a transaction", key="key", txn=txn)
+            await trio.to_thread.run_sync(keeper.fill)
+            await producer.send(b"plain", key="key")
+            with pytest.raises(tidewire.OutcomeUnknown):
+                await txn.commit()
+            with pytest.raises(tidewire.OperationTimedOut):
+                await client.new_transaction()
+            with pytest.raises(HTTPError) as refused:
+                await trio.to_thread.run_sync(admin.new_topic)
+            assert refused.value.code == 503
+            assert b"tcd has no space" in refused.value.read()
+            await trio.to_thread.run_sync(keeper.free)
+            # The first transaction is aborted at its deadline.
+            async with client.transaction() as later:
+                await producer.send(b"later", key="key", txn=later)
+            async with client.stream_consumer(topic, "s") as consumer:
+                got = [(await consumer.receive()).value for _ in range(2)]
+            assert got == [b"plain", b"later"]
+            assert await trio.to_thread.run_sync(admin.new_topic)

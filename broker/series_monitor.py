@@ -25,6 +25,7 @@ from broker.series import (
 from broker.topic import Topic
 from broker.topic_series import LoadedSeries, TopicSeries, public_name
 from storage.clock import WallClock
+from storage.errors import LedgerCorrupt
 from storage.metadata.store import MetadataStore, StoreUnavailable
 
 AT_ONCE: Final = 16
@@ -168,10 +169,12 @@ class _Counting:
             return
         end = await log.places.end()
         backlog = None if end is None else await log.places.backlog(reader, first, end, self._now_ms())
-        # Where it is not known what is hidden, neither is counted.
-        sums.backlog_entries += (
-            subscription.backlog_entries if backlog is None else await subscription.visible_backlog()
-        )
+        try:
+            entries = subscription.backlog_entries if backlog is None else await subscription.visible_backlog()
+        except LedgerCorrupt:
+            # Whoever reads it reports it.
+            backlog, entries = None, subscription.backlog_entries
+        sums.backlog_entries += entries
         self._add(sums, backlog)
 
     def _add(self, sums: ReaderSums, backlog: Backlog | None) -> None:

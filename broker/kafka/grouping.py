@@ -129,7 +129,7 @@ class GroupHandler:
         group, member = request.group_id, (request.member_id, request.group_instance_id, request.generation_id)
         error = await self._groups.heartbeat(group, *member)
         if error is None and (more := await self._beginnings.more_for(group, request.member_id)):
-            # Some clients would look for children of a split every few minutes only. A leader looks when it joins.
+            # librdkafka looks for children of a split every few minutes only, and whenever it leads and assigns.
             try:
                 await self._groups.partitions_are(group, more)
             except GroupRefused as refused:

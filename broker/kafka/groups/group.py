@@ -18,7 +18,7 @@ What the other requests of a current member get (K34):
 | commit    | taken                 | REBALANCE_IN_PROGRESS             | taken          |
 
 (1) If a scalable topic has got more partitions than the leader knew when it assigned, its heartbeat makes a rebalance.
-Clients look at metadata every few minutes, and leaders whenever they join (K41).
+Clients look at metadata every few minutes, and leaders of librdkafka whenever they assign (K41).
 
 A request of anybody else gets UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION, in this order. Only an
 empty group takes commits from somebody who is no member and names no generation.

@@ -94,6 +94,22 @@ class _Found:
 class HiddenLog:
     """See the module's docstring. Every range ends at or below the readable position."""
 
+    # There may be many logs, and most of them hide nothing.
+    __slots__ = (
+        "_aborted",
+        "_aborts",
+        "_due",
+        "_found",
+        "_handled",
+        "_ledger",
+        "_open",
+        "_reading",
+        "_totals",
+        "_unwritten",
+        "_wanted",
+        "heard",
+    )
+
     def __init__(self, ledger: ManagedLedger, aborts: Aborts, due: Signal) -> None:
         """Set up. `due` is set when there is something for `work` to do."""
         self._ledger = ledger
@@ -101,7 +117,6 @@ class HiddenLog:
         self._due = due
         self._open: dict[TxnId | int, list[_Written]] = {}
         """Entries of open transactions, as far as this owner appended them: 12 bytes each."""
-        # Plain lists and dicts: most logs need none of these, and there may be many logs.
         self._aborted: list[_Written] = []
         """Entries of aborted transactions that are not hidden yet."""
         self._found: dict[int, _Found] = {}
@@ -114,7 +129,8 @@ class HiddenLog:
         """Ledgers that were read to their end, and whose list is not written yet."""
         self._handled = -1
         """Closed ledgers of this owner up to this one are written down, or need not be."""
-        self._reading = trio.Lock()
+        self._reading: trio.Lock | None = None
+        """Made when a ledger is looked at for the first time."""
         self.heard: Bell | None = None
         """Rung when `known_between` knows more than before."""
 
@@ -224,7 +240,7 @@ class HiddenLog:
         return piece.after < 0 and piece.last == self._ledger.last_entry(piece.ledger)
 
     async def _count_found(self, piece: _Piece, *, reads: bool) -> Hidden | None:
-        async with self._reading:
+        async with self._lock():
             known = self._known(piece)
             if known is None and self._is_whole(piece):
                 known = await self._ledger.load_hidden_total(piece.ledger)
@@ -240,6 +256,12 @@ class HiddenLog:
                     return None
                 await self._read(piece.ledger, found, piece.last)
             return found.hidden.upto(piece.last).less(found.hidden.upto(piece.after))
+
+    def _lock(self) -> trio.Lock:
+        """Held by whoever reads a ledger or its list."""
+        if self._reading is None:
+            self._reading = trio.Lock()
+        return self._reading
 
     async def _loaded(self, ledger: int) -> _Found:
         found = self._found.get(ledger)
@@ -324,7 +346,7 @@ class HiddenLog:
         for ledger in sorted(self._wanted):
             last = self._ledger.last_entry(ledger) if ledger < readable.ledger else readable.entry
             try:
-                async with self._reading:
+                async with self._lock():
                     await self._read(ledger, await self._loaded(ledger), last)
             except StorageError as error:
                 log.warning("hidden entries cannot be counted", topic=self._ledger.name, reason=str(error))

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 import trio
@@ -76,10 +76,16 @@ class Writer:
         await topic.ledger.confirmed.wait_for(topic.ledger.last_position)
 
 
+def kept(
+    store: MemoryStore, files: SimulatedFiles, *, broker_id: str = "one", kafka_node: int = 1
+) -> AbstractAsyncContextManager[Rooms]:
+    """Run a broker. Nothing is trimmed, so that all of the log can be read again."""
+    return rooms(store, files, broker_id=broker_id, kafka_node=kafka_node, retention_minutes=-1, retention_megabytes=-1)
+
+
 @asynccontextmanager
 async def served(store: MemoryStore, files: SimulatedFiles) -> AsyncIterator[tuple[Rooms, Topic]]:
-    # Nothing is trimmed, so that all of the log can be read again.
-    async with rooms(store, files, retention_minutes=-1, retention_megabytes=-1) as broker:
+    async with kept(store, files) as broker:
         yield broker, await broker.topics.get(PLAIN)
 
 
@@ -216,6 +222,26 @@ async def test_an_owner_that_finds_the_lists_reads_nothing(monkeypatch: pytest.M
         monkeypatch.setattr(topic.ledger, "read", noted)
         assert await topic.subscriptions["untouched"].visible_backlog() == wanted
         assert not reads
+
+
+async def test_backlogs_are_exact_at_the_broker_that_a_topic_moves_to() -> None:
+    """K35, D4: forth and back, with transactions that are open at the moves."""
+    writer, store, files = Writer(9), MemoryStore(), SimulatedFiles(seed=9)
+    async with (
+        kept(store, files, broker_id="one") as one,
+        kept(store, files.process(), broker_id="two", kafka_node=2) as two,
+    ):
+        for owner in (one, two, one, two):
+            topic = await owner.topics.get(PLAIN)
+            await topic.subscribe("untouched", EARLIEST)
+            await owner.monitor.series()
+            await wait_all_tasks_blocked()
+            await check(owner, topic)
+            await writer.write(topic, 50)
+            await acknowledge_some(topic, writer)
+            await check(owner, topic)
+            assert writer.open
+            await owner.topics.unload(PLAIN)
 
 
 async def test_a_scrape_does_not_wait_for_a_ledger_that_has_to_be_read() -> None:

@@ -65,12 +65,14 @@ class _Page(NamedTuple):
 class HiddenEntries:
     """See the module's docstring."""
 
-    __slots__ = ("_before", "_firsts", "_pages", "_total")
+    __slots__ = ("_before", "_firsts", "_pages", "_sums", "_total")
 
     def __init__(self) -> None:
         self._pages: list[_Page] = []
         self._firsts: list[int] = []
         """The first entry of each page."""
+        self._sums: list[int] = []
+        """The messages of each page."""
         self._before: list[Hidden] | None = []
         """What is hidden before each page; None if it must be summed again."""
         self._total = NOTHING_HIDDEN
@@ -85,6 +87,7 @@ class HiddenEntries:
         if not self._pages:
             self._pages.append(_Page(array("Q"), array("I")))
             self._firsts.append(entry)
+            self._sums.append(0)
         number = max(0, bisect_right(self._firsts, entry) - 1)
         page = self._pages[number]
         at = bisect_left(page.entries, entry)
@@ -93,6 +96,7 @@ class HiddenEntries:
         page.entries.insert(at, entry)
         page.messages.insert(at, messages)
         self._firsts[number] = page.entries[0]
+        self._sums[number] += messages
         self._total = self._total.plus(Hidden(1, messages))
         self._before = None
         if len(page.entries) > PAGE_ENTRIES_MAX:
@@ -102,7 +106,7 @@ class HiddenEntries:
         """How much is hidden at or below this entry."""
         if self._before is None:
             sums = accumulate(
-                (Hidden(len(page.entries), sum(page.messages)) for page in self._pages),
+                (Hidden(len(page.entries), messages) for page, messages in zip(self._pages, self._sums, strict=True)),
                 Hidden.plus,
                 initial=NOTHING_HIDDEN,
             )
@@ -124,6 +128,7 @@ class HiddenEntries:
             _Page(page.entries[half:], page.messages[half:]),
         ]
         self._firsts.insert(number + 1, page.entries[half])
+        self._sums[number : number + 1] = [sum(page.messages[:half]), sum(page.messages[half:])]
 
     def encode(self, ledger: int) -> bytes:
         """The file's content."""
@@ -156,6 +161,7 @@ class HiddenEntries:
             for at in range(0, count, PAGE_ENTRIES_MAX)
         ]
         made._firsts = [page.entries[0] for page in made._pages]
+        made._sums = [sum(page.messages) for page in made._pages]
         made._before = None
         made._total = total
         return made

@@ -101,6 +101,10 @@ class DrivenGroup:
         self.pass_time(0)
         return ticket
 
+    def partitions_are(self, partitions: Mapping[str, int]) -> None:
+        """Note how many partitions topics have."""
+        self._apply(self.group.partitions_are(partitions, self.now_ms))
+
     def sync(
         self,
         member_id: str,

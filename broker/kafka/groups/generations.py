@@ -314,7 +314,7 @@ class Generations:
         self.generation += 1
         if not len(self.members):
             self.protocol = None
-            self.seen = {}
+            self.seen = self.assigned = {}
             self._move(GroupState.EMPTY)
             self._persist()
             return
@@ -337,7 +337,9 @@ class Generations:
             return
         for member in self.members:
             member.assignment = given[member.member_id]
-        self.assigned = {topic: max(count, self.assigned.get(topic, 0)) for topic, count in seen.items()}
+        # Each is looked at again with each heartbeat of the leader.
+        looked_at = islice(seen.items(), SEEN_TOPICS_MAX)
+        self.assigned = {topic: max(count, self.assigned.get(topic, 0)) for topic, count in looked_at}
         # Topics that are read now come first, if there are too many.
         known = {topic: self.seen.get(topic, count) for topic, count in seen.items()}
         self.seen = dict(islice({**known, **self.seen}.items(), SEEN_TOPICS_MAX))

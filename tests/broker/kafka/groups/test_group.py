@@ -17,7 +17,7 @@ from broker.kafka.groups.values import (
     Protocol,
     SyncAnswer,
 )
-from tests.support.kafka_groups import RANGE, REBALANCE_MS, SESSION_MS, STICKY, DrivenGroup, join_request
+from tests.support.kafka_groups import RANGE, REBALANCE_MS, SESSION_MS, STICKY, DrivenGroup, assignment, join_request
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
 COMPLETING, STABLE, DEAD = GroupState.COMPLETING_REBALANCE, GroupState.STABLE, GroupState.DEAD
@@ -571,6 +571,29 @@ def test_a_group_remembers_how_many_partitions_it_saw_first() -> None:
     assert after.group.record().seen == {"t": 1, "u": 2}
     group.leave(*(Leaver(member) for member in ("one", "two", "three")))
     assert group.group.record().seen == {}
+
+
+def test_a_leader_that_knew_fewer_partitions_assigns_anew() -> None:
+    """K41: it is told once of each number. Others, and a group that rebalances anyway, are not asked."""
+    group = DrivenGroup().stable("one")
+    group.join("two")
+    group.rejoin("one")
+    group.sync("one", {"one": assignment({"t": (0, 1)})}, seen={"t": 2})
+    assert (group.group.known_to("one"), group.group.known_to("two")) == ({"t": 2}, {})
+    for partitions in ({"t": 2}, {"u": 9}, {}):
+        group.partitions_are(partitions)
+        assert group.group.state is STABLE
+    group.partitions_are({"t": 4})
+    assert (group.group.state, group.group.known_to("one")) == (PREPARING, {})
+    assert group.heartbeat("two") is GroupError.REBALANCE_IN_PROGRESS
+    group.rejoin("one", "two")
+    group.sync("one", {"one": assignment({"t": (0, 1)})}, seen={"t": 2})
+    group.partitions_are({"t": 4})
+    assert (group.group.state, group.group.known_to("one")) == (STABLE, {"t": 4})
+    after = DrivenGroup(record=group.records[-1].record)
+    assert after.group.known_to("one") == {"t": 2}, "the next coordinator tells it once more"
+    group.leave(Leaver("one"), Leaver("two"))
+    assert group.group.known_to("one") == {}
 
 
 def test_what_a_group_remembers_is_bounded() -> None:

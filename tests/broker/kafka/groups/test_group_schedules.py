@@ -115,7 +115,7 @@ class Schedules(RuleBasedStateMachine):
         generation = self.group.generation - is_late
         given = {f"m{number}": f"{generation}:{number}:{self.tickets}".encode() for number in range(1, self.ids + 1)}
         self.tickets += 1
-        request = SyncRequest(member, None, generation, None, None, given)
+        request = SyncRequest(member, None, generation, None, None, given, {"t": 1 + generation % 3})
         self.parked[self.tickets] = self.now_ms
         self.syncs[self.tickets] = member, generation
         if self.leaders.get(generation) == member and self.group.state is GroupState.COMPLETING_REBALANCE:
@@ -126,6 +126,14 @@ class Schedules(RuleBasedStateMachine):
     def beat(self, number: int) -> None:
         error = self.group.heartbeat(self._some(number), None, self.group.generation, self.now_ms)
         assert (error is GroupError.REBALANCE_IN_PROGRESS) <= (self.group.state is GroupState.PREPARING_REBALANCE)
+
+    @rule(partitions=st.integers(1, 5))
+    def split(self, partitions: int) -> None:
+        """The topic that all read has so many partitions."""
+        for _again in range(2):
+            state = self.group.state
+            self._apply(self.group.partitions_are({"t": partitions}, self.now_ms))
+        assert self.group.state is state, "it is told once"
 
     @rule(number=NUMBERS, generation_before=st.integers(0, 1))
     def commit(self, number: int, generation_before: int) -> None:

@@ -289,7 +289,7 @@ class LedgerChain:
             self.ledgers.update(indexed)
 
     async def store_hidden(self, ledger: int, hidden: HiddenEntries) -> None:
-        """See `ManagedLedger.store_hidden`."""
+        """See `HiddenLists.write`."""
         # A trim removes all files of a ledger. None must follow.
         async with self._changing:
             if self.ledgers.info(ledger) is not None and not self.record.is_deleting:

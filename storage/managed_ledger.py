@@ -18,7 +18,7 @@ from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import SPACE_RETRY_SECONDS, LedgerCorrupt, LedgerNotFound
-from storage.hidden_entries import Hidden, HiddenEntries
+from storage.hidden_lists import HiddenLists
 from storage.ledger_chain import LedgerChain
 from storage.ledger_list import NO_RECORDS, UNKNOWN_TIME, LedgerInfo
 from storage.metadata.store import StoreFull
@@ -64,6 +64,8 @@ class ManagedLedger:
         self._now_ms = now_ms
         self.hidden = OwnHidden(above=chain.ledgers.closed[-1].id if chain.ledgers.closed else -1)
         """What this owner appended, or knows to be aborted, that no consumer gets."""
+        self.hidden_lists = HiddenLists(chain)
+        """The same of closed ledgers, as it was written down."""
         self._roll_due = Signal()
         self._rolls: list[Signal] = []
         self._read_ends: OrderedDict[int, Position] = OrderedDict()
@@ -386,14 +388,6 @@ class ManagedLedger:
                     raise
         raise LedgerNotFound(f"ledger {ledger} is gone")
 
-    async def load_hidden_total(self, ledger: int) -> Hidden | None:
-        """How much is hidden in a closed ledger, if an owner has written it down."""
-        return await self._chain.store.load_hidden_total(ledger)
-
-    async def load_hidden(self, ledger: int) -> HiddenEntries | None:
-        """The hidden entries of a closed ledger, if an owner has written them down."""
-        return await self._chain.store.load_hidden(ledger)
-
     # -- changes
 
     @property
@@ -482,16 +476,6 @@ class ManagedLedger:
             Fenced: the claim is lost.
         """
         await self._chain.store_aborted(indexes)
-
-    async def store_hidden(self, ledger: int, hidden: HiddenEntries) -> None:
-        """Write down the hidden entries of a closed ledger in which everything is decided.
-
-        It may be lost, and is then found missing. A ledger that was trimmed or is being deleted is skipped.
-
-        Raises:
-            NoSpace: there is no space for it.
-        """
-        await self._chain.store_hidden(ledger, hidden)
 
     async def delete(self) -> None:
         """Remove it with all its entries. Durable on return. `managed_ledger_removal` tells what a crash leaves.

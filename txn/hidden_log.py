@@ -243,7 +243,7 @@ class HiddenLog:
         async with self._lock():
             known = self._known(piece)
             if known is None and self._is_whole(piece):
-                known = await self._ledger.load_hidden_total(piece.ledger)
+                known = await self._ledger.hidden_lists.total(piece.ledger)
                 if known is not None:
                     self._totals[piece.ledger] = known
             if known is not None:
@@ -268,7 +268,7 @@ class HiddenLog:
         if found is None:
             if not self._ledger.has_ledger(ledger):
                 raise LedgerNotFound(f"ledger {ledger} is gone")
-            stored = await self._ledger.load_hidden(ledger)
+            stored = await self._ledger.hidden_lists.load(ledger)
             found = _Found() if stored is None else _Found(stored, self._ledger.last_entry(ledger))
             self._found[ledger] = found
             if stored is not None:
@@ -337,7 +337,7 @@ class HiddenLog:
         return False
 
     async def _write(self, ledger: int, hidden: HiddenEntries) -> None:
-        await self._ledger.store_hidden(ledger, hidden)
+        await self._ledger.hidden_lists.write(ledger, hidden)
         self._totals[ledger] = hidden.total
         if len(self._totals) > len(self._ledger.closed):
             self._totals = {known: total for known, total in self._totals.items() if self._ledger.has_ledger(known)}

@@ -5,6 +5,7 @@ import pytest
 from storage.entry import EntryFormat
 from storage.errors import NoSpace
 from storage.hidden_entries import Hidden
+from storage.hidden_lists import HiddenLists
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS
@@ -75,7 +76,7 @@ async def test_a_list_that_finds_no_space_is_written_later(
             raise NoSpace("the disk is full")
 
         with monkeypatch.context() as full:
-            full.setattr(owner.ledger, "store_hidden", refused)
+            full.setattr(HiddenLists, "write", refused)
             assert not await owner.buffer.hidden.work(owner.buffer.readable.value)
         assert (lists(host.files), await counted(owner)) == (0, Hidden(4, 6))
         await owner.buffer.hidden.work(owner.buffer.readable.value)

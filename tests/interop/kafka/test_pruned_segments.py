@@ -15,9 +15,9 @@ from tests.support.kafka_clients.contract import Client, Consumer, ConsumerOptio
 from tests.support.kafka_clients.reading import until, values
 from tests.support.kafka_spark.reading import source
 from tests.support.kafka_spark.reading import values as texts
-from tests.support.kafka_spark.session import RunningSpark
 from tests.support.processes import RunningBroker, running_broker
 from tests.support.scalable_writer import scalable_writer
+from tests.support.spark_process import RunningSpark
 
 pytestmark = pytest.mark.interop
 

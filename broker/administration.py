@@ -25,6 +25,7 @@ from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
 from broker.regular_contract import RegularService
 from broker.scalable.controller import Controller
+from broker.schema_contract import SchemaService
 from broker.series import Series
 from broker.series_monitor import SeriesMonitor
 from broker.topic import Topic
@@ -51,11 +52,13 @@ class Administration:
         statistics: StatisticsOfTopics,
         transactions: Inspection,
         regular: RegularService,
+        schemas: SchemaService,
         *,
         initial_segments: int,
     ) -> None:
         self.transactions = transactions
         self.regular = regular
+        self.schemas = schemas
         self._statistics = statistics
         self._controller = controller
         self._layouts = layouts

@@ -18,6 +18,7 @@ from broker.log_statistics import GroupStatistics, LogStatistics
 from broker.loop_monitor import LoopStatistics
 from broker.names import TopicName
 from broker.regular_contract import RegularService
+from broker.schema_contract import SchemaService
 from broker.series import Series
 from txn.inspection import Inspection
 
@@ -77,6 +78,10 @@ class TopicService(Protocol):
     @property
     def regular(self) -> RegularService:
         """Administration of regular topics."""
+
+    @property
+    def schemas(self) -> SchemaService:
+        """Administration of the schemas of both kinds of topics."""
 
     async def create_topic(self, name: TopicName, *, segments: int | None, properties: Mapping[str, str]) -> None:
         """Create a topic. If `segments` is None, the broker's settings say how many it has.

@@ -59,6 +59,7 @@ from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.pruning import Pruner
 from broker.scalable.segment_owner import SegmentOwner
 from broker.scalable.segment_work import SegmentWork
+from broker.schema_administration import SchemaAdministration
 from broker.schemas.registry import Schemas
 from broker.segment_requests import SegmentRequests
 from broker.series import GroupOffsets
@@ -282,6 +283,7 @@ class Broker:
             statistics,
             Inspection(metadata, self.transactions.coordinator, base.now_ms),
             regular,
+            SchemaAdministration(self.schemas, self.topics, self.layouts, self.partitioned_topics),
             initial_segments=settings.default_initial_segments,
         )
         self.live = Live(self.topics, self.services.changes)

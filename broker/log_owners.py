@@ -65,7 +65,7 @@ class LogOwners:
         """
         record = await self._partitioned.find(name)
         if record is None:
-            if not await self.is_regular(name):
+            if await self._existence.migrated_to(name) is not None:
                 raise migrated(name)
             if name.partition_index is not None:
                 await self._partitioned.make(name)
@@ -73,8 +73,11 @@ class LogOwners:
         return record
 
     async def is_regular(self, name: TopicName) -> bool:
-        """Return False if the topic was migrated. Its log is a segment of a scalable topic then."""
-        return await self._existence.migrated_to(name) is None
+        """Return False if the topic was migrated, so that its log is a segment, or is being deleted as one."""
+        try:
+            return await self._existence.migrated_to(name) is None
+        except TopicNotFound:
+            return False
 
     async def log(self, name: TopicName) -> Topic:
         """Return a topic without partitions, or a partition, that this broker owns.

@@ -14,7 +14,7 @@ REFUSALS: Final = {
     400: "The body cannot be read as JSON, or lacks something.",
     404: "There is no such thing.",
     405: "It concerns one log, and the topic has several partitions. Name a partition.",
-    409: "It exists already, or another change is in progress.",
+    409: "It exists already, what exists does not allow it, or another change is in progress.",
     412: "A name or parameter is not valid, or the state does not allow the change.",
     500: "The broker failed. Its log says why.",
     501: "This broker does not do that.",
@@ -41,6 +41,7 @@ _PARTS: Final = {
     "age": "Milliseconds.",
     "seconds": "An age in seconds.",
     "coordinator": "The number of a coordinator.",
+    "version": "The number of a version, from 0 on.",
     "cluster": "The name of the cluster.",
 }
 """The variable parts of paths."""

@@ -17,6 +17,7 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.consumer_reports import NOT_CONTROLLER, InvalidReports, NotController
 from broker.errors import (
     BrokerError,
+    IncompatibleSchema,
     IntentOpen,
     LayoutError,
     LayoutUnreadable,
@@ -27,6 +28,7 @@ from broker.errors import (
     OldClientsConnected,
     OnePartitionOnly,
     RetentionInvalid,
+    SchemaNotFound,
     SubscriptionEnding,
     SubscriptionExists,
     SubscriptionInUse,
@@ -54,9 +56,11 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     InvalidTopicName: 412,
     TopicNotFound: 404,
     SubscriptionNotFound: 404,
+    SchemaNotFound: 404,
     UnknownSegment: 404,
     TopicExists: 409,
     SubscriptionExists: 409,
+    IncompatibleSchema: 409,
     SubscriptionEnding: 409,
     SubscriptionInUse: 412,
     # Another split or merge is in progress. Unlike the other refusals of layouts, this one passes by itself.

@@ -120,6 +120,11 @@ _NAMESPACE_CALLS: Final[_Table] = (
 
 _OTHER_CALLS: Final[_Table] = (
     ("Non-persistent topics are not supported.", _EVERY, ("/admin/v2/non-persistent/{rest:path}",)),
+    (
+        "Look at the schemas themselves. They are records of the metadata store.",
+        _GET,
+        ("/admin/v2/schemas/{tenant}/{namespace}/{topic}/metadata",),
+    ),
     (_NO_ACCESS, ("POST",), ("/admin/v2/namespaces/grantPermissionsOnTopics",)),
     (_NO_ACCESS, ("POST",), ("/admin/v2/namespaces/revokePermissionsOnTopics",)),
     (_SETTINGS, _GET, ("/admin/v2/brokers/configuration", "/admin/v2/brokers/configuration/{which}")),

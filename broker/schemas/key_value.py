@@ -21,16 +21,31 @@ class KeyValue(NamedTuple):
     value: Schema
 
 
+def parts_of(data: bytes) -> tuple[bytes, bytes]:
+    """Return the definitions of key and value.
+
+    Raises:
+        IncompatibleSchema: the data does not have two parts.
+    """
+    key_data, rest = _take(data)
+    value_data, rest = _take(rest)
+    if rest:
+        raise IncompatibleSchema(f"The key-value schema has {len(rest)} bytes after its two parts.")
+    return key_data, value_data
+
+
+def joined(key_data: bytes, value_data: bytes) -> bytes:
+    """Return the data of a pair with these definitions."""
+    return b"".join(_LENGTH.pack(len(part)) + part for part in (key_data, value_data))
+
+
 def split(schema: Schema) -> KeyValue:
     """Split a pair's schema into those of key and value.
 
     Raises:
         IncompatibleSchema: the data does not have two parts, or a part's type is not allowed in a pair.
     """
-    key_data, rest = _take(schema.data)
-    value_data, rest = _take(rest)
-    if rest:
-        raise IncompatibleSchema(f"The key-value schema has {len(rest)} bytes after its two parts.")
+    key_data, value_data = parts_of(schema.data)
     return KeyValue(_part(schema, "key", key_data), _part(schema, "value", value_data))
 
 

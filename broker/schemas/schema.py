@@ -87,3 +87,5 @@ class StoredSchema:
     schema: Schema
     fingerprint: str
     """Equal for two schemas of a topic exactly when the schemas are; see `broker.schemas.compatibility`."""
+    created_ms: int = field(default=0, compare=False)
+    """When it was added, in milliseconds since 1970."""

@@ -49,6 +49,11 @@ SCENARIOS: Final = (
     "reset_under_a_consumer",
     "last_message_id",
     "backlog_in_bytes",
+    "schema_versions",
+    "schema_versions_of_a_scalable_topic",
+    "schema_compatibility",
+    "schema_of_pairs",
+    "schema_of_a_producer",
 )
 """What the program plays, in its order."""
 

@@ -43,6 +43,7 @@ from broker.log_statistics import GroupStatistics, LogStatistics, SegmentSubscri
 from broker.names import TopicName
 from broker.peers import PeerSilent
 from broker.regular_contract import RegularService
+from broker.schema_contract import SchemaService
 from broker.series import Series
 from storage.metadata.memory import MemoryStore
 from tests.support.layouts import NOW_MS
@@ -275,6 +276,10 @@ class FakeTopics:
     @property
     def regular(self) -> RegularService:
         raise AssertionError("tests of regular topics run a broker")
+
+    @property
+    def schemas(self) -> SchemaService:
+        raise AssertionError("tests of schemas run a broker")
 
     @property
     def transactions(self) -> Inspection:

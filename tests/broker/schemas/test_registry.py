@@ -1,12 +1,13 @@
 """Versions in the metadata store."""
 
 import json
+from collections.abc import Sequence
 from urllib.parse import quote
 
 import pytest
 import trio
 
-from broker.errors import IncompatibleSchema
+from broker.errors import IncompatibleSchema, SchemaNotFound
 from broker.names import TopicName
 from broker.schemas.registry import VERSIONS_AT_ONCE, Schemas, owner_of, removal_of, taking_over
 from broker.schemas.schema import Schema, SchemaType
@@ -216,3 +217,51 @@ async def test_a_consumer_needs_to_read_the_latest_alone(schemas: Schemas) -> No
 )
 def test_whose_schemas_apply(name: str, owner: str) -> None:
     assert str(owner_of(TopicName.parse(name))) == owner
+
+
+async def test_deleted_versions_stay_readable_and_count_no_more(schemas: Schemas) -> None:
+    """Stored messages name them. Whatever comes next is checked against none of them."""
+    with pytest.raises(SchemaNotFound):
+        await schemas.delete(OWNER)
+    made = [version_of(), version_of("a")]
+    for schema in made:
+        await schemas.add(OWNER, schema, NO_CLAIM)
+    assert await schemas.delete(OWNER) == 1
+    with pytest.raises(SchemaNotFound):
+        await schemas.delete(OWNER)
+    assert await schemas.latest(OWNER) is None
+    assert await schemas.all(OWNER) == []
+    assert await schemas.version_of(OWNER, made[1]) is None
+    assert not await schemas.require_reader(OWNER, made[0])
+    old = await schemas.version(OWNER, 1)
+    assert old is not None
+    assert old.schema == made[1]
+    other = Schema(SchemaType.STRING)
+    await schemas.require_next(OWNER, other)
+    assert await schemas.add(OWNER, other, NO_CLAIM) == 2
+    with pytest.raises(IncompatibleSchema):
+        await schemas.require_next(OWNER, made[0])
+    with pytest.raises(IncompatibleSchema):
+        await schemas.add(OWNER, made[0], NO_CLAIM)
+    assert [stored.version for stored in await schemas.all(OWNER)] == [2]
+    assert await schemas.delete(OWNER) == 2
+    # An equal schema from before the deletion is another version.
+    assert await schemas.add(OWNER, made[1], NO_CLAIM) == 3
+    assert await schemas.version_of(OWNER, made[1]) == 3
+    assert await schemas.add(OWNER, made[1], NO_CLAIM) == 3
+
+
+async def test_a_schema_that_is_added_during_a_deletion_is_deleted_too() -> None:
+    store = SteeredStore()
+    schemas = Schemas(store, now_ms)
+    await schemas.add(OWNER, version_of(), NO_CLAIM)
+    commit = store.commit
+
+    async def add_first(ops: Sequence[Op]) -> object:
+        store.commit = commit  # type: ignore[method-assign]
+        await schemas.add(OWNER, version_of("a"), NO_CLAIM)
+        return await commit(ops)
+
+    store.commit = add_first  # type: ignore[method-assign,assignment]
+    assert await schemas.delete(OWNER) == 1
+    assert await schemas.latest(OWNER) is None

@@ -20,12 +20,18 @@ import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
+import org.apache.pulsar.client.api.schema.GenericRecord;
 import org.apache.pulsar.common.policies.data.PartitionedTopicInternalStats;
 import org.apache.pulsar.common.policies.data.PartitionedTopicStats;
 import org.apache.pulsar.common.policies.data.PersistentTopicInternalStats;
 import org.apache.pulsar.common.policies.data.RetentionPolicies;
 import org.apache.pulsar.common.policies.data.SubscriptionStats;
 import org.apache.pulsar.common.policies.data.TopicStats;
+import org.apache.pulsar.common.protocol.schema.IsCompatibilityResponse;
+import org.apache.pulsar.common.schema.KeyValue;
+import org.apache.pulsar.common.schema.SchemaInfo;
+import org.apache.pulsar.common.schema.SchemaInfoWithVersion;
+import org.apache.pulsar.common.schema.SchemaType;
 
 /**
  * Plays Pulsar's own client for administrators with regular topics, and the v4 client beside it.
@@ -85,6 +91,11 @@ public final class RegularAdminScenarios {
         stories.put("reset_under_a_consumer", RegularAdminScenarios::resetUnderConsumer);
         stories.put("last_message_id", RegularAdminScenarios::lastMessageId);
         stories.put("backlog_in_bytes", RegularAdminScenarios::backlogBytes);
+        stories.put("schema_versions", stage -> stage.schemaVersions(stage.topic));
+        stories.put("schema_versions_of_a_scalable_topic", RegularAdminScenarios::scalableSchemas);
+        stories.put("schema_compatibility", RegularAdminScenarios::schemaCompatibility);
+        stories.put("schema_of_pairs", RegularAdminScenarios::schemaOfPairs);
+        stories.put("schema_of_a_producer", RegularAdminScenarios::schemaOfProducer);
         List<String> chosen = List.of(arguments).subList(2, arguments.length);
         if (!chosen.isEmpty()) {
             stories.keySet().retainAll(chosen);
@@ -483,6 +494,98 @@ public final class RegularAdminScenarios {
         has(all > 0, "the bytes of all: " + all);
         has(topics.getBacklogSizeByMessageId(topic, MessageId.earliest) >= all, "the bytes from the beginning");
         expect(topics.getBacklogSizeByMessageId(topic, MessageId.latest), 0L, "the bytes of nothing");
+    }
+
+    /** A record as the first producer knows it. */
+    public static final class Person {
+        public String name;
+    }
+
+    /** The same record with one more field, which older readers pass over. */
+    public static final class Worker {
+        public String name;
+        public Integer salary;
+    }
+
+    private static SchemaInfo person(Class<?> kind) {
+        // Both have one name, so that one is the next version of the other.
+        String definition = Schema.AVRO(kind).getSchemaInfo().getSchemaDefinition()
+                .replace(kind.getSimpleName(), "Person");
+        return SchemaInfo.builder().name("person").type(SchemaType.AVRO)
+                .schema(definition.getBytes(StandardCharsets.UTF_8)).properties(Map.of("k", "v")).build();
+    }
+
+    private void schemaVersions(String of) throws Exception {
+        SchemaInfo first = person(Person.class);
+        SchemaInfo second = person(Worker.class);
+        refused(404, () -> admin.schemas().getSchemaInfo(of));
+        admin.schemas().createSchema(of, first);
+        admin.schemas().createSchema(of, second);
+        SchemaInfoWithVersion latest = admin.schemas().getSchemaInfoWithVersion(of);
+        expect(latest.getVersion(), 1L, "the latest version");
+        expect(latest.getSchemaInfo().getSchemaDefinition(), second.getSchemaDefinition(), "the latest definition");
+        expect(latest.getSchemaInfo().getType(), SchemaType.AVRO, "the type");
+        expect(latest.getSchemaInfo().getProperties(), Map.of("k", "v"), "the properties");
+        expect(admin.schemas().getSchemaInfo(of, 0).getSchemaDefinition(), first.getSchemaDefinition(), "the first");
+        expect(admin.schemas().getAllSchemas(of).size(), 2, "the versions");
+        expect(admin.schemas().getVersionBySchema(of, first), 0L, "the version of the first");
+        admin.schemas().deleteSchema(of);
+        refused(404, () -> admin.schemas().getSchemaInfo(of));
+        expect(admin.schemas().getAllSchemas(of), List.of(), "the versions that are left");
+        expect(admin.schemas().getSchemaInfo(of, 1).getSchemaDefinition(), second.getSchemaDefinition(), "the second");
+        admin.schemas().createSchema(of, Schema.STRING.getSchemaInfo());
+        expect(admin.schemas().getSchemaInfo(of).getType(), SchemaType.STRING, "the type of what came later");
+    }
+
+    private void scalableSchemas() throws Exception {
+        String scalable = topic.replace("persistent://", "topic://");
+        admin.scalableTopics().createScalableTopic(scalable, 2);
+        schemaVersions(topic);
+        expect(topics.getList(NAMESPACE).contains(topic), false, "there is a regular topic of the name");
+    }
+
+    private void schemaCompatibility() throws Exception {
+        topics.createNonPartitionedTopic(topic);
+        admin.schemas().createSchema(topic, person(Person.class));
+        IsCompatibilityResponse told = admin.schemas().testCompatibility(topic, person(Worker.class));
+        expect(told.isCompatibility(), true, "a further field is compatible");
+        expect(told.getSchemaCompatibilityStrategy(), "FULL_TRANSITIVE", "the strategy");
+        expect(admin.schemas().testCompatibility(topic, Schema.STRING.getSchemaInfo()).isCompatibility(), false,
+                "another type is compatible");
+        refused(409, () -> admin.schemas().createSchema(topic, Schema.STRING.getSchemaInfo()));
+    }
+
+    private void schemaOfPairs() throws Exception {
+        SchemaInfo pairs = Schema.KeyValue(Schema.STRING, Schema.AVRO(Person.class)).getSchemaInfo();
+        admin.schemas().createSchema(topic, pairs);
+        SchemaInfo found = admin.schemas().getSchemaInfo(topic);
+        expect(found.getType(), SchemaType.KEY_VALUE, "the type");
+        expect(found.getProperties(), pairs.getProperties(), "the properties");
+        expect(admin.schemas().getVersionBySchema(topic, pairs), 0L, "the version of the pair");
+        try (Producer<KeyValue<String, Person>> producer =
+                client.newProducer(Schema.KeyValue(Schema.STRING, Schema.AVRO(Person.class))).topic(topic).create()) {
+            Person person = new Person();
+            person.name = "a";
+            producer.send(new KeyValue<>("k", person));
+        }
+        expect(admin.schemas().getAllSchemas(topic).size(), 1, "the versions");
+    }
+
+    private void schemaOfProducer() throws Exception {
+        Person person = new Person();
+        person.name = "a";
+        try (Producer<Person> producer = client.newProducer(Schema.AVRO(Person.class)).topic(topic).create()) {
+            producer.send(person);
+            expect(admin.schemas().getSchemaInfo(topic).getSchemaDefinition(),
+                    Schema.AVRO(Person.class).getSchemaInfo().getSchemaDefinition(), "the producer's schema");
+            admin.schemas().deleteSchema(topic);
+        }
+        // The message names a version that was deleted, and stays readable.
+        try (Consumer<GenericRecord> consumer = client.newConsumer(Schema.AUTO_CONSUME()).topic(topic)
+                .subscriptionName("s").subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe()) {
+            Message<GenericRecord> message = consumer.receive(RECEIVE_SECONDS_MAX, TimeUnit.SECONDS);
+            expect(message.getValue().getField("name"), "a", "the field of a stored message");
+        }
     }
 
     // What the stories share.

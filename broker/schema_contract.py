@@ -32,7 +32,7 @@ class SchemaService(Protocol):
         A missing topic is created as a regular topic.
 
         Raises:
-            IncompatibleSchema: it is invalid, or incompatible with the latest version. Nothing was changed.
+            IncompatibleSchema: it is invalid, or incompatible with a version of the topic. Nothing was changed.
             OwnedElsewhere: another broker owns the topic, and has to do it.
         """
 

@@ -56,6 +56,7 @@ KINDS: Final = tuple(
         ("ledger", r"ledgers/\d{20}\.ledger"),
         ("ledger index", r"ledgers/\d{20}\.index"),
         ("aborted index", r"ledgers/\d{20}\.aborted-\d+"),
+        ("hidden entries", r"ledgers/\d{20}\.hidden"),
         ("journal", r"brokers/[^/]+/journal/\d{10}-\d{10}-[0-9a-f]{16}\.journal"),
         ("fence", r"brokers/[^/]+/journal/fence-\d{10}"),
         ("broker lock", r"brokers/[^/]+/lock"),

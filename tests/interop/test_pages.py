@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import pytest
 
 from tests.scenarios.client.test_readme import CHECKOUT, Piece, run
+from tests.support.ports import ports_in_a_row
 from tests.support.subjects import Subject, running_subject
-from tidewire.cli.local_etcd import free_port
 
 PAGES: Final = ("docs/tutorial/first-steps.md", "docs/how-to/share-work.md")
 RUN_SECONDS_MAX: Final = 60.0
@@ -103,7 +103,7 @@ def test_the_readmes_cluster_loses_a_broker_and_goes_on(tmp_path: Path) -> None:
     text = (CHECKOUT / "README.md").read_text(encoding="utf-8").partition("### Three brokers")[2]
     block = blocks(text)[0]
     assert block.printed is not None
-    pulsar = free_port()
+    pulsar = ports_in_a_row(3)
     addresses = f"--pulsar 127.0.0.1:{pulsar} --http 127.0.0.1:0 --kafka 127.0.0.1:0"
     code = block.code.replace("cluster start", f"cluster start {addresses}")
     for number in range(3):

@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from tests.support.ports import ports_in_a_row
 from tests.support.processes import FREE_PORTS
 from tests.tidewire.cli.cluster.conftest import ClusterCommand, is_running, states
 from tidewire import connect
@@ -117,10 +118,8 @@ def test_the_metadata_controller_is_shown(made: Callable[[str], ClusterCommand])
 def test_a_broker_that_cannot_start_is_explained_and_nothing_is_left(made: Callable[[str], ClusterCommand]) -> None:
     """The second broker's port is taken. The first broker and etcd are stopped again."""
     cluster = made("data")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1] - 1
+    port = ports_in_a_row(2)
+    with socket.create_server(("127.0.0.1", port + 1)):
         arguments = ("--brokers", "2", "--metadata", "etcd", *FREE_PORTS, "--pulsar", f"127.0.0.1:{port}")
         complaint = cluster.complaint("start", *arguments)
     assert f"broker-2 did not start. Another process already listens on 127.0.0.1:{port + 1}." in complaint

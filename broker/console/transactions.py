@@ -15,7 +15,7 @@ from storage.metadata.store import Change, MetadataStore, Record
 from storage.signal import Signal
 from txn.errors import RecordUnreadable
 from txn.headers import KEY_PREFIX as HEADERS
-from txn.headers import Header
+from txn.headers import Header, txn_from_name
 from txn.kafka_states import KafkaTxnState
 from txn.kafka_transaction import KEY_PREFIX as KAFKA
 from txn.kafka_transaction import KafkaTransaction
@@ -62,7 +62,7 @@ class OpenTransactions:
         """All of it."""
         pulsar = [
             {
-                "id": name.replace("_", ":"),
+                "id": _id(name),
                 "name": name,
                 "protocol": "Pulsar",
                 "created_ms": header.created_ms,
@@ -100,6 +100,7 @@ class OpenTransactions:
         for record in change.records:
             name = record.key.removeprefix(HEADERS)
             try:
+                shown = _id(name)
                 header = Header.from_value(record.value)
             except RecordUnreadable:
                 continue  # The doctor names damaged records.
@@ -109,7 +110,7 @@ class OpenTransactions:
             self._open.pop(name, None)
             self._decided.append(
                 {
-                    "id": name.replace("_", ":"),
+                    "id": shown,
                     "state": header.state,
                     "created_ms": header.created_ms,
                     "finalized_ms": header.finalized_ms,
@@ -139,6 +140,12 @@ class OpenTransactions:
                 self._participants.pop(name, None)
         for record in change.records:
             self._participants.setdefault(_transaction_of(record.key), {})[record.key] = _participant(record)
+
+
+def _id(name: str) -> str:
+    """The id of the transaction of this name, as clients and `tidewire txn` have it."""
+    txn = txn_from_name(name)
+    return f"{txn.most}:{txn.least}"
 
 
 def _transaction_of(key: str) -> str:

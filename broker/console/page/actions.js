@@ -15,6 +15,7 @@ function curl(method, url) {
   return `curl -X ${method} ${quote(`${location.origin}${url}`)}`;
 }
 
+const abortion = (id) => `/admin/v3/transactions/abortTransaction/${id.split(":").join("/")}`;
 const scalable = (topic) => `/admin/v2/scalable/${path(topic)}`;
 
 export const actions = {
@@ -78,6 +79,15 @@ export const actions = {
     command: curl("DELETE", `${scalable(topic)}/subscriptions/${encodeURIComponent(subscription)}`),
     button: "Delete the subscription",
     typed: subscription,
+    isDanger: true,
+  }),
+  abort: (id) => ({
+    title: `Abort transaction ${id}`,
+    text: "Nothing that was sent or acknowledged in it counts. Its application gets an error and may run it again.",
+    method: "POST",
+    url: abortion(id),
+    command: curl("POST", abortion(id)),
+    button: "Abort it",
     isDanger: true,
   }),
   unload: (topic) => ({

@@ -1,4 +1,5 @@
 // Open transactions by age, with their participants, and the last ones that were decided.
+import { actions, useActions } from "../actions.js";
 import { html } from "../html.js";
 import { At, Badge, Page, Panel, Table } from "../parts.js";
 import { address } from "../router.js";
@@ -8,9 +9,11 @@ import { useStream, useTicks } from "../stream.js";
 export function Transactions() {
   const stream = useStream("transactions");
   const { parts } = stream;
+  const [dialog, ask] = useActions();
   useTicks(Boolean(parts?.open.length), 1000);
   const now = Date.now();
   return html`<${Page} title="Transactions" stream=${stream} lead=${parts && (parts.total ? `${plural(parts.total, "transaction")} open, the oldest first. Readers wait at the first message of an open one.` : "No transaction is open.")}>
+    ${dialog}
     ${parts && html`
     <${Panel} title="Open" flush><${Table} caption="Open transactions" rows=${parts.open} rowKey=${(one) => `${one.protocol} ${one.id}`} empty="No transaction is open, so nothing is held back."
       columns=${[
@@ -19,6 +22,7 @@ export function Transactions() {
         { label: "Open for", numeric: true, value: (one) => duration(now - one.created_ms) },
         { label: "Aborted in", numeric: true, value: (one) => html`<span class=${one.deadline_ms - now < 10000 ? "lag" : ""}>${duration(one.deadline_ms - now)}</span>` },
         { label: "Takes part", wide: true, value: (one) => html`<${Participants} one=${one} />` },
+        { label: "Action", value: (one) => html`<${Abort} one=${one} ask=${ask} />` },
       ]} /><//>
       ${parts.total > parts.open.length && html`<p class="muted">${number(parts.total - parts.open.length)} younger ones are not shown.</p>`}
     <${Panel} title="Decided lately" flush><${Table} caption="Decided transactions" rows=${parts.decided} rowKey=${(one) => one.id} empty="None is remembered."
@@ -29,6 +33,12 @@ export function Transactions() {
         { label: "Was open", numeric: true, value: (one) => duration(one.finalized_ms - one.created_ms) },
       ]} /><//>`}
   <//>`;
+}
+
+// A Kafka transaction is its producer's, which ends it, or its next instance does.
+function Abort({ one, ask }) {
+  if (one.protocol === "Kafka") return html`<span class="muted">its producer ends it</span>`;
+  return html`<button class="danger-quiet" onClick=${() => ask(actions.abort(one.id))} aria-label=${`Abort ${one.id}`}>Abort</button>`;
 }
 
 function Participants({ one }) {

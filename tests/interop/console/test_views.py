@@ -1,0 +1,70 @@
+"""The console's views in a real browser. An error in the browser's console fails each of these tests."""
+
+import re
+from typing import Final
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.interop.console.conftest import OpenPage
+from tests.support.admin import Admin
+from tests.support.browser.chromium import THEMES, WIDTHS, Theme
+from tests.support.processes import RunningBroker
+from tests.support.scalable_writer import scalable_writer
+
+pytestmark = pytest.mark.interop
+
+VIEWS: Final = {
+    "overview": "Overview",
+    "topics": "Topics",
+    "subscriptions": "Subscriptions",
+    "transactions": "Transactions",
+    "groups": "Kafka groups",
+    "cluster": "Cluster",
+    "metadata": "Metadata",
+    "settings": "Settings",
+}
+"""The views in addresses, and their headings."""
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_view_opens(open_page: OpenPage, broker: RunningBroker, theme: Theme, width: int) -> None:
+    """The page is as wide as the window, and each view has its heading."""
+    watched = open_page("/", theme=theme, width=width)
+    for view, heading in VIEWS.items():
+        watched.page.evaluate(f"location.hash = '#/{view}'")
+        expect(watched.page.locator("main h1")).to_have_text(heading)
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+        watched.screenshot(f"{view}-{theme}-{width}")
+
+
+def test_a_split_is_seen_as_it_happens(open_page: OpenPage, broker: RunningBroker) -> None:
+    """Nobody loads the page again."""
+    topic = "topic://public/default/seen-live"
+    admin = Admin(broker.http_url)
+    admin.create(topic, 1)
+    watched = open_page("/#/topics/topic%3A%2F%2Fpublic%2Fdefault%2Fseen-live")
+    active = watched.page.get_by_role("button", name=re.compile(r"^\d+$"))
+    expect(active).to_have_text(["0"])
+    admin.split_now(topic, 0)
+    expect(active).to_have_text(["1", "2"])
+
+
+def test_an_open_transaction_is_aborted(open_page: OpenPage, broker: RunningBroker) -> None:
+    """The dialog shows the command that does the same. The transaction is among the decided ones then."""
+    topic = "topic://public/default/aborted-there"
+    Admin(broker.http_url).create(topic, 2)
+    with scalable_writer(broker.service_url, topic) as writer:
+        begun = writer.begin()
+        writer.send(b"hidden", txn=begun)
+        txn = ":".join(map(str, begun.transaction_id))
+        watched = open_page("/#/transactions")
+        watched.page.get_by_role("button", name=f"Abort {txn}").click()
+        dialog = watched.page.get_by_role("dialog")
+        expect(dialog).to_contain_text("curl -X POST")
+        dialog.get_by_role("button", name="Abort it").click()
+        expect(dialog).to_have_count(0)
+        expect(watched.page.get_by_role("button", name=f"Abort {txn}")).to_have_count(0)
+        decided = watched.page.get_by_role("row").filter(has_text=txn)
+        expect(decided).to_contain_text("aborted")

@@ -80,7 +80,7 @@ function Scalable({ parts, rates, ask }) {
       <${Tile} label="Out" value=${short(sum("rateOut"))} unit="/s" note=${plural(Object.keys(layout.subscriptions).length, "subscription")} tone="out" />
       <${Tile} label="Backlog" value=${short(sum("backlog"))} note="of all subscriptions together" />
       <${Tile} label="Active segments" value=${number(active.length)} note=${`${number(segments.length - active.length)} sealed, layout epoch ${layout.epoch}`} />
-      <${Tile} label="Open transactions" value=${number(parts.transactions)} note=${sum("held") ? `hold back ${short(sum("held"))} messages` : "hold nothing back"} href=${address("transactions")} />
+      <${Tile} label="Open transactions" value=${number(parts.transactions)} note=${sum("held") ? `hold back ${plural(sum("held"), "message")}` : "hold nothing back"} href=${address("transactions")} />
     </div>
     ${layout.intent && html`<div class="notice live" role="status">${intentText(layout.intent)}</div>`}
     <${Panel} title="Segments" note="hash ranges over time" flush>

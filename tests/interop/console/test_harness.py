@@ -95,6 +95,14 @@ def test_a_page_outlives_its_broker(open_page: OpenPage, broker: RunningBroker) 
     assert watched.page.evaluate(f"fetch('{HEALTH}').then(answer => answer.status)") == 200
 
 
+def test_problems_are_taken_while_the_page_is_loaded_again(open_page: OpenPage) -> None:
+    watched = open_page(HEALTH)
+    for delay_ms in range(10):
+        watched.page.evaluate(f"void setTimeout(() => location.reload(), {delay_ms})")
+        for _ in range(10):
+            assert watched.take_problems() == []
+
+
 def test_a_failed_test_keeps_its_own_error_and_a_picture(
     chromium: Chromium, broker: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,9 @@ ICON: Final = "/favicon.ico"
 GIVEN_UP: Final = "net::ERR_ABORTED"
 """The failure of a request that a script cancelled, or that a navigation ended."""
 
+CONTEXT_GONE: Final = "Execution context was destroyed"
+"""What Playwright says if a navigation ends while a script runs in the page before it."""
+
 SCREENSHOT_OF_FAILURE: Final = "failure"
 
 
@@ -86,8 +89,17 @@ class WatchedPage:
 
     def _settle(self) -> None:
         # Events arrive while a call is waiting. What the browser reported before it answers this one has arrived then.
-        self.page.wait_for_load_state()
-        self.page.evaluate("() => null")
+        # A navigation that ends meanwhile takes the asked page away. Then the page that came is asked: Chromium shows
+        # one of its own some time after a navigation failed.
+        while True:
+            self.page.wait_for_load_state()
+            try:
+                self.page.evaluate("() => null")
+            except Error as error:
+                if CONTEXT_GONE not in error.message:
+                    raise
+            else:
+                return
 
     def _see_console(self, message: ConsoleMessage) -> None:
         where = message.location

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from storage.damages import LedgerDamage
-from storage.entry import BatchHeader, Entry, EntryFormat, Pieces, TxnId, encode_batch, encode_entry
+from storage.entry import BATCH_HEADER_SIZE, BatchHeader, Entry, EntryFormat, Pieces, TxnId, encode_batch, encode_entry
 from storage.errors import LedgerCorrupt, LedgerSealed, StorageError, fresh
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_index import SparseIndex
@@ -81,7 +81,7 @@ class DirectoryOpenLedger:
         self.confirmed_entry = -1
         """The same, as a number within this ledger."""
         self.size_bytes = 0
-        """Bytes that the ledger will have in its file, approximately. Batch headers count once they are made."""
+        """Bytes that the ledger has or will have in its file. A batch's header counts once the batch is made."""
         self._queue = queue
         self._waiting: list[Pieces] = []
         self._waiting_bytes = 0
@@ -173,6 +173,7 @@ class DirectoryOpenLedger:
         batch = Batch(self, header, self._next_offset, pieces)
         self._waiting_first += len(group)
         self._next_offset += header.size
+        self.size_bytes += BATCH_HEADER_SIZE
         self._last_crc = header.crc
         return batch
 

@@ -125,6 +125,7 @@ class FrontEnds:
                 )
             ),
             cuts=_cuts_of(broker),
+            retention_default=broker.retention.default,
         )
         async with trio.open_nursery() as nursery:
             each = [self._own] if self._shared is None else [self._own, self._shared]

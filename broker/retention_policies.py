@@ -46,7 +46,8 @@ class RetentionPolicies:
 
     def __init__(self, metadata: MetadataStore, default: Retention = INFINITE_RETENTION) -> None:
         self._metadata = metadata
-        self._default = default
+        self.default = default
+        """What applies where no policy is stored."""
         self._policies: dict[str, Retention] = {}
         self._followers: dict[Signal, None] = {}
 
@@ -75,7 +76,7 @@ class RetentionPolicies:
         for key in (topic_key(name), namespace_key(name.tenant, name.namespace)):
             if key in self._policies:
                 return self._policies[key]
-        return self._default
+        return self.default
 
     def attach(self, signal: Signal) -> None:
         """Set `signal` whenever a policy may have changed, until `detach`."""
@@ -94,6 +95,13 @@ class RetentionPolicies:
         """Return the policy stored under `key`; None if there is none."""
         record = await self._metadata.get(key)
         return None if record is None else retention_of(orjson.loads(record.value))
+
+    async def applied(self, name: TopicName) -> Retention:
+        """Return the stored policy that applies to a topic, or the broker's default. It needs no `run`."""
+        keys = (topic_key(name), namespace_key(name.tenant, name.namespace))
+        records = (await self._metadata.fresh(keys)).records
+        record = records[keys[0]] or records[keys[1]]
+        return self.default if record is None else _policy_in(record)
 
     async def store(self, key: str, policy: Retention | None) -> None:
         """Replace the policy under `key`, or remove it if `policy` is None; durable on return."""

@@ -29,6 +29,7 @@ from broker.http.forwarding import passes_on
 from broker.http.origin import KnownHostsOnly, SameOriginOnly
 from broker.http.refusals import exception_handlers
 from broker.namespaces import Namespaces
+from broker.retention import INFINITE_RETENTION, Retention
 from broker.retention_policies import RetentionPolicies
 from storage.backup.cut import BackupCuts
 from storage.metadata.store import MetadataStore
@@ -44,17 +45,20 @@ def build_application(
     version: str = "unknown",
     console: Sequence[BaseRoute] = (),
     cuts: BackupCuts | None = None,
+    retention_default: Retention = INFINITE_RETENTION,
 ) -> Starlette:
     """Build the ASGI application for `serve_http`.
 
     `hosts` are the host names that clients may use. `console` are the routes of the console, if it is served.
-    `cuts` makes the cuts of backups; None if there is no data folder.
+    `cuts` makes the cuts of backups; None if there is no data folder. `retention_default` applies where no policy is
+    stored.
     """
+    policies = RetentionPolicies(store, retention_default)
     calls = [
         *brokers.calls(monitor, version=version),
         metrics.call(monitor, ownership),
-        *namespaces.calls(Namespaces(store), RetentionPolicies(store)),
-        *retention.calls(RetentionPolicies(store)),
+        *namespaces.calls(Namespaces(store), policies),
+        *retention.calls(policies),
         *cluster.calls(store, ownership),
         *scalable.calls(topics),
         *segments.calls(topics),

@@ -1,7 +1,8 @@
 """Retention policies of namespaces and topics over HTTP, in Pulsar's format.
 
-A topic's policy applies to each of its partitions or segments. GET answers 204 if no policy is set. -1 means no limit.
-If both values are 0, acknowledged messages are not kept.
+A topic's policy applies to each of its partitions or segments. GET answers 204 if no policy is set. With `applied=true`
+it answers what applies to the topic then: the policy of its namespace, or the broker's. -1 means no limit. If both
+values are 0, acknowledged messages are not kept.
 """
 
 from collections.abc import Callable
@@ -10,21 +11,26 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.http.parameters import json_map_of, namespace_of, topic_of
+from broker.http.parameters import json_map_of, namespace_of, switch_of, topic_of
 from broker.http.refusals import done, json_response
-from broker.http.resources import Call
-from broker.retention import retention_of
+from broker.http.resources import Call, Endpoint, Parameter
+from broker.retention import Retention, retention_of
 from broker.retention_policies import RetentionPolicies, namespace_key, topic_key
 
 _TOPICS: Final = ("/admin/v2/persistent", "/admin/v2/scalable")
+_FIELDS: Final = "{retentionTimeInMinutes, retentionSizeInMB}; -1 means no limit"
+_APPLIED: Final = Parameter("applied", "Without a policy of the topic, show which one applies to it.", "boolean")
 
 
 def calls(policies: RetentionPolicies) -> list[Call]:
     """The calls."""
     admin = _RetentionAdmin(policies)
-    served = admin.calls("/admin/v2/namespaces/{tenant}/{namespace}/retention", "a namespace", _namespace_key_of)
+    served = admin.calls(
+        "/admin/v2/namespaces/{tenant}/{namespace}/retention", "a namespace", _namespace_key_of, admin.of_namespace
+    )
     for prefix in _TOPICS:
-        served += admin.calls(prefix + "/{tenant}/{namespace}/{topic}/retention", "a topic", _topic_key_of)
+        path = prefix + "/{tenant}/{namespace}/{topic}/retention"
+        served += admin.calls(path, "a topic", _topic_key_of, admin.of_topic, _APPLIED)
     return served
 
 
@@ -40,11 +46,17 @@ class _RetentionAdmin:
     def __init__(self, policies: RetentionPolicies) -> None:
         self._policies = policies
 
-    def calls(self, path: str, what: str, key_of: Callable[[Request], str]) -> list[Call]:
-        async def show(request: Request) -> Response:
-            policy = await self._policies.stored(key_of(request))
-            return done() if policy is None else json_response(policy.to_json())
+    async def of_namespace(self, request: Request) -> Response:
+        return _answer(await self._policies.stored(_namespace_key_of(request)))
 
+    async def of_topic(self, request: Request) -> Response:
+        if switch_of(request, "applied"):
+            return _answer(await self._policies.applied(topic_of(request)))
+        return _answer(await self._policies.stored(_topic_key_of(request)))
+
+    def calls(
+        self, path: str, what: str, key_of: Callable[[Request], str], show: Endpoint, *parameters: Parameter
+    ) -> list[Call]:
         async def replace(request: Request) -> Response:
             key = key_of(request)
             await self._policies.store(key, retention_of(await json_map_of(request)))
@@ -54,9 +66,13 @@ class _RetentionAdmin:
             await self._policies.store(key_of(request), None)
             return done()
 
-        fields = "{retentionTimeInMinutes, retentionSizeInMB}; -1 means no limit"
+        shown = f"Show the retention policy of {what}."
         return [
-            Call("GET", path, show, f"Show the retention policy of {what}.", fields, is_empty_at_times=True),
-            Call("POST", path, replace, f"Set the retention policy of {what}.", body=fields, errors=(400,)),
+            Call("GET", path, show, shown, _FIELDS, parameters=parameters, is_empty_at_times=True),
+            Call("POST", path, replace, f"Set the retention policy of {what}.", body=_FIELDS, errors=(400,)),
             Call("DELETE", path, remove, f"Remove the retention policy of {what}."),
         ]
+
+
+def _answer(policy: Retention | None) -> Response:
+    return done() if policy is None else json_response(policy.to_json())

@@ -19,7 +19,7 @@ from broker.administration_contract import ClusterService
 from broker.cluster.overview import ClusterView, Overview
 from broker.errors import NotSupported
 from broker.http.lines import Lines, NextLines, PushedLines, running
-from broker.http.parameters import json_map_of, switch_of, topic_of
+from broker.http.parameters import form_topic_of, json_map_of, switch_of, topic_of
 from broker.http.refusals import done, json_response, refusal
 from broker.http.resources import Call, Parameter
 from broker.names import TopicName
@@ -130,7 +130,7 @@ class _ClusterCalls:
         return done()
 
     async def unload_regular(self, request: Request) -> Response:
-        await self._service.unload(topic_of(request).as_regular)
+        await self._service.unload(form_topic_of(request).as_regular)
         return done()
 
     async def unload_scalable(self, request: Request) -> Response:

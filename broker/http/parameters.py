@@ -20,6 +20,10 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 """The largest request body that is read. A larger one is answered with 413."""
 
 
+_TOPIC_PART: Final = 6
+"""The index of the topic in `_parts`, below /admin/v2/persistent and /admin/v2/schemas."""
+
+
 def check_path(request: Request) -> None:
     """Refuse a path whose decoded form, which selected the route, has another meaning than the form that was sent.
 
@@ -41,6 +45,18 @@ def topic_of(request: Request) -> TopicName:
     check_path(request)
     params = request.path_params
     return TopicName(Domain.TOPIC, params["tenant"], params["namespace"], params["topic"])
+
+
+def form_topic_of(request: Request) -> TopicName:
+    """Return the name in the path, where Pulsar's clients write it as in a form: a `+` is a space, and `%2B` is a `+`.
+
+    They do so for regular topics and for the schemas of all topics. The v5 client writes scalable topics otherwise,
+    see `topic_of`. `%20` is a space in both.
+    """
+    check_path(request)
+    params = request.path_params
+    local = unquote_to_bytes(_parts(request)[_TOPIC_PART].replace(b"+", b" ")).decode()
+    return TopicName(Domain.TOPIC, params["tenant"], params["namespace"], local)
 
 
 def namespace_of(request: Request) -> tuple[str, str]:

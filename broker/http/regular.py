@@ -5,7 +5,7 @@ answered with 405 there. A successful change answers 204. A refusal carries a re
 
 Message ids are in the body as Pulsar's tools write them: `{"ledgerId": L, "entryId": E, "batchIndex": -1,
 "excluded": false}`. L and E are -1 for the beginning of a log, and 2^63 - 1 for its end.
-Subscriptions are in the path as those tools write them (`parameters.form_subscription_of`).
+Topics and subscriptions are in the path as those tools write them (`parameters.form_topic_of`, `form_subscription_of`).
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from broker.administration_contract import TopicService
 from broker.errors import NotSupported, TopicNotFound
 from broker.http.parameters import (
     form_subscription_of,
+    form_topic_of,
     integer_of,
     json_map_of,
     namespace_of,
     numbers_of,
     part_number_of,
     switch_of,
-    topic_of,
 )
 from broker.http.refusals import done, json_response
 from broker.http.regular_views import message_id_view, partitioned_view, topic_view
@@ -332,7 +332,7 @@ class _SubscriptionAdmin:
 
 
 def _name_of(request: Request) -> TopicName:
-    return topic_of(request).as_regular
+    return form_topic_of(request).as_regular
 
 
 async def _required_place_of(request: Request) -> MessagePlace:

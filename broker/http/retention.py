@@ -11,13 +11,13 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.http.parameters import json_map_of, namespace_of, switch_of, topic_of
+from broker.http.parameters import form_topic_of, json_map_of, namespace_of, switch_of, topic_of
 from broker.http.refusals import done, json_response
 from broker.http.resources import Call, Endpoint, Parameter
+from broker.names import TopicName
 from broker.retention import Retention, retention_of
 from broker.retention_policies import RetentionPolicies, namespace_key, topic_key
 
-_TOPICS: Final = ("/admin/v2/persistent", "/admin/v2/scalable")
 _FIELDS: Final = "{retentionTimeInMinutes, retentionSizeInMB}; -1 means no limit"
 _APPLIED: Final = Parameter("applied", "Without a policy of the topic, show which one applies to it.", "boolean")
 
@@ -28,14 +28,9 @@ def calls(policies: RetentionPolicies) -> list[Call]:
     served = admin.calls(
         "/admin/v2/namespaces/{tenant}/{namespace}/retention", "a namespace", _namespace_key_of, admin.of_namespace
     )
-    for prefix in _TOPICS:
-        path = prefix + "/{tenant}/{namespace}/{topic}/retention"
-        served += admin.calls(path, "a topic", _topic_key_of, admin.of_topic, _APPLIED)
+    for kind, name_of in (("persistent", form_topic_of), ("scalable", topic_of)):
+        served += admin.of_topics(f"/admin/v2/{kind}/{{tenant}}/{{namespace}}/{{topic}}/retention", name_of)
     return served
-
-
-def _topic_key_of(request: Request) -> str:
-    return topic_key(topic_of(request))
 
 
 def _namespace_key_of(request: Request) -> str:
@@ -49,10 +44,13 @@ class _RetentionAdmin:
     async def of_namespace(self, request: Request) -> Response:
         return _answer(await self._policies.stored(_namespace_key_of(request)))
 
-    async def of_topic(self, request: Request) -> Response:
-        if switch_of(request, "applied"):
-            return _answer(await self._policies.applied(topic_of(request)))
-        return _answer(await self._policies.stored(_topic_key_of(request)))
+    def of_topics(self, path: str, name_of: Callable[[Request], TopicName]) -> list[Call]:
+        async def show(request: Request) -> Response:
+            if switch_of(request, "applied"):
+                return _answer(await self._policies.applied(name_of(request)))
+            return _answer(await self._policies.stored(topic_key(name_of(request))))
+
+        return self.calls(path, "a topic", lambda request: topic_key(name_of(request)), show, _APPLIED)
 
     def calls(
         self, path: str, what: str, key_of: Callable[[Request], str], show: Endpoint, *parameters: Parameter

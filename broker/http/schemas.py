@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from broker.administration_contract import TopicService
 from broker.errors import NotSupported
-from broker.http.parameters import json_map_of, part_number_of, switch_of, topic_of
+from broker.http.parameters import form_topic_of, json_map_of, part_number_of, switch_of
 from broker.http.refusals import json_response
 from broker.http.resources import Call, Parameter
 from broker.names import TopicName
@@ -110,7 +110,7 @@ class _SchemaAdmin:
 
 
 def _name_of(request: Request) -> TopicName:
-    return topic_of(request).as_regular
+    return form_topic_of(request).as_regular
 
 
 def _view(stored: StoredSchema) -> dict[str, object]:

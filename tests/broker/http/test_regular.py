@@ -9,6 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.addresses import Address
 from broker.names import TopicName
+from broker.retention_policies import topic_key
 from dispatch.subscription import Acknowledgement
 from storage.position import EARLIEST, LATEST, Position
 from tests.broker.test_administration_anywhere import served
@@ -320,6 +321,27 @@ async def test_a_subscription_is_named_as_pulsars_tools_write_it(one: Served, wr
     await one.ask("POST", f"{PATH}/subscription/{written}/skip_all")
     await one.ask("DELETE", f"{PATH}/subscription/{written}")
     assert (await one.refused("PUT", f"{PATH}/subscription/%25FF")).status == 412
+
+
+@pytest.mark.parametrize(
+    ("written", "local"),
+    [("a+b", "a b"), ("a%20b", "a b"), ("a%2Bb", "a+b"), ("%C3%BC%25", "ü%"), ("a%252Bb", "a%2Bb")],
+)
+async def test_a_topic_is_named_as_pulsars_tools_write_it(one: Served, written: str, local: str) -> None:
+    """They encode it as in a form, and curl's users write `%20`. Its policies and schemas are found the same way."""
+    path, policy = f"{NAMESPACE}/{written}", {"retentionTimeInMinutes": 5, "retentionSizeInMB": 5}
+    name = TopicName.parse(f"persistent://public/default/{local}")
+    await one.ask("PUT", path)
+    assert await one.ask("GET", NAMESPACE) == [str(name)]
+    await one.ask("POST", f"{path}/retention", policy)
+    assert await one.ask("GET", f"{path}/retention") == policy
+    assert await one.broker.metadata.get(topic_key(name)) is not None
+    schema = {"type": "STRING", "schema": "", "properties": {}}
+    await one.ask("POST", f"/admin/v2/schemas/public/default/{written}/schema", schema)
+    assert await one.broker.schemas.latest(name) is not None
+    await one.ask("PUT", f"{path}/unload")
+    await one.ask("DELETE", path)
+    assert await one.ask("GET", NAMESPACE) == []
 
 
 async def test_what_is_inside_are_ledgers_and_cursors(subscribed: Served) -> None:

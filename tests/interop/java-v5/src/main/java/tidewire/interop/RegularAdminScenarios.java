@@ -132,7 +132,7 @@ public final class RegularAdminScenarios {
     }
 
     private void names() throws Exception {
-        String odd = topic + "-grüße%2F%é&?";
+        String odd = topic + "-grüße%2F%é&? a+b";
         topics.createNonPartitionedTopic(odd);
         has(topics.getList(NAMESPACE).contains(odd), "the list has the topic");
         topics.createSubscription(odd, "s", MessageId.earliest);

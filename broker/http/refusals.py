@@ -44,6 +44,7 @@ from broker.errors import (
 )
 from broker.handover import NoSuchBroker, NotOwned
 from broker.http.parameters import check_path
+from broker.http.resources import Resource
 from broker.names import InvalidTopicName
 from broker.peers import PeerRefused, PeerSilent
 from storage.cursor import CursorError
@@ -145,10 +146,21 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
         except InvalidTopicName as invalid:
             return await refuse(request, invalid)
     if error.status_code in {NOT_FOUND, 405}:
-        reason = f"This broker does not serve {request.method} {request.url.path}. Check the method and the path."
+        reason = f"This broker does not serve {request.method} {request.url.path}. {_hint(request)}"
     response = refusal(error.status_code, reason)
     response.headers.update(error.headers or {})
     return response
+
+
+def _hint(request: Request) -> str:
+    """What to try in place of a path, or a method of a path, that is not served."""
+    resource = request.scope.get("endpoint")
+    if not isinstance(resource, Resource):
+        return "Check the method and the path: /docs lists all calls."
+    below = resource.below.get(request.method, ())
+    if below:
+        return f"Below that path it serves {request.method} at {', '.join(sorted(below))}."
+    return f"It serves {', '.join(sorted(resource.calls))} there."
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:

@@ -3,7 +3,7 @@
 A path has one route with all its methods. Another method is answered with 405 and a list (RFC 9110, 15.5.6).
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
@@ -66,6 +66,8 @@ class Resource:
 
     calls: Mapping[str, Call] = field(default_factory=lambda: MappingProxyType({}))
     """By method."""
+    below: Mapping[str, Sequence[str]] = field(default_factory=lambda: MappingProxyType({}))
+    """By method, the names below this path at which the broker serves it. For people who asked one level too high."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. The route has checked the method."""
@@ -84,7 +86,19 @@ def resources(calls: Iterable[Call]) -> list[BaseRoute]:
         methods = paths.setdefault(call.path, {})
         assert call.method not in methods, f"{call.method} {call.path} is served twice"
         methods[call.method] = call
-    return [Route(path, Resource(MappingProxyType(calls)), methods=list(calls)) for path, calls in paths.items()]
+    below = _below(paths)
+    return [Route(path, Resource(made, below.get(path, {})), methods=list(made)) for path, made in paths.items()]
+
+
+def _below(paths: Mapping[str, Mapping[str, Call]]) -> dict[str, dict[str, list[str]]]:
+    """Return for each path and method the last parts of served paths that have one part more."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for path, calls in paths.items():
+        above, _, name = path.rpartition("/")
+        for call in calls.values():
+            if call.is_served and "{" not in name:
+                found.setdefault(above, {}).setdefault(call.method, []).append(name)
+    return found
 
 
 def refusing(reason: str) -> Endpoint:

@@ -112,4 +112,27 @@ async def test_what_pulsar_serves_besides_is_refused_by_name(server: Address) ->
 async def test_a_typing_error_is_not_found(server: Address, method: str, path: str) -> None:
     answer = await request(server, method, path)
     assert answer.status == 404
-    assert answer.reason == f"This broker does not serve {method} {path}. Check the method and the path."
+    assert (
+        answer.reason
+        == f"This broker does not serve {method} {path}. Check the method and the path: /docs lists all calls."
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "hint"),
+    [
+        ("PATCH", "/admin/v2/persistent/public/default/x", "It serves DELETE, PUT there."),
+        ("POST", "/metrics", "It serves GET there."),
+        (
+            *("GET", "/admin/v2/persistent/public/default/x"),
+            "Below that path it serves GET at internalStats, lastMessageId, log, partitioned-internalStats,"
+            " partitioned-stats, partitions, retention, stats, subscriptions.",
+        ),
+    ],
+)
+async def test_a_method_that_a_path_has_not_is_answered_with_those_it_has(
+    server: Address, method: str, path: str, hint: str
+) -> None:
+    """So nobody takes it for a typing error in the path."""
+    answer = await request(server, method, path)
+    assert (answer.status, answer.reason) == (405, f"This broker does not serve {method} {path}. {hint}")

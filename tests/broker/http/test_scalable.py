@@ -342,10 +342,12 @@ async def test_a_regular_topic_is_migrated(server: Address, topics: FakeTopics) 
 async def test_nothing_else_is_served(server: Address, path: str) -> None:
     answer = await request(server, "GET", path)
     assert answer.status == 404
-    assert answer.reason == f"This broker does not serve GET {path}. Check the method and the path."
+    assert (
+        answer.reason == f"This broker does not serve GET {path}. Check the method and the path: /docs lists all calls."
+    )
 
 
 async def test_a_method_that_a_path_does_not_have_is_named(server: Address) -> None:
     answer = await request(server, "PATCH", f"{BASE}/x")
     assert answer.status == 405
-    assert answer.reason == f"This broker does not serve PATCH {BASE}/x. Check the method and the path."
+    assert answer.reason == f"This broker does not serve PATCH {BASE}/x. It serves DELETE, GET, PUT there."

@@ -145,6 +145,12 @@ class Members:
             listener()
 
 
+async def members_in(metadata: MetadataStore) -> list[Member]:
+    """Return the registered brokers, by their ids. It needs no `Members`."""
+    found = map(member_in, await metadata.scan(*starting_with(BROKERS)))
+    return [member for member in found if member is not None]
+
+
 def member_in(record: Record) -> Member | None:
     """Return the registered broker; None if the record is damaged, so that nothing is sent to that broker."""
     try:

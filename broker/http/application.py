@@ -55,7 +55,7 @@ def build_application(
     """
     policies = RetentionPolicies(store, retention_default)
     calls = [
-        *brokers.calls(monitor, version=version),
+        *brokers.calls(monitor, store, version=version),
         metrics.call(monitor, ownership),
         *namespaces.calls(Namespaces(store), policies),
         *retention.calls(policies),

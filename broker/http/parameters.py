@@ -197,12 +197,12 @@ async def json_map_of(request: Request) -> Mapping[str, object] | None:
     return content
 
 
-async def integer_of(request: Request) -> int:
-    """Return the body as a whole number."""
-    body = await _body(request)
-    if not _is_number(body.decode("ascii", "replace").strip()):
-        raise HTTPException(400, "The body must be a whole number.")
-    return int(body)
+async def json_of(request: Request) -> object:
+    """Return the body as any JSON; None if it is empty or no JSON."""
+    try:
+        return orjson.loads(await _body(request))
+    except orjson.JSONDecodeError:
+        return None
 
 
 async def properties_of(request: Request) -> Mapping[str, str]:

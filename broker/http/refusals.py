@@ -52,6 +52,7 @@ from storage.errors import ExpectedError, LedgerFailed
 from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
 
 NOT_FOUND: Final = 404
+_ALL_CALLS: Final = "Check the method and the path: /docs lists all calls."
 
 STATUS_CODES: Final[dict[type[Exception], int]] = {
     InvalidTopicName: 412,
@@ -156,11 +157,12 @@ def _hint(request: Request) -> str:
     """What to try in place of a path, or a method of a path, that is not served."""
     resource = request.scope.get("endpoint")
     if not isinstance(resource, Resource):
-        return "Check the method and the path: /docs lists all calls."
+        return _ALL_CALLS
     below = resource.below.get(request.method, ())
     if below:
         return f"Below that path it serves {request.method} at {', '.join(sorted(below))}."
-    return f"It serves {', '.join(sorted(resource.calls))} there."
+    served = sorted(method for method, call in resource.calls.items() if call.is_served)
+    return f"It serves {', '.join(served)} there." if served else _ALL_CALLS
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:

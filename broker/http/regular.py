@@ -20,8 +20,8 @@ from broker.errors import NotSupported, TopicNotFound
 from broker.http.parameters import (
     form_subscription_of,
     form_topic_of,
-    integer_of,
     json_map_of,
+    json_of,
     namespace_of,
     numbers_of,
     part_number_of,
@@ -44,7 +44,8 @@ _IN_NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}/topics"
 
 _FORCE: Final = Parameter("force", "Disconnect the clients that stand in the way.", "boolean")
 _MESSAGE: Final = '{"ledgerId": L, "entryId": E, "batchIndex": -1, "excluded": false}'
-_COUNT: Final = "The number of partitions, from 1 to 10,000."
+_COUNT: Final = 'The number of partitions, from 1 to 10,000; or {"partitions": N, "properties": {}}.'
+_NO_PROPERTIES: Final = "Regular topics have no properties here. Leave them out."
 
 
 def calls(service: TopicService) -> list[Call]:
@@ -211,7 +212,7 @@ class _TopicAdmin:
     async def create(self, request: Request) -> Response:
         name = _name_of(request)
         if await json_map_of(request):
-            raise NotSupported("Regular topics have no properties here. Leave them out.")
+            raise NotSupported(_NO_PROPERTIES)
         await self._service.regular.create(name)
         return done()
 
@@ -221,12 +222,12 @@ class _TopicAdmin:
 
     async def create_partitioned(self, request: Request) -> Response:
         name = _name_of(request)
-        await self._service.regular.create_partitioned(name, await integer_of(request))
+        await self._service.regular.create_partitioned(name, _count_in(await json_of(request)))
         return done()
 
     async def extend(self, request: Request) -> Response:
         name = _name_of(request)
-        await self._service.regular.extend(name, await integer_of(request))
+        await self._service.regular.extend(name, _count_in(await json_of(request)))
         return done()
 
     async def partitions(self, request: Request) -> Response:
@@ -333,6 +334,17 @@ class _SubscriptionAdmin:
 
 def _name_of(request: Request) -> TopicName:
     return form_topic_of(request).as_regular
+
+
+def _count_in(content: object) -> int:
+    """A number of partitions, alone or in a map with the topic's properties. Pulsar's tools send either."""
+    if isinstance(content, dict):
+        if content.get("properties"):
+            raise NotSupported(_NO_PROPERTIES)
+        content = content.get("partitions")
+    if not isinstance(content, int) or isinstance(content, bool) or content < 0:
+        raise HTTPException(400, "The body must be a whole number.")
+    return content
 
 
 async def _required_place_of(request: Request) -> MessagePlace:

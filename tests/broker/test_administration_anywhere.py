@@ -57,6 +57,19 @@ async def test_any_broker_lets_the_controller_change_the_layout() -> None:
         assert await one.layouts.names("public/default") == []
 
 
+async def test_any_broker_tells_pulsars_tools_of_all_of_them() -> None:
+    """C21: `pulsar-admin brokers list` and `clusters get` name every broker that runs."""
+    async with served("one", "two") as ((_one, first), (_two, second)):
+        for path in ("/admin/v2/brokers", "/admin/v2/brokers/standalone"):
+            assert (await request(first, "GET", path)).json == [str(first), str(second)]
+        shown = (await request(second, "GET", "/admin/v2/clusters/standalone")).json
+        assert shown["serviceUrl"] == f"http://{first},{second}"
+        assert shown["brokerServiceUrl"].startswith("pulsar://")
+        assert shown["brokerServiceUrl"].count(",") == 1
+        refused = await request(first, "GET", "/admin/v2/clusters/far")
+        assert (refused.status, refused.reason) == (412, "There is no cluster far. The only one is standalone.")
+
+
 async def spread(*brokers: Rooms) -> list[TopicName]:
     """Create TOPIC with one segment on each broker and two subscriptions. The first broker controls it."""
     await brokers[0].controller.create_topic(TOPIC, len(brokers), {})

@@ -123,6 +123,7 @@ async def test_a_typing_error_is_not_found(server: Address, method: str, path: s
     [
         ("PATCH", "/admin/v2/persistent/public/default/x", "It serves DELETE, PUT there."),
         ("POST", "/metrics", "It serves GET there."),
+        ("PATCH", "/admin/v2/clusters/far", "It serves GET there."),
         (
             *("GET", "/admin/v2/persistent/public/default/x"),
             "Below that path it serves GET at internalStats, lastMessageId, log, partitioned-internalStats,"

@@ -103,7 +103,16 @@ async def test_a_partitioned_topic_is_created_extended_and_deleted(one: Served) 
     assert await one.ask("GET", NAMESPACE) == []
 
 
-@pytest.mark.parametrize("body", [b"", b"x", b"-1", b"1.5", b"[2]", b'"2"'])
+async def test_a_number_of_partitions_may_come_with_properties(one: Served) -> None:
+    """Pulsar's client sends a map if properties were given. They have no place here, so they are refused by name."""
+    path = f"{NAMESPACE}/split/partitions"
+    refused = await one.refused("PUT", path, {"partitions": 2, "properties": {"team": "x"}})
+    assert (refused.status, refused.reason) == (501, "Regular topics have no properties here. Leave them out.")
+    await one.ask("PUT", path, {"partitions": 2, "deleted": False, "properties": {}})
+    assert (await one.ask("GET", path))["partitions"] == 2
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"-1", b"1.5", b"[2]", b'"2"', b"true", b'{"partitions": "2"}'])
 async def test_a_number_of_partitions_that_is_none_is_refused(one: Served, body: bytes) -> None:
     answer = await request(one.address, "PUT", f"{NAMESPACE}/split/partitions", body=body)
     assert (answer.status, answer.reason) == (400, "The body must be a whole number.")

@@ -109,6 +109,7 @@ _NAMESPACE_CALLS: Final[_Table] = (
     (_NO_BOOKIES, _ALL, ("/persistence", "/persistence/bookieAffinity")),
     (_NO_REPLICATION, _GET, ("/configversion",)),
     (_NO_BUNDLES, _GET, ("/bundles", "/{bundle}/topicHashPositions")),
+    (_NO_BUNDLES, ("DELETE",), ("/0x{bundle}",)),
     (_NO_BUNDLES, ("PUT",), ("/unload", "/{bundle}/unload", "/{bundle}/split")),
     (_NO_PROPERTIES, ("GET", "PUT", "DELETE"), ("/properties", "/property/{key}", "/property/{key}/{value}")),
     (_NO_FILTERS, _ALL, ("/entryFilters",)),

@@ -23,6 +23,7 @@ from broker.layouts.store import Layouts
 from broker.log_statistics import LogStatistics
 from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
+from broker.peek_contract import PeekService
 from broker.regular_contract import RegularService
 from broker.scalable.controller import Controller
 from broker.schema_contract import SchemaService
@@ -53,12 +54,14 @@ class Administration:
         transactions: Inspection,
         regular: RegularService,
         schemas: SchemaService,
+        messages: PeekService,
         *,
         initial_segments: int,
     ) -> None:
         self.transactions = transactions
         self.regular = regular
         self.schemas = schemas
+        self.messages = messages
         self._statistics = statistics
         self._controller = controller
         self._layouts = layouts

@@ -17,6 +17,7 @@ from broker.layouts.parts import SubscriptionKind
 from broker.log_statistics import GroupStatistics, LogStatistics
 from broker.loop_monitor import LoopStatistics
 from broker.names import TopicName
+from broker.peek_contract import PeekService
 from broker.regular_contract import RegularService
 from broker.schema_contract import SchemaService
 from broker.series import Series
@@ -82,6 +83,10 @@ class TopicService(Protocol):
     @property
     def schemas(self) -> SchemaService:
         """Administration of the schemas of both kinds of topics."""
+
+    @property
+    def messages(self) -> PeekService:
+        """Looks at single messages of both kinds of topics."""
 
     async def create_topic(self, name: TopicName, *, segments: int | None, properties: Mapping[str, str]) -> None:
         """Create a topic. If `segments` is None, the broker's settings say how many it has.

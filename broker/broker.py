@@ -41,6 +41,7 @@ from broker.leftovers import Leftovers
 from broker.live import Live
 from broker.log_owners import LogOwners
 from broker.loop_monitor import LoopMonitor
+from broker.message_administration import MessageAdministration
 from broker.names import Domain, TopicName
 from broker.own_load import OwnLoad
 from broker.partition_removal import PartitionRemoval
@@ -284,6 +285,7 @@ class Broker:
             Inspection(metadata, self.transactions.coordinator, base.now_ms),
             regular,
             SchemaAdministration(self.schemas, self.topics, self.layouts, self.partitioned_topics),
+            MessageAdministration(owners, self.topics, self.layouts, self.schemas),
             initial_segments=settings.default_initial_segments,
         )
         self.live = Live(self.topics, self.services.changes)

@@ -9,10 +9,12 @@ transaction wrote it. It converts nothing either. A reader of another format has
 """
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from broker.contents import Content, Contents
 from dispatch.chunks import Chunk
 from storage.entry import Entry, EntryFormat
+from storage.metadata.steps import Steps
 
 Converter = Callable[[Entry], Awaitable[Entry]]
 """Gives an entry in its reader's format, at the same position and with the same messages. An entry that it cannot
@@ -59,6 +61,17 @@ class EntryCodec(Protocol):
     def send_of(self, entry: Entry) -> Send | None:
         """Who sent it and under which ids, as a new owner reads it from the log; None if the entry does not say."""
 
+    def contents_of(self, entry: Entry, first: int, count: int) -> Steps[Contents]:
+        """What is in it, for people: at most `count` messages from the one with this number on, in steps (E7).
+
+        A deleted message keeps its number and is among them. Asked of entries with messages only.
+        """
+        ...
+
+    def control_of(self, entry: Entry) -> str:
+        """What a control entry says, in a few words for people."""
+        ...
+
 
 class _Opaque:
     """The codec of a format that no front end here serves: nothing can be told."""
@@ -71,6 +84,23 @@ class _Opaque:
 
     def send_of(self, _entry: Entry) -> None:
         """See `EntryCodec`."""
+
+    def contents_of(self, entry: Entry, _first: int, _count: int) -> Steps[Contents]:
+        """See `EntryCodec`."""
+        yield from ()
+        return undivided(entry, f"This broker does not know the format {entry.format.name.lower()}.")
+
+    def control_of(self, entry: Entry) -> str:
+        """See `EntryCodec`."""
+        return _CONTROLS.get(entry.format, "")
+
+
+_CONTROLS: Final = {EntryFormat.PRODUCERS: "what the log knows of its producers"}
+
+
+def undivided(entry: Entry, problem: str) -> Contents:
+    """Contents of an entry of which nothing can be told but its bytes."""
+    return Contents((Content(entry.payload),), is_whole=True, problem=problem)
 
 
 class EntryCodecs(dict[EntryFormat, EntryCodec]):

@@ -6,6 +6,7 @@ The topic's transaction buffer says both.
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from broker.contents import Contents
 from broker.entry_codecs import Converter, EntryCodecs
 from broker.errors import TopicClosed
 from broker.last_visible import last_visible
@@ -13,11 +14,13 @@ from dispatch.chunks import Chunk
 from storage.entry import Entry, EntryFormat
 from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
+from storage.metadata.pacing import paced
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.buffer import TransactionBuffer
 from txn.hidden_log import HiddenLog
+from txn.states import TxnState
 
 SUBSCRIBED: Final = EntryFormat.PULSAR
 """The format in which subscriptions get entries. Readers of other formats read the ledger."""
@@ -134,6 +137,25 @@ class TopicSource:
                 except LedgerCorrupt:
                     return entries[:number]
         return entries
+
+    async def state_of(self, entry: Entry) -> TxnState:
+        """Return what became of the transaction of a durable entry, which may stand above `readable`.
+
+        Raises:
+            LedgerCorrupt: it is unknown.
+            LedgerNotFound: its ledger was trimmed.
+        """
+        await self._buffer.prepare([entry])
+        return self._buffer.state_of(entry)
+
+    async def contents_of(self, entry: Entry, first: int, count: int) -> Contents:
+        """Return what is in an entry with messages (`EntryCodec.contents_of`), as those who subscribe would get it."""
+        shown = await self._convert(entry)
+        return await paced(self._codecs[shown.format].contents_of(shown, first, count))
+
+    def control_of(self, entry: Entry) -> str:
+        """Return what a control entry says, in a few words."""
+        return self._codecs[entry.format].control_of(entry)
 
     def chunk_of(self, entry: Entry) -> Chunk | None:
         """Return which chunk of a message the entry is, or None."""

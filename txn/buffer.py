@@ -82,6 +82,14 @@ class TransactionBuffer(Protocol):
             LedgerNotFound: a ledger was trimmed since they were read.
         """
 
+    def state_of(self, entry: Entry) -> TxnState:
+        """What became of the transaction of a durable entry, which may stand above `readable`.
+
+        An entry without a transaction counts as committed. A decision counts once it is durable. Pass the entry to
+        `prepare` after reading it.
+        """
+        ...
+
     async def fates(self, places: Sequence[tuple[TxnId | None, Position]]) -> list[TxnState]:
         """The states of the transactions of these entries, as far as this owner knows.
 

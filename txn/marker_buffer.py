@@ -138,6 +138,15 @@ class MarkerBuffer:
         """See `TransactionBuffer`."""
         await self._aborted.prepare(entries)
 
+    def state_of(self, entry: Entry) -> TxnState:
+        """See `TransactionBuffer`. The marker decides."""
+        if entry.txn is None:
+            return TxnState.COMMITTED
+        self._log.stable.passed(self._ledger.confirmed.value)
+        if self._log.stable.holds(entry.txn.most, entry.first_index):
+            return TxnState.OPEN
+        return TxnState.ABORTED if self._aborted.hides(entry) else TxnState.COMMITTED
+
     async def fates(self, places: Sequence[tuple[TxnId | None, Position]]) -> list[TxnState]:
         """See `TransactionBuffer`. It is asked about sends of Pulsar's clients, which are in no transaction here."""
         assert all(txn is None for txn, _position in places), "`require_taking` lets none through"

@@ -108,6 +108,10 @@ class MetadataTransactionBuffer:
         """See `TransactionBuffer`."""
         await self._aborted.prepare(entries)
 
+    def state_of(self, entry: Entry) -> TxnState:
+        """See `TransactionBuffer`."""
+        return self._fate(entry.txn, entry.position)
+
     async def fates(self, places: Sequence[tuple[TxnId | None, Position]]) -> list[TxnState]:
         """See `TransactionBuffer`."""
         await self._aborted.prepare_ledgers({position.ledger for txn, position in places if txn is not None})

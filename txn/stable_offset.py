@@ -39,8 +39,9 @@ class StableOffset:
         """The first place of each open transaction, by producer id."""
         self._held: OrderedDict[int, Position] = OrderedDict()
         """The first offset and position of each transaction that is open or waits for its marker to be durable."""
-        self._ended: deque[tuple[Position, int]] = deque()
-        """The marker of each transaction that waits for it, and its first offset. In the order of the markers."""
+        self._ended: deque[tuple[Position, int, int]] = deque()
+        """The marker of each transaction that waits for it, its first offset and its producer id. In the order of the
+        markers."""
         self._last_stable_at_end = 0
 
     @property
@@ -59,6 +60,13 @@ class StableOffset:
         """The first place of the producer's open transaction, if it has one."""
         return self._open.get(producer_id)
 
+    def holds(self, producer_id: int, offset: int) -> bool:
+        """Whether a producer's record at this offset is in a transaction that is open, or waits for its marker."""
+        first = self._open.get(producer_id)
+        if first is not None and first.offset <= offset:
+            return True
+        return any(ending == producer_id and begin <= offset for _marker, begin, ending in self._ended)
+
     def end(self, producer_id: int, marker: Place, *, is_commit: bool) -> AbortedOffsets | None:
         """Note the marker at this place. Return the entry for the index of aborted transactions, if any.
 
@@ -67,7 +75,7 @@ class StableOffset:
         first = self._open.pop(producer_id, None)
         if first is None:
             return None
-        self._ended.append((marker.position, first.offset))
+        self._ended.append((marker.position, first.offset, producer_id))
         last_stable = self.stable_at(marker.offset + 1)
         assert last_stable >= self._last_stable_at_end, "it never goes back (K10)"
         self._last_stable_at_end = last_stable

@@ -2,10 +2,14 @@
 
 from typing import Final
 
+from broker.contents import Contents
+from broker.entry_codecs import undivided
+from broker.kafka.markers import described
 from storage.entry import Entry
 from tidewire.wire.kafka.record_batches import CorruptBatch, UnsupportedFormat, read_header
 from tidewire.wire.kafka.records import opened, parse
 from tidewire.wire.steps import Steps
+from txn.marked_log import Ended
 
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of a batch's records when they are decompressed. A batch with more is delivered as it is."""
@@ -35,6 +39,18 @@ class KafkaEntryCodec:
 
     def send_of(self, _entry: Entry) -> None:
         """See `EntryCodec`. Kafka's sequences are checked by the log itself (`markers.py`)."""
+
+    def contents_of(self, entry: Entry, _first: int, _count: int) -> Steps[Contents]:
+        """See `EntryCodec`. Records are told in Pulsar's format (`broker.pulsar.conversion`), if they can be."""
+        yield from ()
+        return undivided(entry, "The batch of Kafka's records cannot be read.")
+
+    def control_of(self, entry: Entry) -> str:
+        """See `EntryCodec`."""
+        ended = described(entry)
+        if not isinstance(ended, Ended):
+            return ""
+        return f"{'commit' if ended.is_commit else 'abort'} of producer {ended.marker.producer_id}"
 
 
 def _records_soon(steps: Steps[bytes]) -> bytes | None:

@@ -8,13 +8,16 @@ contain the tag of a chunk field. This check costs a fifth of the parsing.
 
 from typing import Final
 
+from broker.contents import Contents
 from broker.entry_codecs import Send, SendId
+from broker.pulsar.contents import contents_of
 from dispatch.chunks import Chunk
 from storage.entry import Entry
 from tidewire.wire.pulsar.checksums import CHECKSUM_MAGIC
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.messages import parse_payload, partition_key
+from tidewire.wire.steps import Steps
 
 _FIELD: Final = pb.MessageMetadata.NUM_CHUNKS_FROM_MSG_FIELD_NUMBER << 3
 _MARK: Final = bytes((_FIELD & 0x7F | 0x80, _FIELD >> 7))
@@ -66,6 +69,14 @@ class PulsarEntryCodec:
                 max(metadata.num_chunks_from_msg, 1),
             ),
         )
+
+    def contents_of(self, entry: Entry, first: int, count: int) -> Steps[Contents]:
+        """See `EntryCodec`."""
+        return contents_of(entry, first, count)
+
+    def control_of(self, _entry: Entry) -> str:
+        """See `EntryCodec`. No entry in this format is one."""
+        return ""
 
 
 def send_id(send: pb.CommandSend, payload: bytes) -> SendId:

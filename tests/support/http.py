@@ -41,6 +41,7 @@ from broker.layouts.legacy import migrated_layout
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
 from broker.log_statistics import GroupStatistics, LogStatistics, SegmentSubscription
 from broker.names import TopicName
+from broker.peek_contract import PeekService
 from broker.peers import PeerSilent
 from broker.regular_contract import RegularService
 from broker.schema_contract import SchemaService
@@ -280,6 +281,10 @@ class FakeTopics:
     @property
     def schemas(self) -> SchemaService:
         raise AssertionError("tests of schemas run a broker")
+
+    @property
+    def messages(self) -> PeekService:
+        raise AssertionError("tests of messages run a broker")
 
     @property
     def transactions(self) -> Inspection:

@@ -8,9 +8,11 @@ The codec knows nothing about a payload that it cannot parse.
 
 import orjson
 
+from broker.contents import Content, Contents
 from broker.entry_codecs import Send, SendId
 from dispatch.chunks import Chunk
 from storage.entry import Entry
+from storage.metadata.steps import Steps
 
 
 def plain(
@@ -41,6 +43,15 @@ class PlainCodec:
         """See `EntryCodec`."""
         fields = _fields(entry)
         return None if fields is None else Send(fields[0], SendId(fields[1], fields[1], fields[4], fields[5]))
+
+    def contents_of(self, entry: Entry, first: int, count: int) -> Steps[Contents]:
+        """See `EntryCodec`. A payload is one message, told as it is."""
+        yield
+        return Contents([Content(entry.payload)][first : first + count])
+
+    def control_of(self, entry: Entry) -> str:
+        """See `EntryCodec`."""
+        return ""
 
 
 def _fields(entry: Entry) -> tuple[str, int, str | None, str, int, int] | None:

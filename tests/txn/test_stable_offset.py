@@ -51,6 +51,23 @@ def test_a_marker_counts_when_it_is_durable() -> None:
     assert stable.last_stable(7) == 7
 
 
+def test_a_record_is_held_until_the_marker_of_its_transaction_is_durable() -> None:
+    """K19, K22: a producer's id is used again before its last marker is durable."""
+    stable = StableOffset()
+    stable.begin(1, place(0))
+    stable.end(1, place(2), is_commit=False)
+    stable.begin(2, place(3))
+    stable.begin(1, place(4))
+    assert [stable.holds(1, offset) for offset in (0, 1, 4, 5)] == [True] * 4
+    assert [stable.holds(2, offset) for offset in (2, 3)] == [False, True]
+    stable.passed(place(2).position)
+    assert [stable.holds(1, offset) for offset in (0, 1, 4, 5)] == [False, False, True, True]
+    stable.end(1, place(6), is_commit=True)
+    assert [stable.holds(1, offset) for offset in (1, 4)] == [False, True]
+    stable.passed(place(6).position)
+    assert not stable.holds(1, 4)
+
+
 def test_a_later_transaction_that_is_durable_first_waits_for_the_earlier_one() -> None:
     """K19: the earlier marker is behind the later one, and neither is durable."""
     stable = StableOffset()

@@ -1,0 +1,94 @@
+"""Implements peeking at messages (`broker.peek_contract`), at the owner of the log."""
+
+import struct
+from dataclasses import replace
+
+import orjson
+
+from broker.contents import Content
+from broker.errors import TopicNotFound
+from broker.layouts.legacy import segment_topic
+from broker.layouts.store import Layouts
+from broker.log_owners import LogOwners
+from broker.names import Domain, TopicName
+from broker.peek_contract import Asked, DecodedBy, Page, Row
+from broker.peeking import peek
+from broker.schemas.registry import Schemas, owner_of
+from broker.schemas.schema import StoredSchema
+from broker.schemas.values import Undecodable, decoded
+from broker.topic import Topic
+from broker.topics import Topics
+
+_VERSION = struct.Struct(">q")
+
+
+class MessageAdministration:
+    """Implements `PeekService`."""
+
+    def __init__(self, owners: LogOwners, topics: Topics, layouts: Layouts, schemas: Schemas) -> None:
+        self._owners = owners
+        self._topics = topics
+        self._layouts = layouts
+        self._schemas = schemas
+
+    async def page(self, name: TopicName, asked: Asked) -> Page:
+        """See `PeekService`."""
+        topic = await self._log(name)
+        return await peek(topic, asked, _Decoding(topic, self._schemas, asked.value_bytes).decode)
+
+    async def _log(self, name: TopicName) -> Topic:
+        if name.domain is Domain.PERSISTENT:
+            return await self._owners.log(name)
+        layout = await self._layouts.get(name.scalable_topic)
+        found = [segment for segment in layout.segments.values() if segment.descriptor == name.segment]
+        if found:
+            return await self._topics.get(segment_topic(name.scalable_topic, found[0]), creates=False)
+        if any(segment.descriptor == name.segment for segment in layout.pruned.values()):
+            raise TopicNotFound(
+                f"{name} was pruned: every subscription had all of it, and its retention was over. Its messages are "
+                "gone."
+            )
+        raise TopicNotFound(
+            f"{name} does not exist, or was pruned long ago. Look up the layout of {name.scalable_topic}."
+        )
+
+
+class _Decoding:
+    """Decodes the values of one page. Each version of the schema is read once."""
+
+    def __init__(self, topic: Topic, schemas: Schemas, value_bytes: int) -> None:
+        self._owner = topic.scalable_topic or owner_of(topic.name)
+        self._schemas = schemas
+        self._value_bytes = value_bytes
+        self._known: dict[int | None, StoredSchema | None] = {}
+
+    async def decode(self, row: Row, content: Content) -> Row:
+        """Add what a value says. See `Decode`."""
+        version, value = _version_in(content), content.value or b""
+        stored = await self._find(version)
+        if stored is None:
+            return row
+        by = DecodedBy(stored.version, stored.schema.type.name, is_named=version is not None)
+        if len(value) > self._value_bytes:
+            return replace(row, schema=by._replace(problem="The value is cut here. Ask for more bytes of it."))
+        try:
+            said = decoded(stored.schema, value)
+            size = len(orjson.dumps(said))
+        except (Undecodable, orjson.JSONEncodeError) as problem:
+            return replace(row, schema=by._replace(problem=str(problem)))
+        return replace(row, schema=by, value=said, value_bytes=size)
+
+    async def _find(self, version: int | None) -> StoredSchema | None:
+        if version not in self._known:
+            find = self._schemas.latest(self._owner) if version is None else self._schemas.version(self._owner, version)
+            self._known[version] = await find
+        return self._known[version]
+
+
+def _version_in(content: Content) -> int | None:
+    """The version that a message names; None if it names none."""
+    version = content.schema_version
+    if version is None or len(version) != _VERSION.size:
+        return None
+    (number,) = _VERSION.unpack(version)
+    return int(number) if number >= 0 else None

@@ -1,0 +1,94 @@
+"""What a value says by its schema, in JSON, for people. Pure.
+
+Only types whose values can be told without a generated class are decoded. Numbers stay numbers, times become text in
+UTC (ISO 8601), and bytes become text in base64.
+"""
+
+import struct
+from base64 import b64encode
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import orjson
+
+from broker.schemas import avro_values
+from broker.schemas.schema import Schema, SchemaType
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Undecodable(ValueError):
+    """The bytes are no value of the schema, or the type is not decoded. The message is a sentence."""
+
+
+def decoded(schema: Schema, value: bytes) -> Any:  # noqa: ANN401 - JSON
+    """Return a value in JSON.
+
+    Raises:
+        Undecodable
+    """
+    try:
+        if schema.type is SchemaType.AVRO:
+            return avro_values.decoded(schema.data, value)
+        decode = _BY_TYPE.get(schema.type)
+        if decode is None:
+            raise Undecodable(f"Values of type {schema.type.name} are not decoded here.")
+        return decode(value)
+    except Undecodable:
+        raise
+    except (LookupError, TypeError) as problem:
+        raise Undecodable("Its schema has a form that is not decoded here.") from problem
+    except (ValueError, OverflowError, RecursionError, struct.error) as problem:
+        raise Undecodable(f"The bytes are no value of type {schema.type.name}: {problem}.") from problem
+
+
+def _unpacked(form: str) -> Callable[[bytes], Any]:
+    packed = struct.Struct(form)
+    return lambda value: packed.unpack(value)[0]
+
+
+def _millis(value: bytes) -> str:
+    return _time(milliseconds=struct.unpack(">q", value)[0])
+
+
+def _instant(value: bytes) -> str:
+    seconds, nanos = struct.unpack(">qi", value)
+    return _time(seconds=seconds, microseconds=nanos // 1000)
+
+
+def _local_date(value: bytes) -> str:
+    return (EPOCH + timedelta(days=struct.unpack(">q", value)[0])).date().isoformat()
+
+
+def _local_time(value: bytes) -> str:
+    return (EPOCH + timedelta(microseconds=struct.unpack(">q", value)[0] // 1000)).time().isoformat()
+
+
+def _local_date_time(value: bytes) -> str:
+    return f"{_local_date(value[:8])}T{_local_time(value[8:])}"
+
+
+def _time(**elapsed: float) -> str:
+    return (EPOCH + timedelta(**elapsed)).isoformat().replace("+00:00", "Z")
+
+
+_BY_TYPE: Final[dict[SchemaType, Callable[[bytes], Any]]] = {
+    SchemaType.STRING: lambda value: value.decode(),
+    SchemaType.JSON: orjson.loads,
+    SchemaType.BOOLEAN: _unpacked(">?"),
+    SchemaType.INT8: _unpacked(">b"),
+    SchemaType.INT16: _unpacked(">h"),
+    SchemaType.INT32: _unpacked(">i"),
+    SchemaType.INT64: _unpacked(">q"),
+    SchemaType.FLOAT: _unpacked(">f"),
+    SchemaType.DOUBLE: _unpacked(">d"),
+    SchemaType.DATE: _millis,
+    SchemaType.TIME: _millis,
+    SchemaType.TIMESTAMP: _millis,
+    SchemaType.INSTANT: _instant,
+    SchemaType.LOCAL_DATE: _local_date,
+    SchemaType.LOCAL_TIME: _local_time,
+    SchemaType.LOCAL_DATE_TIME: _local_date_time,
+    SchemaType.NONE: lambda value: b64encode(value).decode(),
+}

@@ -67,6 +67,8 @@ class LedgerChain:
         """The last durable entry, inclusive. At the start, the last entry of the previous owner."""
         self.current: OpenLedger | None = None
         """The ledger that accepts entries."""
+        self._not_made: NoSpace | LedgerNotMade | StoreFull | None = None
+        """Why the last attempt to make the first of them failed."""
         self.current_first_index = 0
         self.current_latest_record_ms = NO_RECORDS
         """See `LedgerInfo.latest_record_ms`."""
@@ -125,6 +127,7 @@ class LedgerChain:
         except NoSpace as full:
             if is_new:
                 raise
+            self._not_made = full
             # The existing entries can be read.
             log.warning("a topic accepts no messages until the disk has space", topic=self.name, reason=str(full))
             await self._keeper.write(replace(record, ledgers=self._listing(self.ledgers), newest_id=ledger))
@@ -144,8 +147,9 @@ class LedgerChain:
                 try:
                     self._go_on_in(await self._following())
                 except _NO_LEDGER as refused:
+                    self._not_made = refused
                     # The warning came once, when it was opened.
-                    log.debug("there is no space for a ledger yet", topic=self.name, reason=str(refused))
+                    log.debug("a ledger cannot be made yet", topic=self.name, reason=str(refused))
                     return False
         return True
 
@@ -184,12 +188,14 @@ class LedgerChain:
 
         Raises:
             LedgerSealed: entries are refused, for good.
-            NoSpace: the disk is full, and there is no such ledger.
+            NoSpace: there is no such ledger, because the disk is full, or for the reason in the text.
         """
         if self.is_closing:
             raise LedgerSealed(f"{self.name} is sealed and accepts no more entries")
         if self.current is None:
-            raise NoSpace(f"the disk is full, so {self.name} has no ledger that accepts entries. Free space")
+            assert self._not_made is not None, "otherwise it would have been made"
+            what_to_do = "Free space" if isinstance(self._not_made, NoSpace) else "The broker tries again by itself"
+            raise NoSpace(f"{self.name} has no ledger that accepts entries: {self._not_made}. {what_to_do}")
         return self.current
 
     def took(self, position: Position, message_count: int, timestamp_ms: int, latest_record_ms: int) -> None:

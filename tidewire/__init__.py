@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tidewire.protocol.positions import MessageId, Position
     from tidewire.protocol.refusals import (
         BrokerBusy,
+        BrokerFull,
         IncompatibleSchema,
         InvalidTopic,
         NameTaken,
@@ -94,6 +95,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "protocol.positions": ("MessageId", "Position"),
     "protocol.refusals": (
         "BrokerBusy",
+        "BrokerFull",
         "IncompatibleSchema",
         "InvalidTopic",
         "NameTaken",
@@ -114,6 +116,7 @@ __all__ = [
     "BackoffPolicy",
     "Batching",
     "BrokerBusy",
+    "BrokerFull",
     "Checkpoint",
     "CheckpointConsumer",
     "Chunking",

@@ -83,6 +83,29 @@ async def test_rolls_that_find_no_metadata_space_leave_no_files(autojump_clock: 
             assert len(ledger.closed) == 1
 
 
+async def test_a_topic_without_a_ledger_names_what_keeps_it_from_having_one(autojump_clock: MockClock) -> None:
+    """E13: after a full disk, the file may be refused for another reason, which whoever looks for space must see."""
+    files, metadata = SimulatedFiles(seed=6), MemoryStore()
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        ledger = await open_managed(store, metadata)
+        await publish(ledger, [b"a"])
+        await ledger.close()
+        files.set_capacity(files.used_bytes)
+        again = await open_managed(store, metadata)
+        with pytest.raises(NoSpace, match=r"the disk is full.*Free space"):
+            again.append(b"b")
+        files.set_capacity(None)
+        files.fail("open", where=lambda path: path.is_relative_to(LEDGERS))
+        async with rolling(again):
+            await trio.sleep(SPACE_RETRY_SECONDS / 2)
+            with pytest.raises(NoSpace, match=r"could not be made.*tries again by itself") as refused:
+                again.append(b"b")
+            assert "the disk is full" not in str(refused.value)
+            await trio.sleep(SPACE_RETRY_SECONDS)
+            await publish(again, [b"b"])
+            assert await payloads(again) == [b"a", b"b"]
+
+
 async def test_an_end_that_cannot_be_recorded_is_recorded_later(autojump_clock: MockClock) -> None:
     """E13: the metadata log fills between the two writes of a roll, and the topic continues."""
     files, metadata = SimulatedFiles(seed=3), Filling()

@@ -1,18 +1,23 @@
 """What commands share that use `tidewire.client`: they run an event loop and report its errors as one sentence.
 
+The client retries what may pass, without a time limit. While it does, these commands say why, on standard error.
+
 Commands import this module when they run, because it imports the client.
 """
 
 from collections.abc import Awaitable, Callable
 
 import anyio
+import typer
 
 import tidewire
 from tidewire.cli.endings import EXIT_INTERRUPTED, CommandFailed, UsageError
+from tidewire.client.background import background_tasks
+from tidewire.protocol.troubles import Trouble
 
 
 def run_client(service_url: str, story: Callable[[tidewire.Client], Awaitable[None]]) -> None:
-    """Connect to the broker at `service_url`, run `story` and disconnect.
+    """Connect to the broker at `service_url`, run `story` and disconnect. Meanwhile `tell_troubles`.
 
     Raises:
         UsageError: a name or an address is invalid.
@@ -20,7 +25,8 @@ def run_client(service_url: str, story: Callable[[tidewire.Client], Awaitable[No
     """
 
     async def connected() -> None:
-        async with tidewire.connect(service_url) as client:
+        async with tidewire.connect(service_url) as client, background_tasks() as tasks:
+            tasks.start_soon(tell_troubles, client)
             await story(client)
 
     try:
@@ -35,6 +41,25 @@ def run_client(service_url: str, story: Callable[[tidewire.Client], Awaitable[No
         raise CommandFailed(f"{str(error).rstrip('.')}.") from error
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+async def tell_troubles(client: tidewire.Client) -> None:
+    """Say on standard error why the client retries, when that begins, when the kind of reason changes, when it ends.
+
+    A lost broker is usually first a lost connection, then a refused one. So a trouble may take two lines.
+    """
+    known: Trouble | None = None
+    begun: Trouble | None = None
+    while True:
+        known = await client.troubles.change(known)
+        if known is None:
+            if begun is not None:
+                seconds = anyio.current_time() - begun.since_seconds
+                typer.echo(f"tidewire: going on after {seconds:.1f} s", err=True)
+            begun = None
+        elif begun is None or type(known.error) is not type(begun.error):
+            typer.echo(f"tidewire: waiting: {str(known.error).rstrip('.')}", err=True)
+            begun = known if begun is None else Trouble(known.error, begun.since_seconds)
 
 
 def format_transaction_id(transaction_id: tuple[int, int]) -> str:

@@ -15,5 +15,6 @@ Users import from `tidewire`. The files, from the outside in:
 - `layout_watch`: the current layout of a topic
 - `network`, `connection`: brokers by address and by topic, and one connection
 - `message`, `errors`: what users see
+- `troubles`: why parts of the client retry at the moment
 - `waking`, `backoff`, `background`: how tasks wait, and how they end
 """

@@ -29,6 +29,7 @@ from tidewire.client.sending import Batching, Chunking
 from tidewire.client.stream_consumer import StreamConsumer
 from tidewire.client.subscribing import QUEUE_MESSAGES_MAX
 from tidewire.client.transactions import Transaction, TransactionState
+from tidewire.client.troubles import ShownTroubles
 from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses, parse_addresses
 from tidewire.protocol.backoff import DELAY_SECONDS_MAX
 from tidewire.protocol.errors import is_retriable
@@ -58,6 +59,11 @@ class Client:
         """For `connect`'s own use."""
         self._network = network
         self._coordinators = Coordinators(network)
+
+    @property
+    def troubles(self) -> ShownTroubles:
+        """Why parts of the client retry at the moment, such as a broker that is away: `troubles.current`."""
+        return self._network.troubles
 
     def statistics(self) -> ClientStatistics:
         """The client's current state."""

@@ -126,6 +126,7 @@ class Coordinators:
                         await self._ask(transaction_id[0], ending.ask, pb.CommandEndTxnResponse)
                     except TidewireError as error:
                         ending.failed(error)
+                        self._network.troubles.met(ending, error)
                         if isinstance(error, BrokerBusy):
                             # The coordinator may have another leader now.
                             self._introduced.pop(transaction_id[0], None)
@@ -134,6 +135,8 @@ class Coordinators:
                     await backoff.wait()
         except TimeoutError as error:
             raise ending.out_of_time(seconds) from (ending.last or error)
+        finally:
+            self._network.troubles.over(ending)
 
     # ---------------------------------------------------------------------------------------------- asking the leaders
 

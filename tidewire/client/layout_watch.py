@@ -14,6 +14,7 @@ import anyio
 from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Connection
 from tidewire.client.network import Network
+from tidewire.client.troubles import ShownTroubles
 from tidewire.client.waking import Changes, Signal
 from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError, fresh
 from tidewire.protocol.features import require_scalable_topics
@@ -87,11 +88,10 @@ class TopicLayout:
 class LayoutWatch:
     """Keeps the layout of one scalable topic current."""
 
-    def __init__(self, network: Network, topic: str) -> None:
-        """A watch of `topic`; `run` serves it."""
+    def __init__(self, network: Network, topic: str, troubles: ShownTroubles) -> None:
+        """A watch of `topic`; `run` serves it, and reports to `troubles` why there is no session."""
         self.layout = TopicLayout(topic)
-        self.trouble: TidewireError | None = None
-        """Why there is no session now."""
+        self._troubles = troubles
         self._network = network
         self._backoff = network.backoff()
         self._ended = Signal()
@@ -99,16 +99,18 @@ class LayoutWatch:
 
     async def run(self) -> None:
         """Hold a session open until cancelled, or until the broker says that there is no such topic to watch."""
-        while True:
-            try:
-                await self._watch()
-            except TRANSIENT as error:
-                _log.info("the layout session of %s ended: %s", self.layout.topic, error)
-                self.trouble = error
-            except TidewireError as error:
-                self.layout.fail(error)
-                return
-            await self._backoff.wait()
+        try:
+            while True:
+                try:
+                    await self._watch()
+                except TRANSIENT as error:
+                    _log.info("the layout session of %s ended: %s", self.layout.topic, error)
+                    self._troubles.met(self, error)
+                await self._backoff.wait()
+        except TidewireError as error:
+            self.layout.fail(error)
+        finally:
+            self._troubles.over(self)
 
     async def _watch(self) -> None:
         connection = await self._network.owner_of(self.layout.topic)
@@ -132,7 +134,7 @@ class LayoutWatch:
             self._finish(refusal(update.error, update.message))
         elif update.HasField("dag"):
             layout = Layout.of_update(self.layout.topic, update)
-            self.trouble = None
+            self._troubles.over(self)
             self._backoff.reset()
             try:
                 self.layout.offer(layout)
@@ -220,23 +222,29 @@ async def partitions_of(network: Network, topic: str) -> Layout:
     return await network.persistently(ask, f"requesting the partitions of {topic}")
 
 
-async def open_layout(network: Network, topic: str) -> tuple[TopicLayout, BackgroundTask | None]:
+async def open_layout(
+    network: Network, topic: str, troubles: ShownTroubles | None = None
+) -> tuple[TopicLayout, BackgroundTask | None]:
     """The layout of a topic of either kind, known when this returns, and the task that keeps it current, if any.
+
+    The task reports to `troubles`, by default the client's, while it has no session.
 
     Raises:
         TidewireError: there is no such topic, or no broker could answer in time.
     """
     if not is_scalable(topic):
         return TopicLayout(topic, await partitions_of(network, topic)), None
-    watch = LayoutWatch(network, topic)
+    troubles = troubles or network.troubles
+    watch = LayoutWatch(network, topic, troubles)
     task = network.start(watch.run(), f"layout watch of {topic}", watch.layout.fail)
     seconds = network.settings.operation_timeout_seconds
     try:
         with anyio.fail_after(seconds):
             await watch.layout.until(lambda _: True)
     except TimeoutError as error:
+        trouble = troubles.current
         task.cancel()
-        reason = watch.trouble or ConnectionLost("the broker does not answer")
+        reason = ConnectionLost("the broker does not answer") if trouble is None else trouble.error
         raise OperationTimedOut(f"the layout of {topic} did not arrive within {seconds} s: {reason}") from error
     except BaseException:
         task.cancel()

@@ -18,6 +18,7 @@ from tidewire.client.background import Background, BackgroundTask, OnClose, nobo
 from tidewire.client.backoff import Backoff
 from tidewire.client.connection import Connection, ConnectionStatistics, Dial
 from tidewire.client.errors import Closed
+from tidewire.client.troubles import ShownTroubles
 from tidewire.protocol.addresses import BrokerAddress, ServiceAddresses
 from tidewire.protocol.backoff import DELAY_SECONDS_MAX
 from tidewire.protocol.errors import ConnectFailed, OperationTimedOut, TidewireError, fresh
@@ -92,6 +93,8 @@ class Network:
         """
         self._service = service
         self.settings = settings
+        self.troubles: Final = ShownTroubles()
+        """Why parts of the client retry at the moment."""
         self._background = Background(tasks)
         self._dial = dial
         self._random = random or Random()  # noqa: S311 - spreads reconnects, guards nothing
@@ -236,6 +239,7 @@ class Network:
         """
         backoff = self.backoff()
         last: TidewireError | None = None
+        part = object()
         try:
             with anyio.fail_after(self.settings.operation_timeout_seconds):
                 while True:
@@ -243,10 +247,13 @@ class Network:
                         return await work()
                     except TRANSIENT as error:
                         last = error
+                        self.troubles.met(part, error)
                     await backoff.wait()
         except TimeoutError as error:
             seconds = self.settings.operation_timeout_seconds
             raise OperationTimedOut(f"{what} did not succeed within {seconds} s") from (last or error)
+        finally:
+            self.troubles.over(part)
 
     async def aclose(self) -> None:
         """End the background work, send what it has left in the buffers, and end the connections."""

@@ -20,6 +20,7 @@ from tidewire.client.schema import Schema, T
 from tidewire.client.segment_producer import SegmentProducer
 from tidewire.client.sending import Batching, Chunking, Outgoing, Receipt, Tally, size_of
 from tidewire.client.transactions import Transaction
+from tidewire.client.troubles import ShownTroubles
 from tidewire.protocol.errors import MessageTooLarge, TidewireError, fresh
 from tidewire.protocol.layout import Segment
 from tidewire.protocol.positions import MessageId
@@ -89,6 +90,8 @@ class Producer(Generic[T]):
         self.declared = schema.declared
         self._schema = schema
         self.layout = TopicLayout(topic)
+        self.troubles = ShownTroubles(whole=network.troubles)
+        """Why unanswered messages wait, while the producer retries: `troubles.current`. Sends have no time limit."""
         self._tally = Tally(
             messages_max=PENDING_MESSAGES_MAX, bytes_max=PENDING_BYTES_MAX, failures_max=FAILURES_KEPT_MAX
         )
@@ -104,7 +107,7 @@ class Producer(Generic[T]):
         Raises:
             TidewireError: there is no such topic, or no broker answered in time.
         """
-        self.layout, self._watch = await open_layout(self.network, self.topic)
+        self.layout, self._watch = await open_layout(self.network, self.topic, self.troubles)
         if self._watch is not None:
             self._follow = self.network.start(self._follow_layout(), f"producer of {self.topic}", self.fail)
 

@@ -34,6 +34,7 @@ from tidewire.client.producer_session import Event, Phase, ProducerSession
 from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
 from tidewire.client.topic_owner import TopicOwner
 from tidewire.client.transactions import Transaction
+from tidewire.client.troubles import ShownTroubles
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import MessageTooLarge, TidewireError, fresh
 from tidewire.protocol.layout import Layout, Segment
@@ -60,6 +61,7 @@ class Owner(Protocol):
     chunking: Chunking | None
     codec: pb.CompressionType
     declared: pb.Schema | None
+    troubles: ShownTroubles
 
     def hand_over(self, segment: "SegmentProducer", messages: list[Outgoing]) -> None:
         """The segment is sealed. These messages, in order, were not stored. The segment's producer has finished."""
@@ -155,6 +157,7 @@ class SegmentProducer:
                     await self._hold_session()
                 except TRANSIENT as error:
                     _log.info("the producer of %s lost its session: %s", self.segment.wire_name, error)
+                    self._owner.troubles.met(self, error)
                 except NameTaken:
                     # On a later attempt, the broker may still hold this producer's earlier session.
                     if self._attempts == 1:
@@ -168,6 +171,8 @@ class SegmentProducer:
                 self._owner.hand_over(self, self.take_all())
         except TidewireError as error:
             self._owner.fail(error)
+        finally:
+            self._owner.troubles.over(self)
 
     def _goes_on(self) -> bool:
         if self._is_stopping:
@@ -205,6 +210,7 @@ class SegmentProducer:
         try:
             remembered_upto = await self._open(session)
             self._topic_owner.opened()
+            self._owner.troubles.over(self)
             self._is_refused = False
             # The broker closed the last session and has opened this one: the segment moved, or its disk was full.
             self._doubt("the broker closed the producer", remembered_upto=remembered_upto)

@@ -234,12 +234,15 @@ class StreamConsumer(Receiving[T]):
                     await self._hold_registration()
                 except TRANSIENT as error:
                     _log.info("the stream consumer of %s lost its controller: %s", self.topic, error)
+                    self._network.troubles.met(self, error)
                 if not self._is_stopping:
                     await self._backoff.wait()
         except TidewireError as error:
             if not self._is_stopping:
                 self._inbox.fail(error)
             self._has_share.set()
+        finally:
+            self._network.troubles.over(self)
 
     async def _hold_registration(self) -> None:
         connection = await controller_of(self._network, self.topic)
@@ -257,6 +260,7 @@ class StreamConsumer(Receiving[T]):
             )
             registration.answered(answer)
             self._backoff.reset()
+            self._network.troubles.over(self)
             while not self._is_over(registration):
                 while registration.shares:
                     self._take_up(registration.shares.popleft())

@@ -140,6 +140,7 @@ class TopicConsumer:
                 except TRANSIENT as error:
                     self.last_failure = error
                     _log.info("the consumer of %s lost its session: %s", self.topic, error)
+                    self._network.troubles.met(self, error)
                 except self._plan.bears as error:
                     _log.debug("the consumer of %s waits: %s", self.topic, error)
                     self._on_change()
@@ -153,6 +154,8 @@ class TopicConsumer:
             if not self._is_stopping:
                 self._inbox.fail(error)
             self.opened.set()
+        finally:
+            self._network.troubles.over(self)
 
     async def _hold_session(self) -> None:
         connection = await self._topic_owner.connection()
@@ -162,6 +165,7 @@ class TopicConsumer:
             await self._subscribe(session)
             session.happened(Event.OPENED)
             self._topic_owner.opened()
+            self._network.troubles.over(self)
             # Before the permits, so that the broker does not redeliver what these acknowledgements cover.
             await self._tell(session)
             session.write(commands.flow(session.consumer_id, self._plan.queue_messages_max))

@@ -30,6 +30,13 @@ class BrokerBusy(Refused):
     retriable = True
 
 
+class BrokerFull(BrokerBusy):
+    """The broker takes no messages now: its disk is full, or it remembers no more producers. Reading goes on.
+
+    Clients keep their messages and try again until the broker has space. `reason` says what to free.
+    """
+
+
 class NotPermitted(Refused):
     """The broker did not accept the client's identity, or does not permit the request."""
 
@@ -89,8 +96,8 @@ _CLASSES: Final[dict[int, type[Refused]]] = {
     _CODE.AuthorizationError: NotPermitted,
     _CODE.ConsumerBusy: SubscriptionBusy,
     _CODE.ServiceNotReady: BrokerBusy,
-    _CODE.ProducerBlockedQuotaExceededError: BrokerBusy,
-    _CODE.ProducerBlockedQuotaExceededException: BrokerBusy,
+    _CODE.ProducerBlockedQuotaExceededError: BrokerFull,
+    _CODE.ProducerBlockedQuotaExceededException: BrokerFull,
     _CODE.TopicNotFound: TopicNotFound,
     _CODE.TooManyRequests: BrokerBusy,
     _CODE.TopicTerminatedError: TopicTerminated,

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from tidewire.protocol.errors import ConnectionLost, TidewireError
 from tidewire.protocol.layout import Segment
 from tidewire.protocol.refusals import Refused
+from tidewire.protocol.troubles import Troubles
 from tidewire.spark.brokers import Connect
 from tidewire.spark.errors import DataLost, SubscriptionTaken
 from tidewire.spark.following import ADVICE, Follower, Step, made_again, now_ms
@@ -51,9 +52,8 @@ class StreamPlanner:
         self._kept: Offsets | None = None
         """The subscription's position."""
         self._keeping_failed_at: float | None = None
-        self._failing_since: float | None = None
-        self._trouble = ""
-        """Why no broker answers, while `_failing_since` is set."""
+        self._troubles = Troubles(time.monotonic)
+        """Why no broker answers. This object is the only part."""
         self._tried_at = 0.0
         name = options.subscription
         self._subscription = None if name is None else QuerySubscription(name, options, connect)
@@ -109,14 +109,14 @@ class StreamPlanner:
         if self._snapshot is not None:
             # Such a query ends when nothing is new. So it must wait while a broker cannot be asked.
             return self._until_answered(lambda: self._next(start, limit))
-        if self._failing_since is not None and time.monotonic() - self._tried_at < RETRY_SECONDS:
+        if self._troubles.current is not None and time.monotonic() - self._tried_at < RETRY_SECONDS:
             return start
         try:
             end = self._next(start, limit)
         except TidewireError as error:
             self._failed(error)
             return start
-        self._failing_since = None
+        self._troubles.over(self)
         return end
 
     def _next(self, start: Offsets, limit: Limit) -> Offsets:
@@ -140,8 +140,9 @@ class StreamPlanner:
         report: dict[str, Any] = {}
         if self._last is not None:
             report |= {"offsets": encode(self._last.latest), "lag": self._last.lag.report(now_ms())}
-        if self._failing_since is not None:
-            report["trouble"] = self._trouble
+        trouble = self._troubles.current
+        if trouble is not None:
+            report["trouble"] = str(trouble.error)
         return report or None
 
     def ranges(self, start: Offsets, end: Offsets) -> list[SegmentRange]:
@@ -243,12 +244,11 @@ class StreamPlanner:
         """
         if not passes(error):
             raise error
-        now = time.monotonic()
-        if self._failing_since is None:
-            self._failing_since = now
-        self._trouble = str(error)
-        self._tried_at = now
-        if now - self._failing_since > self._options.operation_timeout_seconds:
+        self._troubles.met(self, error)
+        trouble = self._troubles.current
+        assert trouble is not None, "it was just met"
+        self._tried_at = time.monotonic()
+        if self._tried_at - trouble.since_seconds > self._options.operation_timeout_seconds:
             raise error
         self._watch.reset()
 
@@ -268,5 +268,5 @@ class StreamPlanner:
                 # Nothing signals that a broker is back.
                 time.sleep(RETRY_SECONDS)  # noqa: TID251
                 continue
-            self._failing_since = None
+            self._troubles.over(self)
             return answer

@@ -13,7 +13,15 @@ from tidewire.client.network import CLOSE_SECONDS_MAX
 from tidewire.client.producer import PENDING_MESSAGES_MAX, Producer
 from tidewire.client.sending import Batching
 from tidewire.protocol.errors import ConnectionLost, MessageTooLarge
-from tidewire.protocol.refusals import BrokerBusy, NameTaken, NotAllowed, NotPermitted, TopicNotFound, TopicTerminated
+from tidewire.protocol.refusals import (
+    BrokerBusy,
+    BrokerFull,
+    NameTaken,
+    NotAllowed,
+    NotPermitted,
+    TopicNotFound,
+    TopicTerminated,
+)
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -392,6 +400,60 @@ async def test_unanswered_messages_are_sent_again_under_the_same_ids_and_name() 
             assert not any(command.user_provided_producer_name for command in opened)
             assert [send.sequence_id for send in broker.of(T.SEND)] == [0, 1, 1, 2]
         assert topic.segments[0].values() == [b"before", b"1", b"2", b"3", b"4"]
+
+
+@on_trio
+async def test_a_full_disk_is_shown_while_messages_wait_for_it() -> None:
+    """E13: the producer waits without an end, and the program can say why, also of a client with other work."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        broker.on(
+            T.PRODUCER,
+            lambda peer, frame: peer.send(
+                commands.error(
+                    frame.command.producer.request_id,
+                    pb.ServerError.ProducerBlockedQuotaExceededError,
+                    "the disk is full. Free space.",
+                )
+            ),
+        )
+        async with broker.client() as client, client.producer(X) as producer:
+            assert producer.troubles.current is None
+            receipt = await producer.enqueue(b"x")
+            trouble = await producer.troubles.change(None)
+            assert trouble is not None
+            assert isinstance(trouble.error, BrokerFull)
+            assert trouble.since_seconds == trio.current_time()
+            begun = trouble.since_seconds
+            for _ in range(5):
+                trouble = await producer.troubles.change(trouble)
+                assert trouble is not None
+                assert trouble.since_seconds == begun
+            assert client.troubles.current is not None
+            broker.off(T.PRODUCER)
+            await receipt
+            assert [troubles.current for troubles in (producer.troubles, client.troubles)] == [None, None]
+        assert topic.segments[0].values() == [b"x"]
+
+
+@on_trio
+async def test_a_lost_broker_is_shown_even_while_nothing_is_sent() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer, client.reader(X) as reader:
+            await producer.send(b"x")
+            await reader.receive()
+            assert client.troubles.current is None
+            broker.refuses = True
+            broker.drop_connections()
+            trouble = await producer.troubles.change(None)
+            assert trouble is not None
+            assert isinstance(trouble.error, ConnectionLost)
+            broker.refuses = False
+            for troubles in (producer.troubles, client.troubles):
+                while (trouble := troubles.current) is not None:
+                    await troubles.change(trouble)
+            await producer.send(b"y")
 
 
 @on_both_backends

@@ -10,11 +10,15 @@ from typing import Final, NamedTuple
 from broker.last_visible import last_visible
 from broker.series import Backlog
 from broker.topic_source import TopicSource
+from storage.base_cursor import BaseCursor
 from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.position import EARLIEST, Position
 from txn.hidden_log import Range
 
 NOTHING: Final = Backlog()
+SUBSCRIPTION: Final = "subscription "
+GROUP: Final = "group "
+"""With the name behind it, these name the readers of a log."""
 
 
 class _Place(NamedTuple):
@@ -32,6 +36,29 @@ class End(NamedTuple):
     """The last one."""
     next_index: int
     """The index behind it."""
+
+
+class Counted(NamedTuple):
+    """What one reader had left when it was counted."""
+
+    place: Position | int
+    """Where it stood: a subscription at a position, a group at an offset."""
+    cursor: BaseCursor | None
+    """Where it stands; None for a group, which may stand elsewhere at any time."""
+    end: Position
+    """The readable position at that time."""
+    backlog: Backlog
+    entries: int
+    """Of a subscription, not acknowledged."""
+    time_ms: int
+
+    def is_current(self, readable: Position) -> bool:
+        """Whether the reader has not moved, and nothing has become readable."""
+        return self.end == readable and (self.cursor is None or self.cursor.first_unacknowledged() == self.place)
+
+    def later(self, now_ms: int) -> Backlog:
+        """Return the same backlog, as old as it is now."""
+        return self.backlog._replace(seconds=self.backlog.seconds + max(0, now_ms - self.time_ms) / 1000)
 
 
 async def messages_from(topic: TopicSource, index: int, end: End) -> int:
@@ -64,6 +91,8 @@ class Places:
         self._source = topic
         self._ledger = topic.ledger
         self._known: dict[str, _Place] = {}
+        self.counted: dict[str, Counted] = {}
+        """The readers that had a backlog when they were counted last."""
         self._end: tuple[Position, End] | None = None
         """The end, and the readable position for which it was found."""
 
@@ -84,8 +113,9 @@ class Places:
 
     def keep(self, readers: Collection[str]) -> None:
         """Forget all other readers."""
-        for reader in self._known.keys() - set(readers):
-            del self._known[reader]
+        for known in (self._known, self.counted):
+            for reader in known.keys() - set(readers):
+                del known[reader]
 
     async def backlog(self, reader: str, first: Position, end: End, now_ms: int) -> Backlog | None:
         """Return what a reader gets from the entry at `first` to the end.

@@ -72,6 +72,7 @@ from broker.topic_statistics import GroupsOn, StatisticsOfTopics, no_groups
 from broker.topics import Topics
 from broker.traffic import Traffic
 from broker.transaction_buffers import ANY_NAMESPACE, TransactionBuffers
+from broker.unloaded_backlogs import UnloadedBacklogs
 from storage.clock import WallClock
 from storage.files import Files
 from storage.journal_records import JournalRecords
@@ -302,7 +303,12 @@ class Broker:
             members=self.members,
             claims=self.claims,
             series=SeriesMonitor(
-                TopicSeries(self.topics, settings.metrics_labels, settings.metrics_series_max),
+                TopicSeries(
+                    self.topics,
+                    settings.metrics_labels,
+                    settings.metrics_series_max,
+                    UnloadedBacklogs(metadata, settings.broker_id, settings.metrics_series_max),
+                ),
                 metadata,
                 base.group_offsets,
                 base.now_ms,

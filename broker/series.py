@@ -35,6 +35,11 @@ class Labels(NamedTuple):
             str(topic) if level is MetricsLabels.TOPIC else "",
         )
 
+    @classmethod
+    def of_reader(cls, topic: TopicName, reader: str) -> "Labels":
+        """Return the labels of a subscription or group on a topic."""
+        return cls(topic.tenant_namespace, str(topic), reader)
+
 
 OTHER_TOPICS: Final = Labels(OTHERS, OTHERS)
 OTHER_READERS: Final = Labels(OTHERS, OTHERS, OTHERS)

@@ -3,14 +3,16 @@
 It runs in small steps, so that other clients do not wait. A topic that is loaded or unloaded meanwhile may be missing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 import trio
 
-from broker.backlogs import End, Places
+from broker.backlogs import GROUP, SUBSCRIPTION, Counted, End, Places
 from broker.layouts.legacy import segment_of
+from broker.names import Domain, TopicName
 from broker.series import (
     OTHER_READERS,
     OTHER_TOPICS,
@@ -24,6 +26,7 @@ from broker.series import (
 )
 from broker.topic import Topic
 from broker.topic_series import LoadedSeries, TopicSeries, public_name
+from broker.unloaded_backlogs import UnloadedLog
 from storage.clock import WallClock
 from storage.errors import LedgerCorrupt
 from storage.metadata.store import MetadataStore, StoreUnavailable
@@ -60,6 +63,9 @@ class SeriesMonitor:
         counting = _Counting(self._now_ms, self._series_max)
         for series in self._loaded:
             await counting.count(series)
+        for unloaded in self._loaded.unloaded:
+            labels = self._loaded.labels_of(unloaded.public_name)
+            await counting.count_unloaded(unloaded, labels, self._loaded.unloaded.subscriptions(unloaded))
         if self._group_offsets is not None:
             try:
                 async for offset in self._group_offsets(self._metadata):
@@ -91,6 +97,8 @@ class _Counting:
         self._groups_left_out: set[Labels] = set()
         self._logs: dict[tuple[str, str, int], _Log] = {}
         """By namespace, local name, and number of the segment or partition."""
+        self._unloaded: dict[tuple[str, str, int], tuple[UnloadedLog, Labels]] = {}
+        """The same of logs that were unloaded."""
         self._steps = 0
 
     async def count(self, series: LoadedSeries) -> None:
@@ -107,21 +115,43 @@ class _Counting:
                 await self._pause()
                 await self._add_subscription(log, name)
 
-    async def count_group(self, offset: GroupOffset) -> None:
-        """Count the lag of a group on one partition, if it is loaded here."""
+    async def count_unloaded(self, unloaded: UnloadedLog, labels: Labels, subscriptions: Mapping[str, Counted]) -> None:
+        """Count the subscriptions of a log that was unloaded."""
         await self._pause()
-        log = self._logs.get((offset.namespace, offset.topic, offset.partition))
+        self._unloaded[_numbered(unloaded.name, unloaded.public_name)] = unloaded, labels
+        for name, counted in subscriptions.items():
+            own = Labels.of_reader(unloaded.public_name, name)
+            sums = self._sums_of(labels, own, self.found.subscriptions, self._subscriptions_left_out)
+            sums.backlog_entries += counted.entries
+            sums.add(counted.later(self._now_ms()))
+
+    async def count_group(self, offset: GroupOffset) -> None:
+        """Count the lag of a group on one partition, if it is loaded here, or was and the group stands where it did."""
+        await self._pause()
+        place = offset.namespace, offset.topic, offset.partition
+        reader = f"{GROUP}{offset.group}"
+        if place in self._unloaded:
+            unloaded, labels = self._unloaded[place]
+            counted = unloaded.readers.get(reader)
+            if counted is not None and counted.place == offset.offset:
+                own = Labels.of_reader(unloaded.public_name, offset.group)
+                sums = self._sums_of(labels, own, self.found.groups, self._groups_left_out)
+                sums.add(counted.later(self._now_ms()))
+        log = self._logs.get(place)
         if log is None or log.topic.has_ended:
             return
-        sums = self._sums_of(log, offset.group, self.found.groups, self._groups_left_out)
-        reader = f"group {offset.group}"
+        own = Labels.of_reader(public_name(log.topic), offset.group)
+        sums = self._sums_of(log.labels, own, self.found.groups, self._groups_left_out)
         log.readers.add(reader)
+        log.places.counted.pop(reader, None)
         if offset.offset >= log.topic.readable_end:
             return
+        readable = log.topic.readable.value
         end = await log.places.end()
-        self._add(
-            sums, None if end is None else await log.places.backlog_from(reader, offset.offset, end, self._now_ms())
-        )
+        backlog = None if end is None else await log.places.backlog_from(reader, offset.offset, end, self._now_ms())
+        self._add(sums, backlog)
+        if backlog is not None and backlog.messages:
+            log.places.counted[reader] = Counted(offset.offset, None, readable, backlog, 0, self._now_ms())
 
     def finish(self, topics_left_out: int) -> None:
         """Note what was left out, and forget readers that are gone."""
@@ -134,10 +164,7 @@ class _Counting:
             log.places.keep(log.readers)
 
     def _log_of(self, topic: Topic, places: Places, labels: Labels) -> _Log:
-        shown, number = segment_of(topic.name)
-        if topic.scalable_topic is None:
-            shown, number = topic.name.partitioned_topic, topic.name.partition_index or 0
-        log = self._logs[shown.tenant_namespace, shown.local, number] = _Log(topic, places, labels, {_HELD})
+        log = self._logs[_numbered(topic.name, public_name(topic))] = _Log(topic, places, labels, {_HELD})
         return log
 
     async def _add_topic(self, sums: TopicSums, log: _Log) -> None:
@@ -159,13 +186,15 @@ class _Counting:
         topic, subscription = log.topic, log.topic.subscriptions.get(name)
         if subscription is None:
             return
-        sums = self._sums_of(log, name, self.found.subscriptions, self._subscriptions_left_out)
+        own = Labels.of_reader(public_name(topic), name)
+        sums = self._sums_of(log.labels, own, self.found.subscriptions, self._subscriptions_left_out)
         sums.consumers += len(subscription.consumers)
         sums.unacked_messages += subscription.unacked_messages
-        reader = f"subscription {name}"
+        reader = f"{SUBSCRIPTION}{name}"
         log.readers.add(reader)
-        first = subscription.cursor.first_unacknowledged()
-        if first > topic.readable.value:
+        log.places.counted.pop(reader, None)
+        first, readable = subscription.cursor.first_unacknowledged(), topic.readable.value
+        if first > readable:
             return
         end = await log.places.end()
         backlog = None if end is None else await log.places.backlog(reader, first, end, self._now_ms())
@@ -176,6 +205,8 @@ class _Counting:
             backlog, entries = None, subscription.backlog_entries
         sums.backlog_entries += entries
         self._add(sums, backlog)
+        if backlog is not None and entries:
+            log.places.counted[reader] = Counted(first, subscription.cursor, readable, backlog, entries, self._now_ms())
 
     def _add(self, sums: ReaderSums, backlog: Backlog | None) -> None:
         if backlog is None:
@@ -183,10 +214,11 @@ class _Counting:
         else:
             sums.add(backlog)
 
-    def _sums_of(self, log: _Log, reader: str, among: dict[Labels, ReaderSums], left_out: set[Labels]) -> ReaderSums:
-        labels = log.labels
+    def _sums_of(
+        self, labels: Labels, own: Labels, among: dict[Labels, ReaderSums], left_out: set[Labels]
+    ) -> ReaderSums:
+        """The sums of a reader with the labels `own`, if there is room, on a topic with these labels."""
         if labels.topic:
-            own = Labels(log.topic.name.tenant_namespace, str(public_name(log.topic)), reader)
             shown = len(among) - (OTHER_READERS in among)
             is_shown = labels != OTHER_TOPICS and (own in among or shown < self._series_max)
             labels = own if is_shown else OTHER_READERS
@@ -198,3 +230,9 @@ class _Counting:
         self._steps += 1
         if self._steps % AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
+
+
+def _numbered(name: TopicName, public: TopicName) -> tuple[str, str, int]:
+    """The namespace and local name of a log's topic, and the number of the segment or partition."""
+    number = segment_of(name)[1] if public.domain is Domain.TOPIC else name.partition_index or 0
+    return public.tenant_namespace, public.local, number

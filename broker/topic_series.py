@@ -17,6 +17,7 @@ from broker.series import OTHER_TOPICS, Labels
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import SegmentTraffic
+from broker.unloaded_backlogs import UnloadedBacklogs
 
 
 @dataclass(eq=False, slots=True)
@@ -32,8 +33,10 @@ class LoadedSeries:
 class TopicSeries:
     """See the module's docstring."""
 
-    def __init__(self, topics: Topics, level: MetricsLabels, series_max: int) -> None:
+    def __init__(self, topics: Topics, level: MetricsLabels, series_max: int, unloaded: UnloadedBacklogs) -> None:
+        """Set up. `unloaded` is told what is unloaded, and forgets what is loaded again."""
         self._topics = topics
+        self.unloaded = unloaded
         self._level = level
         self._series_max = series_max
         self._series: dict[Labels, LoadedSeries] = {}
@@ -50,13 +53,18 @@ class TopicSeries:
         """How many series the sum over all others stands for."""
         return len(self._left_out)
 
+    def labels_of(self, name: TopicName) -> Labels:
+        """Return the labels that a topic has if there is room."""
+        return Labels.of(name, self._level)
+
     def _follow(self, topic: Topic) -> None:
         self._leave(topic)
         if self._topics.running(topic.name) is topic:
             self._join(topic)
 
     def _join(self, topic: Topic) -> None:
-        own = Labels.of(public_name(topic), self._level)
+        self.unloaded.forget(topic.name)
+        own = self.labels_of(public_name(topic))
         is_shown = own in self._series or len(self._series) - (OTHER_TOPICS in self._series) < self._series_max
         labels = own if is_shown else OTHER_TOPICS
         if not is_shown:
@@ -69,7 +77,7 @@ class TopicSeries:
         own, series = self._chosen.pop(topic, (None, None))
         if own is None or series is None:
             return
-        del series.logs[topic]
+        self.unloaded.keep(topic, public_name(topic), series.logs.pop(topic))
         if series.labels != OTHER_TOPICS and not series.logs:
             del self._series[series.labels]
             return

@@ -76,6 +76,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "topic_services",
         "topic_source",
         "backlogs",
+        "unloaded_backlogs",
         "durable_subscriptions",
         "read_uncommitted",
         "retention_policies",

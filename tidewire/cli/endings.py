@@ -28,6 +28,12 @@ class CommandFailed(Exception):
     exit_status = EXIT_FAILED
 
 
+class Interrupted(CommandFailed):
+    """Ctrl-C ended the command; the text says how far it was."""
+
+    exit_status = EXIT_INTERRUPTED
+
+
 class UsageError(CommandFailed):
     """The command was called with invalid arguments."""
 

@@ -1,18 +1,24 @@
-"""`tidewire produce`: send messages from arguments or from lines of standard input, optionally in a transaction."""
+"""`tidewire produce`: send messages from arguments, or from the lines of a file or of standard input.
 
-import sys
+Optionally at a steady rate, checked by a schema, or in a transaction. On a terminal, a line shows how far it is.
+"""
+
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidewire.cli.endings import UsageError, one_sentence, pairs
+from tidewire.cli.endings import Interrupted, UsageError, one_sentence, pairs
+from tidewire.cli.schemas import SCHEMA_HELP, encoder_of, schema_named
 
 if TYPE_CHECKING:
     import tidewire
+    from tidewire.cli.live import LiveLine, Rate
 
 SERVICE_URL_DEFAULT: Final = "pulsar://127.0.0.1:6650"
 
@@ -27,19 +33,38 @@ ServiceUrl = Annotated[
 ]
 
 
+class Codec(StrEnum):
+    """How messages are compressed."""
+
+    NONE = "none"
+    LZ4 = "lz4"
+    ZLIB = "zlib"
+    ZSTD = "zstd"
+    SNAPPY = "snappy"
+
+
 def command(
     topic: Annotated[str, typer.Argument(help="topic://... or persistent://TENANT/NAMESPACE/NAME", show_default=False)],
     messages: Annotated[
-        list[str] | None, typer.Argument(help="The messages. Without any, each line of standard input is one.")
+        list[str] | None, typer.Argument(help="The messages. Without any, each line of --file is one.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="PATH", help="A message a line; - is standard input.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, help="Send this many messages a second, evenly spaced.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="The key of every message.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option(help="Split each message at this text: the key is before it, the value after it.")
+        str | None,
+        typer.Option("--key-separator", "-K", help="The key is what stands before this text, the value what follows."),
     ] = None,
+    schema: Annotated[str | None, typer.Option(help=SCHEMA_HELP)] = None,
     properties: Annotated[list[str], typer.Option("--property", help="KEY=VALUE; may be given several times.")] = [],  # noqa: B006 - typer copies it
     event_time: Annotated[
         str | None, typer.Option(help="The messages' event time, such as 2013-01-31T06:15:00Z (UTC without a zone).")
     ] = None,
+    compression: Annotated[Codec, typer.Option(help="Compress the messages.")] = Codec.NONE,
     transaction: Annotated[
         bool,
         typer.Option("--transaction", "-t", help="Send all messages in one transaction: consumers get all or none."),
@@ -50,36 +75,38 @@ def command(
     service_url: ServiceUrl = SERVICE_URL_DEFAULT,
 ) -> None:
     """Send messages to a topic. When all are durable, print how many were sent."""
-    with one_sentence("tidewire produce"):
+    with one_sentence("tidewire produce"), ExitStack() as files:
         if key is not None and key_separator is not None:
             raise UsageError("A message has one key. Give either --key or --key-separator.")
         if transaction and in_transaction is not None:
             raise UsageError("A message belongs to one transaction. Give either --transaction or --in-transaction.")
         if key_separator == "":
             raise UsageError("--key-separator must not be empty.")
+        if messages and file is not None:
+            raise UsageError("Give the messages either as arguments or in --file.")
         event_time_ms = None if event_time is None else milliseconds(event_time)
         from tidewire.cli.clients import parse_transaction_id, run_client
+        from tidewire.cli.lines import STANDARD_INPUT, lines_of, opened
+        from tidewire.cli.live import LiveLine
 
         joined = None if in_transaction is None else parse_transaction_id(in_transaction)
-        with_properties = pairs(properties, "--property")
-        sent = 0
+        declared = schema_named(schema)
+        path = STANDARD_INPUT if file is None else file
+        job = _Job(
+            _arguments(messages) if messages else lines_of(files.enter_context(opened(path)), path),
+            "Message" if messages else "Line",
+            encoder_of(declared),
+            key,
+            key_separator,
+            pairs(properties, "--property"),
+            event_time_ms,
+            rate,
+        )
+        line = LiveLine()
 
         async def send_all(client: "tidewire.Client", txn: "tidewire.Transaction | None") -> None:
-            nonlocal sent
-            unanswered: deque[tidewire.Receipt] = deque()
-            async with client.producer(topic) as producer, aclosing(_messages(messages)) as lines:
-                async for line in lines:
-                    own_key, value = keyed(line, key, key_separator)
-                    unanswered.append(
-                        await producer.enqueue(
-                            value, key=own_key, properties=with_properties, event_time_ms=event_time_ms, txn=txn
-                        )
-                    )
-                    sent += 1
-                    if len(unanswered) >= UNANSWERED_MAX:
-                        await unanswered.popleft()
-                while unanswered:
-                    await unanswered.popleft()
+            async with client.producer(topic, compression=compression.value, schema=declared.encoded()) as producer:
+                await job.send_all(producer, txn, line)
 
         async def story(client: "tidewire.Client") -> None:
             if transaction:
@@ -88,8 +115,103 @@ def command(
             else:
                 await send_all(client, None if joined is None else client.join_transaction(joined))
 
-        run_client(service_url, story)
-        typer.echo(f"sent {sent} message{'' if sent == 1 else 's'} to {topic}")
+        try:
+            run_client(service_url, story, line)
+        except Interrupted:
+            raise Interrupted(job.interrupted(in_own_transaction=transaction)) from None
+        typer.echo(f"sent {job.sent} message{'' if job.sent == 1 else 's'} to {topic}")
+
+
+@dataclass
+class _Job:
+    """What is to be sent, and how much of it was."""
+
+    lines: AsyncIterator[bytes]
+    unit: str
+    """What a user counts them as."""
+    encode: Callable[[bytes], bytes]
+    key: str | None
+    key_separator: str | None
+    properties: dict[str, str]
+    event_time_ms: int | None
+    rate: float | None
+    sent: int = 0
+    """Durable messages."""
+    unanswered: int = 0
+    """Messages of which nobody knows whether they are stored, because the command was interrupted."""
+
+    async def send_all(
+        self, producer: "tidewire.Producer[bytes]", txn: "tidewire.Transaction | None", line: "LiveLine"
+    ) -> None:
+        """Send all lines, and return when all are durable.
+
+        Raises:
+            UsageError: a line cannot be sent. Those before it were.
+        """
+        from tidewire.cli.live import Rate
+        from tidewire.client.background import background_tasks
+
+        sent = Rate()
+        waiting: deque[tuple[tidewire.Receipt, int]] = deque()
+        async with background_tasks() as tasks:
+            tasks.start_soon(line.keep, sent.now)
+            try:
+                await self._enqueue_all(producer, txn, sent, waiting)
+            except UsageError as unfit:
+                await self._settle(sent, waiting, 0)
+                before = f" The {self.sent} before it were sent." if txn is None else ""
+                raise UsageError(f"{unfit}{before}") from unfit
+            else:
+                await self._settle(sent, waiting, 0)
+            finally:
+                # If Ctrl-C or an error ended it, some were answered meanwhile.
+                answered = sum(receipt.is_answered for receipt, _ in waiting)
+                self.sent += answered
+                self.unanswered = len(waiting) - answered
+        if line.is_shown:
+            line.say(sent.whole())
+
+    async def _enqueue_all(
+        self,
+        producer: "tidewire.Producer[bytes]",
+        txn: "tidewire.Transaction | None",
+        sent: "Rate",
+        waiting: "deque[tuple[tidewire.Receipt, int]]",
+    ) -> None:
+        from tidewire.cli.pacing import Pace
+
+        pace = Pace(self.rate)
+        number = 0
+        async with aclosing(self.lines) as lines:  # type: ignore[type-var]
+            async for line in lines:
+                number += 1
+                try:
+                    key, text = keyed(line, self.key, self.key_separator)
+                    value = self.encode(text)
+                except UsageError as unfit:
+                    raise UsageError(f"{self.unit} {number}: {unfit}") from unfit
+                await pace.step()
+                receipt = await producer.enqueue(
+                    value, key=key, properties=self.properties, event_time_ms=self.event_time_ms, txn=txn
+                )
+                waiting.append((receipt, len(value)))
+                await self._settle(sent, waiting, UNANSWERED_MAX - 1)
+
+    async def _settle(self, sent: "Rate", waiting: "deque[tuple[tidewire.Receipt, int]]", left_max: int) -> None:
+        """Count what is answered, and wait until at most `left_max` messages are not."""
+        while waiting and (len(waiting) > left_max or waiting[0][0].is_answered):
+            receipt, size = waiting[0]
+            await receipt
+            waiting.popleft()
+            sent.count(size)
+            self.sent += 1
+
+    def interrupted(self, *, in_own_transaction: bool) -> str:
+        """What was sent, after Ctrl-C."""
+        if in_own_transaction:
+            return "interrupted. The transaction was aborted, so consumers get none of the messages."
+        doubt = f" {self.unanswered} more may be stored, too." if self.unanswered else ""
+        return f"interrupted after {self.sent} message{'' if self.sent == 1 else 's'}.{doubt}"
 
 
 def keyed(line: bytes, key: str | None, separator: str | None) -> tuple[str | None, bytes]:
@@ -102,11 +224,11 @@ def keyed(line: bytes, key: str | None, separator: str | None) -> tuple[str | No
         return key, line
     before, found, value = line.partition(separator.encode())
     if not found:
-        raise UsageError(f"The message {line[:50].decode(errors='replace')!r} has no {separator!r} after its key.")
+        raise UsageError(f"{line[:50].decode(errors='replace')!r} has no {separator!r} after its key.")
     try:
         return before.decode(), value
     except UnicodeDecodeError:
-        raise UsageError(f"The key {before[:50]!r} is not UTF-8 text.") from None
+        raise UsageError(f"the key {before[:50]!r} is not UTF-8 text.") from None
 
 
 def milliseconds(text: str) -> int:
@@ -125,18 +247,7 @@ def milliseconds(text: str) -> int:
     return since_epoch_ms
 
 
-async def _messages(arguments: list[str] | None) -> AsyncGenerator[bytes, None]:
-    if arguments:
-        for text in arguments:
-            # Arguments that are not UTF-8 are sent as the bytes that were typed.
-            yield text.encode(errors="surrogateescape")
-        return
-    import anyio.to_thread
-
-    lines: Iterator[bytes] = iter(sys.stdin.buffer.readline, b"")
-    while True:
-        # In a thread, because a line may take long to come and the event loop must keep the connections alive.
-        line = await anyio.to_thread.run_sync(next, lines, None, abandon_on_cancel=True)
-        if line is None:
-            return
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
+async def _arguments(messages: list[str]) -> AsyncIterator[bytes]:
+    for text in messages:
+        # Arguments that are not UTF-8 are sent as the bytes that were typed.
+        yield text.encode(errors="surrogateescape")

@@ -14,6 +14,7 @@ Users import from `tidewire`. The files, from the outside in:
 - `transactions`, `coordinators`: one transaction, and the coordinators that decide transactions
 - `layout_watch`: the current layout of a topic
 - `network`, `connection`: brokers by address and by topic, and one connection
+- `schema`, `records`, `plain_schema`, `plain_values`: values as bytes, of dataclasses and of definitions
 - `message`, `errors`: what users see
 - `troubles`: why parts of the client retry at the moment
 - `waking`, `backoff`, `background`: how tasks wait, and how they end

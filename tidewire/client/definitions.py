@@ -1,4 +1,4 @@
-"""Requests the definition of the schema version that a message names."""
+"""Requests the schema version that a message names."""
 
 from functools import partial
 
@@ -8,20 +8,20 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
-async def definition_of(network: Network, topic: str, version: bytes) -> bytes | None:
-    """The definition of this version of the topic's or segment's schema; None if the broker has no such version.
+async def definition_of(network: Network, topic: str, version: bytes) -> pb.Schema | None:
+    """This version of the topic's or segment's schema; None if the broker has no such version.
 
     Raises:
         TidewireError: no broker could answer in time.
     """
 
-    async def ask() -> bytes | None:
+    async def ask() -> pb.Schema | None:
         connection = await network.owner_of(topic)
         try:
             answer = await connection.request(partial(_get_schema, topic, version), pb.CommandGetSchemaResponse)
         except TopicNotFound:
             return None
-        return answer.schema.schema_data
+        return answer.schema
 
     return await network.persistently(ask, f"requesting a schema of {topic}")
 

@@ -24,6 +24,7 @@ from tidewire.protocol.refusals import TRANSIENT
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.messages import parse_payload, split_body
 
 _log: Final = logging.getLogger(__name__)
@@ -48,8 +49,8 @@ class Source(Protocol):
         """Messages up to this one are not wanted."""
         ...
 
-    async def definition(self, version: bytes) -> bytes | None:
-        """The definition of this version of the topic's schema; None if there is none.
+    async def definition(self, version: bytes) -> pb.Schema | None:
+        """This version of the topic's schema; None if there is none.
 
         Raises:
             TidewireError: no broker could answer.
@@ -94,7 +95,7 @@ class Inbox(Generic[T]):
         """Empty; decodes values by `schema`."""
         self._schema = schema
         # The definitions that the schema needs, by segment and version. None for one that the broker does not know.
-        self._definitions: dict[int, dict[bytes, bytes | None]] = {}
+        self._definitions: dict[int, dict[bytes, pb.Schema | None]] = {}
         self._deliveries: deque[Delivery | Trouble] = deque()
         self._arrivals = Changes()
         self._fairness = Fairness()
@@ -102,7 +103,7 @@ class Inbox(Generic[T]):
         # The messages of the entry that is open, and its source.
         self._ready: deque[Message] = deque()
         self._ready_source: Source | None = None
-        self._ready_definition: bytes | None = None
+        self._ready_definition: pb.Schema | None = None
         # By segment, the last message delivered; that of the current segment is in _last.
         self._places: Mapping[int, Position] = _NOTHING
         self._last: MessageId | None = None
@@ -230,7 +231,7 @@ class Inbox(Generic[T]):
             value = message.data
         elif not message.is_null:
             try:
-                value = self._schema.decode(message.data, self._ready_definition)
+                value = self._schema.decode_written(message.data, self._ready_definition)
             except Exception as error:
                 raise MessageCorrupted(f"{message.topic}: {error}", message.message_id) from error
         # The same message with the decoded value, so under another type.

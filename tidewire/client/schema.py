@@ -64,6 +64,10 @@ class Schema(ABC, Generic[T]):
             Exception: the bytes are not such a value. The kind of exception depends on what is wrong.
         """
 
+    def decode_written(self, data: _Bytes, written: pb.Schema | None) -> T:
+        """As `decode`. `written` is the whole schema that they were written with, if needed and known."""
+        return self.decode(data, None if written is None else written.schema_data)
+
     def encoded(self) -> "Schema[_Bytes]":
         """A schema that declares the same, for values that are already encoded."""
         return _Encoded(self)

@@ -360,7 +360,7 @@ class TopicConsumer:
         self._acknowledgements.rewind()
         self._wake.set()
 
-    async def definition(self, version: bytes) -> bytes | None:
+    async def definition(self, version: bytes) -> pb.Schema | None:
         """See `Source`."""
         return await definition_of(self._network, self.topic, version)
 

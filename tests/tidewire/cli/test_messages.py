@@ -1,7 +1,9 @@
 """`tidewire produce`, `consume` and `txn` against a broker in a separate process."""
 
 import json
+import time
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,52 @@ def test_lines_of_standard_input_are_messages_whatever_they_hold(tidewire: Comma
     assert tidewire.well("produce", plain, stdin=b"a\r\n\n\xff\xfe\nlast") == f"sent 4 messages to {plain}\n"
     lines = [json.loads(line) for line in tidewire.well("consume", plain, "--json", "--count", "4").splitlines()]
     assert [line.get("value", line.get("value_base64")) for line in lines] == ["a", "", "//4=", "last"]
+
+
+def test_each_line_of_a_file_is_a_message_at_a_steady_rate(tidewire: CommandLine, plain: str, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\nb\nc\n")
+    begun = time.monotonic()
+    assert tidewire.well("produce", plain, "--file", str(path), "--rate", "20") == f"sent 3 messages to {plain}\n"
+    assert time.monotonic() - begun >= 2 / 20
+    assert tidewire.well("produce", plain, "--file", "-", stdin=b"d") == f"sent 1 message to {plain}\n"
+    assert tidewire.well("consume", plain, "--count", "4") == "a\nb\nc\nd\n"
+    assert "nowhere cannot be read" in tidewire.complaint("produce", plain, "--file", "nowhere", status=2)
+    assert "either" in tidewire.complaint("produce", plain, "m", "--file", str(path), status=2)
+
+
+DEFINITION = """{"type": "record", "name": "Flight", "fields": [
+    {"name": "carrier", "type": "string"}, {"name": "delay", "type": ["null", "double"], "default": null}]}"""
+
+
+def test_lines_are_checked_by_a_schema_which_the_topic_gets(
+    tidewire: CommandLine, topic: str, plain: str, tmp_path: Path
+) -> None:
+    (tmp_path / "flight.avsc").write_text(DEFINITION)
+    (tmp_path / "other.avsc").write_text(DEFINITION.replace('"string"', '"long"'))
+    for kind, name in (("json", topic), ("avro", plain)):
+        option = ("--schema", f"{kind}:{tmp_path / 'flight.avsc'}")
+        lines = b'{"carrier": "UA"}\n{"carrier": "DL", "delay": 5}\n'
+        assert tidewire.well("produce", name, "--key", "k", *option, stdin=lines) == f"sent 2 messages to {name}\n"
+        result = tidewire("produce", name, "--key", "k", *option, stdin=b'{"carrier": "AA"}\n{"carrier": 5}\n')
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == (
+            "tidewire produce: Line 2: field carrier is 5, not a text. The 1 before it were sent.\n"
+        )
+        assert "Message 1: it is not JSON" in tidewire.complaint("produce", name, "x", *option, status=2)
+        other = ("--schema", f"{kind}:{tmp_path / 'other.avsc'}")
+        assert "IncompatibleSchema" in tidewire.complaint("produce", name, '{"carrier": 5}', *other)
+    shown = tidewire.well("consume", topic, "--count", "3").splitlines()
+    assert [json.loads(line)["carrier"] for line in shown] == ["UA", "DL", "AA"]
+    for wrong in ("protobuf", "json", "json:nowhere", f"json:{__file__}"):
+        assert "--schema" in tidewire.complaint("produce", topic, "x", "--schema", wrong, status=2)
+
+
+def test_text_that_is_not_utf8_does_not_fit_the_schema_of_texts(tidewire: CommandLine, plain: str) -> None:
+    result = tidewire("produce", plain, "--schema", "string", stdin=b"a\n\xff\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "tidewire produce: Line 2: byte 1 is not UTF-8 text. The 1 before it were sent.\n"
+    assert tidewire.well("consume", plain, "--count", "1") == "a\n"
 
 
 def test_everything_about_a_message_is_sent_and_shown(tidewire: CommandLine, topic: str) -> None:
@@ -101,7 +149,7 @@ def test_an_aborted_transaction_is_never_seen(tidewire: CommandLine, topic: str)
 
 def test_a_transaction_of_one_call_is_aborted_if_the_call_fails(tidewire: CommandLine, topic: str) -> None:
     complaint = tidewire.complaint("produce", topic, "-t", "--key-separator", "=", "k=a", "k=b", "c", status=2)
-    assert complaint == "tidewire produce: The message 'c' has no '=' after its key.\n"
+    assert complaint == "tidewire produce: Message 3: 'c' has no '=' after its key.\n"
     tidewire.well("produce", topic, "--key", "k", "d")
     assert tidewire.well("consume", topic, "--count", "1") == "d\n"
 

@@ -40,7 +40,7 @@ class Source:
     def kept(self, ledger_id: int, entry_id: int) -> None:
         self.kept_entries.append((ledger_id, entry_id))
 
-    async def definition(self, version: bytes) -> bytes | None:
+    async def definition(self, version: bytes) -> pb.Schema | None:
         raise AssertionError(f"nobody needs to know version {version!r}")
 
     def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
@@ -223,13 +223,13 @@ class Versioned(Source):
 
     failures: tuple[TidewireError, ...] = ()
 
-    async def definition(self, version: bytes) -> bytes | None:
+    async def definition(self, version: bytes) -> pb.Schema | None:
         await anyio.lowlevel.checkpoint()
         if self.failures:
             failure, *others = self.failures
             self.failures = tuple(others)
             raise failure
-        return b"definition of " + version
+        return pb.Schema(name="x", schema_data=b"definition of " + version, type=pb.Schema.Avro)
 
 
 class Naming(Schema[bytes]):

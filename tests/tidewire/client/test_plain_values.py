@@ -1,0 +1,112 @@
+"""Plain values against Avro definitions: what fits, what does not and where, and the bytes that result."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidewire.client.plain_schema import AnySchema, PlainSchema
+from tidewire.client.plain_values import DEPTH_MAX, Fitter, Unfit
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+FLIGHT = {
+    "type": "record",
+    "name": "Flight",
+    "namespace": "air",
+    "fields": [
+        {"name": "carrier", "type": "string"},
+        {"name": "number", "type": "int"},
+        {"name": "delay", "type": ["null", "double"], "default": None},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 0},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["ON", "OFF"]}, "default": "ON"},
+        {"name": "before", "type": {"type": "array", "items": "State"}, "default": []},
+        {"name": "tags", "type": {"type": "map", "values": "bytes"}, "default": {}},
+        {"name": "next", "type": ["null", "air.Flight"], "default": None},
+    ],
+}
+DEFINITION = json.dumps(FLIGHT).encode()
+UA = {"carrier": "UA", "number": 1}
+DEFAULTS: dict[str, Any] = {"delay": None, "at": 0, "state": "ON", "before": [], "tags": {}, "next": None}
+
+
+def test_missing_fields_get_their_defaults_at_any_depth() -> None:
+    fitter = Fitter(FLIGHT, in_json=False)
+    assert fitter.fit(UA) == UA | DEFAULTS
+    assert fitter.fit(UA | {"next": UA}) == UA | DEFAULTS | {"next": UA | DEFAULTS}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (5, "the value is 5, not an object"),
+        ({"carrier": "UA"}, "field number is missing and has no default"),
+        (UA | {"number": "1"}, "field number is '1', not an integer of 32 bits"),
+        (UA | {"number": 2**31}, "field number is 2147483648, not an integer of 32 bits"),
+        (UA | {"number": True}, "field number is True, not an integer of 32 bits"),
+        (UA | {"delay": "late"}, "field delay is 'late', not a number"),
+        (UA | {"state": "AWAY"}, "field state is 'AWAY', not one of ON, OFF"),
+        (UA | {"before": ["ON", "X"]}, "field before[1] is 'X', not one of ON, OFF"),
+        (UA | {"tags": {"a": "€"}}, "field tags.a is '€', not a text with one character for each byte"),
+        (UA | {"tags": []}, "field tags is [], not an object"),
+        (UA | {"gate": 1}, "field gate is not in the schema, whose fields are carrier, number, delay"),
+        (UA | {"next": UA | {"carrier": None}}, "field next.carrier is None, not a text"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_field(value: Any, told: str) -> None:
+    with pytest.raises(Unfit) as unfit:
+        Fitter(FLIGHT, in_json=False).fit(value)
+    assert str(unfit.value).startswith(told)
+
+
+def test_a_value_that_contains_itself_often_is_refused() -> None:
+    value: Any = None
+    for _ in range(DEPTH_MAX):
+        value = UA | {"next": value}
+    with pytest.raises(Unfit, match="nested deeper"):
+        Fitter(FLIGHT, in_json=False).fit(value)
+
+
+def test_a_union_of_several_types_takes_the_first_that_fits() -> None:
+    fitter = Fitter(["null", "long", "string", {"type": "array", "items": "long"}], in_json=True)
+    assert [fitter.fit(value) for value in (None, 5, "x", [1])] == [None, 5, "x", [1]]
+    with pytest.raises(Unfit, match="not of any type of its union"):
+        fitter.fit(1.5)
+
+
+@given(
+    st.fixed_dictionaries(
+        {"carrier": st.text(), "number": st.integers(-(2**31), 2**31 - 1)},
+        optional={
+            "delay": st.none() | st.floats(allow_nan=False),
+            "at": st.integers(-(2**63), 2**63 - 1),
+            "before": st.lists(st.sampled_from(["ON", "OFF"])),
+            "tags": st.dictionaries(st.text(), st.text(st.characters(max_codepoint=255))),
+        },
+    )
+)
+def test_what_fits_comes_back_from_both_encodings(value: dict[str, Any]) -> None:
+    for kind in (pb.Schema.Json, pb.Schema.Avro):
+        schema = PlainSchema(kind, DEFINITION)
+        written = schema.encode(value)
+        declared = schema.declared
+        assert (declared.type, declared.schema_data) == (kind, DEFINITION)
+        read = AnySchema().decode_written(written, declared)
+        if kind == pb.Schema.Avro:
+            read["tags"] = {key: data.decode("latin-1") for key, data in read["tags"].items()}
+        assert read == DEFAULTS | value
+        assert schema.decode(written, DEFINITION)["carrier"] == value["carrier"]
+
+
+@pytest.mark.parametrize("text", ["", "{", '"string"', '{"type": "record", "name": "x"}', '{"type": "enum"}', "[]"])
+def test_a_file_that_defines_no_record_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not an Avro definition"):
+        PlainSchema(pb.Schema.Json, text.encode())
+
+
+def test_without_a_schema_values_are_bytes_and_simple_types_are_read_as_they_are() -> None:
+    assert AnySchema().decode_written(b"\xff", None) == b"\xff"
+    assert AnySchema().decode_written(b"\x00\x00\x00\x05", pb.Schema(type=pb.Schema.Int32)) == 5
+    assert AnySchema().decode_written("ü".encode(), pb.Schema(type=pb.Schema.String)) == "ü"
+    assert AnySchema().decode_written(b"\xff", pb.Schema(type=pb.Schema.ProtobufNative)) == b"\xff"

@@ -1,0 +1,36 @@
+"""A steady rate: what is the moment of the next message? On the event loop's clock, so that tests can turn it.
+
+Each message has its moment, counted from the first one. So a slow message does not make all later ones late, and the
+rate is exact over time. After a longer hold-up, such as a broker that was away, the count begins again. Otherwise
+everything that was due meanwhile would come at once.
+"""
+
+from typing import Final
+
+import anyio
+
+CATCH_UP_SECONDS_MAX: Final = 1.0
+"""How far the pace may lag and still catch up."""
+
+
+class Pace:
+    """See the module's docstring."""
+
+    def __init__(self, per_second: float | None) -> None:
+        """That many steps a second; None for no limit."""
+        self._per_second = per_second
+        self._begun = 0.0
+        self._steps = 0
+
+    async def step(self) -> float:
+        """Return at the moment of the next step, and return that moment. Without a rate, that is now."""
+        now = anyio.current_time()
+        if self._per_second is None:
+            return now
+        due = self._begun + self._steps / self._per_second
+        if not self._steps or now - due > CATCH_UP_SECONDS_MAX:
+            self._begun, self._steps, due = now, 0, now
+        self._steps += 1
+        if due > now:
+            await anyio.sleep_until(due)
+        return due

@@ -42,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data", "--message-bytes-max", "64KiB") as broker:
         yield broker
 
 
@@ -159,6 +159,69 @@ def test_a_stream_keeps_its_limit_and_continues_where_it_stopped(
         assert sum(batches) == 250
         assert max(batches) <= 100
     assert copied(spark, target) == by_key(expected)
+
+
+AWAY: Final = {"service_url": "pulsar://127.0.0.1:1", "operation_timeout_seconds": "1"}
+MISSING: Final = {"topic": "topic://public/default/missing"}
+MISTAKES: Final[tuple[tuple[dict[str, str], str], ...]] = (
+    ({"topik": "t"}, "errors.InvalidOption: unknown option 'topik'"),
+    (MISSING, "there is no topic topic://public/default/missing"),
+    (AWAY, "errors.ConnectFailed: no broker can be reached at pulsar://127.0.0.1:1"),
+)
+ROW: Final = ["k", "v", None, "t"]
+SPARK_SAYS_CHARACTERS_MAX: Final = 450
+"""Before the sentence: Spark's class of error, a query's two ids, and how often a task failed."""
+
+
+def begins_with(sentence: str, job: Callable[[], object]) -> None:
+    """Expect the job to fail with the sentence, without Python calls, and with the Java calls behind it, if at all."""
+    with pytest.raises(SparkFailure) as failed:
+        job()
+    before, found, behind = str(failed.value).partition(sentence)
+    assert found, f"the error does not say: {sentence}\n{before}"
+    assert len(before) <= SPARK_SAYS_CHARACTERS_MAX, before
+    assert "\tat " not in before
+    assert "Traceback" not in before + behind
+
+
+def test_errors_begin_with_their_sentence_when_a_batch_fails(spark: RunningSpark, topic: NewTopic) -> None:
+    """In the processes that plan, and in the tasks that write and read."""
+    given = topic()
+    for mistake, sentence in MISTAKES:
+        begins_with(sentence, partial(spark.ask, "read", options={**given, **mistake}))
+        begins_with(sentence, partial(spark.ask, "write", options={**given, **mistake}, rows=[ROW]))
+    large = ["k", "v" * 70_000, None, "t"]
+    begins_with(
+        "errors.UnwritableRow: the row with the key 'k' takes 70023 bytes as a message",
+        partial(spark.ask, "write", options=given, rows=[large]),
+    )
+    begins_with(
+        "errors.UnwritableColumns: column value is string, but must be a struct for schema=json",
+        partial(spark.ask, "write", options={**given, "schema": "json"}, rows=[ROW]),
+    )
+    spark.ask("write_numbers", options={**given, "schema": "json"}, count=3)
+    spark.ask("write", options=given, rows=[ROW])
+    begins_with(
+        f"errors.UnreadableMessage: segment{given['topic'].removeprefix('topic')}/",
+        partial(spark.ask, "read_numbers", options={**given, "schema": "auto"}),
+    )
+
+
+def test_errors_begin_with_their_sentence_when_a_stream_fails(
+    spark: RunningSpark, topic: NewTopic, tmp_path: Path
+) -> None:
+    """In the process that plans it, and in tasks."""
+    source, target = {**topic(), "starting_position": "earliest"}, topic()
+    spark.ask("write", options={name: source[name] for name in target}, rows=[ROW])
+
+    def copy(checkpoint: str, reading: dict[str, str], writing: dict[str, str]) -> None:
+        paths = {"checkpoint": str(tmp_path / checkpoint)}
+        spark.ask("start_copying", source={**source, **reading}, target={**target, **writing}, **paths)
+        spark.ask("process_all")
+
+    for number, (mistake, sentence) in enumerate(MISTAKES):
+        begins_with(sentence, partial(copy, f"source-{number}", mistake, {}))
+        begins_with(sentence, partial(copy, f"sink-{number}", {}, mistake))
 
 
 def test_an_older_spark_gets_one_sentence(wheel: Path) -> None:

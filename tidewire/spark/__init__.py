@@ -53,6 +53,7 @@ only shipped (`--py-files`, a notebook's path), register the format once per ses
   batch's transactions; `persisting`: retries while brokers are away
 - `transforming`: a job without a checkpoint; `job_progress`, `held_subscription`: its progress, which brokers keep
 - `filters`, `pushed`: Spark's filters, and the conditions that they become; `pyspark_versions`: where Sparks differ
+- `one_sentence`: errors without the Python calls
 - `options`, `write_options`, `positions`, `schema`, `partitions`, `errors`: the terms of all others
 """
 

@@ -12,12 +12,14 @@ from pyspark.sql.streaming.datasource import (
 
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import decode, encode
+from tidewire.spark.one_sentence import one_sentence
 from tidewire.spark.streaming import StreamReading
 
 
 class TidewireStreamReader(StreamReading, SupportsTriggerAvailableNow):
     """See the module's docstring."""
 
+    @one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - these names are Spark's
         """Stop at what is readable now."""
         self._plans.stop_at_present()
@@ -30,10 +32,12 @@ class TidewireStreamReader(StreamReading, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.bytes_max)
         return ReadAllAvailable()
 
+    @one_sentence()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; `start` when there is nothing to read."""
         return encode(self._plans.next(decode(start), self._limit(limit)))
 
+    @one_sentence()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """For the query's progress: the end of a micro-batch without limits, and the lag."""
         return self._plans.report()

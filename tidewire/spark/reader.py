@@ -18,6 +18,7 @@ from tidewire.spark.brokers import Brokers, ask_persistently
 from tidewire.spark.chunked import whole_messages
 from tidewire.spark.decoding import Decoder
 from tidewire.spark.layouts import is_gone, selected
+from tidewire.spark.one_sentence import one_sentence
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
@@ -104,6 +105,7 @@ class TidewireReader(DataSourceReader):
         self._pushed = NOTHING_PUSHED
         self._reading: Final = RangeReading(options, schema, topic_schema)
 
+    @one_sentence()
     def partitions(self) -> list[InputPartition]:
         """The ranges that together are what the options select, including those of sealed segments.
 
@@ -120,4 +122,5 @@ class TidewireReader(DataSourceReader):
         """
         # For a plan without ranges Spark makes an empty partition.
         if isinstance(partition, SegmentRange):
-            yield from self._reading.read(partition, self._pushed)
+            with one_sentence():
+                yield from self._reading.read(partition, self._pushed)

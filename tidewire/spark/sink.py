@@ -35,6 +35,7 @@ from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.encoding import Rows
 from tidewire.spark.errors import UnwritableRow
 from tidewire.spark.fingerprint import NOTHING, Fingerprint, fingerprint
+from tidewire.spark.one_sentence import one_sentence
 from tidewire.spark.persisting import persistently
 from tidewire.spark.pyspark_versions import STREAM_ARROW_SINCE, version
 from tidewire.spark.values import Values, values_of
@@ -205,6 +206,7 @@ class TidewireWriter(DataSourceArrowWriter):
             else CommitGroup(application, version)
         )
 
+    @one_sentence()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Store a task's rows.
 
@@ -213,6 +215,7 @@ class TidewireWriter(DataSourceArrowWriter):
         """
         return self._writing.write(self._group, iterator)
 
+    @one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make exactly these tasks' rows visible, at once; durable on return.
 
@@ -222,6 +225,7 @@ class TidewireWriter(DataSourceArrowWriter):
         winners = [*self._options.also_commit, *_winners(self._group, messages)]
         commit(self._options, self._group, winners, rows=None if self._group.once else _rows(messages))
 
+    @one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Discard all rows."""
         abort(self._options, self._group)
@@ -239,6 +243,7 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._writing = RowWriting(options, schema)
 
+    @one_sentence()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Store a task's rows.
 
@@ -247,6 +252,7 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
         """
         return self._writing.write(group_of_task(self._options.txn_app_id), iterator)
 
+    @one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make exactly these tasks' rows visible, at once, unless the micro-batch is already committed; durable.
 
@@ -258,6 +264,7 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
         if group is not None:
             commit(self._options, group, _winners(group, messages), rows=_rows(messages))
 
+    @one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Discard all rows, unless the micro-batch is committed. Spark may try it again."""
         group = _reported(messages, batchId)

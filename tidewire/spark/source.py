@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from tidewire.spark.errors import InvalidOption
+from tidewire.spark.one_sentence import one_sentence
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.pyspark_versions import FILTERS_SINCE, LIMITS_SINCE, version
 from tidewire.spark.schema import SCHEMA, only
@@ -45,6 +46,7 @@ class TidewireSource(DataSource):
         """The name of the format."""
         return "tidewire"
 
+    @one_sentence()
     def schema(self) -> StructType:
         """The columns; only `value` differs between topics. `load` calls this, so wrong options fail there.
 
@@ -61,6 +63,7 @@ class TidewireSource(DataSource):
             self._columns = only(SCHEMA, options.columns)
         return self._columns
 
+    @one_sentence()
     def reader(self, schema: StructType) -> "TidewireReader":
         """A batch reader.
 
@@ -81,6 +84,7 @@ class TidewireSource(DataSource):
 
         return FilteringReader(options, schema, self._topic_schema)
 
+    @one_sentence()
     def streamReader(self, schema: StructType) -> "StreamReading":  # noqa: N802 - Spark's name
         """A reader of a stream.
 
@@ -97,6 +101,7 @@ class TidewireSource(DataSource):
 
         return TidewireStreamReader(options, schema, self._topic_schema)
 
+    @one_sentence()
     def writer(self, schema: StructType, overwrite: bool) -> "TidewireWriter":
         """A writer of a batch.
 
@@ -111,6 +116,7 @@ class TidewireSource(DataSource):
 
         return TidewireWriter(options, schema)
 
+    @one_sentence()
     def streamWriter(self, schema: StructType, overwrite: bool) -> "TidewireStreamWriter":  # noqa: N802
         """A writer of a stream's micro-batches.
 

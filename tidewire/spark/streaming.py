@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import decode, encode
+from tidewire.spark.one_sentence import one_sentence
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.reader import RangeReading
@@ -49,10 +50,12 @@ class StreamReading(DataSourceStreamReader):
         """The limit in the options."""
         return Limit(self._options.rows_max, self._options.bytes_max)
 
+    @one_sentence()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - these names are Spark's
         """The offset at which a new query begins; the same each time."""
         return encode(self._plans.first())
 
+    @one_sentence()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The ranges between two offsets."""
         return list(self._plans.ranges(decode(start), decode(end)))
@@ -60,12 +63,15 @@ class StreamReading(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """As for a batch."""
         if isinstance(partition, SegmentRange):
-            yield from self._reading.read(partition)
+            with one_sentence():
+                yield from self._reading.read(partition)
 
+    @one_sentence()
     def commit(self, end: dict[str, Any]) -> None:
         """Everything up to `end` is processed. Move the query's subscription there."""
         self._plans.committed(decode(end))
 
+    @one_sentence()
     def stop(self) -> None:
         """Close the connections."""
         if self._planner is not None:
@@ -86,12 +92,14 @@ class EarlyStreamReader(StreamReading):
         self._seen: dict[str, Any] | None = None
         """The end of the newest micro-batch that Spark has planned."""
 
+    @one_sentence()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - the old signature
         """The end of the next micro-batch; that of the last one when there is nothing to read."""
         start = self._plans.first() if self._seen is None else decode(self._seen)
         self._seen = encode(self._plans.next(start, self._own_limit))
         return self._seen
 
+    @one_sentence()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The ranges between two offsets."""
         self._seen = end

@@ -36,6 +36,16 @@ class Jobs:
         )
         ready.write.format("tidewire").options(**options).mode("append").save()
 
+    def write_numbers(self, options: Options, count: int) -> None:
+        """Write a batch of structs with a number in each."""
+        made = self._spark.range(count).selectExpr("struct(id AS number) AS value")
+        made.write.format("tidewire").options(**options).mode("append").save()
+
+    def read_numbers(self, options: Options) -> list[int]:
+        """Return the numbers of a batch of such structs."""
+        frame = self._spark.read.format("tidewire").options(**options).load()
+        return [row.number for row in frame.select("value.number").orderBy("number").collect()]
+
     def start_copying(self, source: Options, target: Options, checkpoint: str) -> None:
         """Begin to copy a topic to another one, and go on from the checkpoint."""
         stream = self._spark.readStream.format("tidewire").options(**source).load()

@@ -10,6 +10,13 @@ from pyspark.sql import SparkSession
 from tests.support.admin import Admin
 from tests.support.java import QUICK_SPARK
 from tests.support.processes import RunningBroker, running_broker
+from tidewire.spark.one_sentence import HIDE_CALLS
+
+
+@pytest.fixture(autouse=True)
+def _calls_in_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests call in their own process what else runs in Spark's, which an error ends."""
+    monkeypatch.setenv(HIDE_CALLS, "")
 
 
 @pytest.fixture(scope="module")

@@ -292,6 +292,8 @@ class PeerAnswer(NamedTuple):
 
     status_code: int
     body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """The fields that a client needs, with their names as they were written: the body's type, and fields of our own."""
 
 
 NextPiece = Callable[[], Awaitable[bytes | None]]

@@ -33,7 +33,7 @@ from broker.cluster_administration import ClusterAdministration
 from broker.config import BrokerSettings
 from broker.consumer_reports import ConsumerReports
 from broker.doctor.examination import Examination
-from broker.entry_codecs import Converter, EntryCodecs, as_stored
+from broker.entry_codecs import Converter, EntryCodecs, ViewForTools, as_bytes, as_stored
 from broker.handover import HandOver
 from broker.layouts.autoscale_policy import AutoScalePolicy
 from broker.layouts.store import Layouts
@@ -116,6 +116,8 @@ class Foundation:
     """How logs with markers are read and written."""
     for_subscribers: Converter = as_stored
     """Gives entries in the format of those who subscribe."""
+    for_tools: ViewForTools = as_bytes
+    """Shows entries to Pulsar's tools."""
     forget_topic: ForgetTopic = forget_nothing
     """Removes what the front ends store about a partitioned or scalable topic that is gone."""
     groups_on: GroupsOn = no_groups
@@ -286,7 +288,7 @@ class Broker:
             Inspection(metadata, self.transactions.coordinator, base.now_ms),
             regular,
             SchemaAdministration(self.schemas, self.topics, self.layouts, self.partitioned_topics),
-            MessageAdministration(owners, self.topics, self.layouts, self.schemas),
+            MessageAdministration(owners, self.topics, self.layouts, self.schemas, base.for_tools),
             initial_segments=settings.default_initial_segments,
         )
         self.live = Live(self.topics, self.services.changes)

@@ -19,7 +19,7 @@ from broker.layouts.legacy import segment_topic
 from broker.layouts.store import Layouts
 from broker.names import Domain, TopicName
 from broker.partitioned_topics import PartitionedTopics
-from broker.peers import Peers
+from broker.peers import PASSED_ON_BYTES_MAX, Peers
 from broker.topic_existence import TopicExistence
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore
 
@@ -132,7 +132,7 @@ class ClusterAdministration:
 
     async def pass_on(self, owner: str, method: str, target: str, body: bytes) -> PeerAnswer:
         """See `ClusterService`."""
-        return await self._peers.ask(owner, method, target, body)
+        return await self._peers.ask(owner, method, target, body, bytes_max=PASSED_ON_BYTES_MAX)
 
     def take_reports(self, content: Mapping[str, object]) -> None:
         """See `ClusterService`."""

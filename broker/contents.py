@@ -6,7 +6,10 @@ stored, and `problem` says why.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Content(NamedTuple):
@@ -54,3 +57,21 @@ class Contents(NamedTuple):
     part: Part | None = None
     problem: str | None = None
     """Why the bytes are as they are stored. None if they are as the producer's application gave them."""
+
+
+class ToolView(NamedTuple):
+    """An entry as Pulsar's tools look at it: fields, and what the body holds."""
+
+    fields: Sequence[tuple[str, str]]
+    """Names and values of HTTP's header fields, as Pulsar's tools know them."""
+    body: bytes
+    """What its producer sent, without compression: a value, or a batch."""
+
+
+def time_text(milliseconds: int) -> str:
+    """A time since 1970 as text (ISO 8601); empty if it is in no year from 1 to 9999."""
+    try:
+        moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return ""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -11,7 +11,7 @@ transaction wrote it. It converts nothing either. A reader of another format has
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
-from broker.contents import Content, Contents
+from broker.contents import Content, Contents, ToolView
 from dispatch.chunks import Chunk
 from storage.entry import Entry, EntryFormat
 from storage.metadata.steps import Steps
@@ -24,6 +24,16 @@ convert stays as it is stored. It lets other tasks run in between, because an en
 async def as_stored(entry: Entry) -> Entry:
     """The converter of a reader of every format."""
     return entry
+
+
+ViewForTools = Callable[[Entry], Steps[ToolView]]
+"""How Pulsar's tools see an entry in the format of those who subscribe, in steps (E7). It never raises."""
+
+
+def as_bytes(entry: Entry) -> Steps[ToolView]:
+    """The view of an entry of which nothing is known."""
+    yield from ()
+    return ToolView((), entry.payload)
 
 
 class SendId(NamedTuple):

@@ -77,6 +77,10 @@ class TransactionsOpen(BrokerError):
     """The topic was not migrated: transactions of Kafka's clients are open there, and their markers need the topic."""
 
 
+class MessageNotFound(BrokerError):
+    """A log has no such message."""
+
+
 class TopicClosed(BrokerError):
     """This broker no longer serves the topic. A lookup finds the broker that serves it next.
 

@@ -28,6 +28,7 @@ from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import internal_address, open_metadata
 from broker.metadata_sessions import serve_sessions
 from broker.pulsar.conversion import ToPulsar
+from broker.pulsar.tool_view import tool_view
 from broker.registration import register_broker, require_local_folders
 from storage.clock import SteadyClock
 from storage.files import DiskFiles
@@ -102,6 +103,7 @@ async def serve(
             codecs=ENTRY_CODECS,
             markers=MARKERS,
             for_subscribers=ToPulsar(),
+            for_tools=tool_view,
             forget_topic=forget_offsets(settings.kafka_namespace),
             groups_on=groups_on(settings.kafka_namespace),
             group_offsets=offsets_of_groups(settings.kafka_namespace),

@@ -6,18 +6,21 @@ from dataclasses import replace
 import orjson
 
 from broker.contents import Content
-from broker.errors import TopicNotFound
+from broker.entry_codecs import ViewForTools
+from broker.errors import MessageNotFound, SubscriptionNotFound, TopicNotFound
 from broker.layouts.legacy import segment_topic
 from broker.layouts.store import Layouts
 from broker.log_owners import LogOwners
 from broker.names import Domain, TopicName
-from broker.peek_contract import Asked, DecodedBy, Page, Row
+from broker.peek_contract import Asked, DecodedBy, Page, Row, StoredEntry
+from broker.peeked_entries import nth, nth_unacknowledged, stored_entry
 from broker.peeking import peek
 from broker.schemas.registry import Schemas, owner_of
 from broker.schemas.schema import StoredSchema
 from broker.schemas.values import Undecodable, decoded
 from broker.topic import Topic
 from broker.topics import Topics
+from storage.position import Position
 
 _VERSION = struct.Struct(">q")
 
@@ -25,16 +28,50 @@ _VERSION = struct.Struct(">q")
 class MessageAdministration:
     """Implements `PeekService`."""
 
-    def __init__(self, owners: LogOwners, topics: Topics, layouts: Layouts, schemas: Schemas) -> None:
+    def __init__(
+        self, owners: LogOwners, topics: Topics, layouts: Layouts, schemas: Schemas, view: ViewForTools
+    ) -> None:
         self._owners = owners
         self._topics = topics
         self._layouts = layouts
         self._schemas = schemas
+        self._view = view
 
     async def page(self, name: TopicName, asked: Asked) -> Page:
         """See `PeekService`."""
         topic = await self._log(name)
         return await peek(topic, asked, _Decoding(topic, self._schemas, asked.value_bytes).decode)
+
+    async def entry(self, name: TopicName, position: Position) -> StoredEntry:
+        """See `PeekService`."""
+        return await self._entry(await self._log(name), position)
+
+    async def entry_of_subscription(self, name: TopicName, subscription: str, number: int) -> StoredEntry:
+        """See `PeekService`."""
+        topic = await self._log(name)
+        here = topic.subscriptions.get(subscription)
+        if here is None:
+            raise SubscriptionNotFound(f"{name} has no subscription {subscription}.")
+        position = await nth_unacknowledged(topic, here.cursor, number)
+        if position is None:
+            raise MessageNotFound(f"Subscription {subscription} of {name} has fewer than {number} entries left.")
+        return await self._entry(topic, position)
+
+    async def entry_by_number(self, name: TopicName, number: int, *, from_end: bool) -> StoredEntry:
+        """See `PeekService`."""
+        topic = await self._log(name)
+        position = await nth(topic, number, from_end=from_end)
+        if position is None:
+            raise MessageNotFound(f"{name} has fewer than {number} entries.")
+        return await self._entry(topic, position)
+
+    async def place_at_time(self, name: TopicName, timestamp_ms: int) -> Position:
+        """See `PeekService`."""
+        return await (await self._log(name)).ledger.position_at_time(timestamp_ms)
+
+    async def _entry(self, topic: Topic, position: Position) -> StoredEntry:
+        await topic.caught_up()
+        return await stored_entry(topic, position, self._view)
 
     async def _log(self, name: TopicName) -> Topic:
         if name.domain is Domain.PERSISTENT:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
-from broker.contents import Content, Part
+from broker.contents import Content, Part, ToolView
 from broker.names import TopicName
 from storage.entry import EntryFormat, TxnId
 from storage.position import Position
@@ -142,6 +142,23 @@ class Page:
     is_sealed: bool
 
 
+class StoredEntry(NamedTuple):
+    """A whole entry, as Pulsar's tools peek at it."""
+
+    position: Position
+    state: State
+    is_readable: bool
+    """Whether consumers may read so far."""
+    first_index: int
+    """The index of its first message."""
+    messages: int
+    stored_ms: int
+    view: ToolView
+    """Without fields and body, if there is no message."""
+    says: str = ""
+    """What a control entry says."""
+
+
 class PeekService(Protocol):
     """Looks at messages. Every `name` is that of one log: a regular topic, a partition or a segment.
 
@@ -154,5 +171,39 @@ class PeekService(Protocol):
 
         Raises:
             TopicNotFound: there is no such log, or the segment was pruned.
+            OnePartitionOnly: the topic has partitions.
+        """
+
+    async def entry(self, name: TopicName, position: Position) -> StoredEntry:
+        """Return the entry at a position.
+
+        Raises:
+            MessageNotFound: there is none, or it was deleted.
+            OnePartitionOnly: the topic has partitions.
+        """
+
+    async def entry_of_subscription(self, name: TopicName, subscription: str, number: int) -> StoredEntry:
+        """Return one of the entries that a subscription has not acknowledged, by its number from 1 on.
+
+        Entries that no consumer gets are among them, as in Pulsar. Its tools leave them out.
+
+        Raises:
+            SubscriptionNotFound
+            MessageNotFound: there are not so many.
+            OnePartitionOnly: the topic has partitions.
+        """
+
+    async def entry_by_number(self, name: TopicName, number: int, *, from_end: bool) -> StoredEntry:
+        """Return an entry by its number from 1 on, counted from the beginning or from the end.
+
+        Raises:
+            MessageNotFound: there are not so many.
+            OnePartitionOnly: the topic has partitions.
+        """
+
+    async def place_at_time(self, name: TopicName, timestamp_ms: int) -> Position:
+        """Return the first entry that the broker took at this time or later; the next one, if there is none yet.
+
+        Raises:
             OnePartitionOnly: the topic has partitions.
         """

@@ -23,7 +23,7 @@ from storage.errors import EntriesUnreadable, LedgerCorrupt, LedgerNotFound
 from storage.position import EARLIEST, Position
 from txn.states import TxnState
 
-_STATES: Final = {
+STATES: Final = {
     TxnState.COMMITTED: State.COMMITTED,
     TxnState.OPEN: State.OPEN,
     TxnState.ABORTED: State.ABORTED,
@@ -215,7 +215,7 @@ class _Reading:
         if entry.is_control:
             return [replace(made, messages=0, problem=self._source.control_of(entry))]
         try:
-            state = _STATES[await self._source.state_of(entry)]
+            state = STATES[await self._source.state_of(entry)]
         except LedgerCorrupt as damage:
             return [replace(made, state=State.DAMAGED, messages=entry.message_count, problem=str(damage))]
         contents = await self._source.contents_of(entry, first, count)

@@ -23,7 +23,10 @@ CONNECT_SECONDS_MAX: Final = 2.0
 ANSWER_SECONDS_MAX: Final = 60.0
 """How long another broker may take. To drain one takes as long as its topics take."""
 ANSWER_BYTES_MAX: Final = 1024 * 1024
-"""The largest answer that is passed on. Instead of a larger one, the caller gets a refusal that says so."""
+"""The largest answer that a broker uses. Instead of a larger one, the caller gets a refusal that says so."""
+
+PASSED_ON_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The largest answer that is passed on to a client: a whole message, or a page of them."""
 
 _LATER: Final = (
     "If its process has ended, another broker takes over when you ask again. If it hangs, another one takes over when "
@@ -219,20 +222,26 @@ async def _next_data(connection: h11.Connection, stream: trio.SocketStream) -> b
 
 async def _read(connection: h11.Connection, stream: trio.SocketStream, bytes_max: int) -> PeerAnswer:
     status_code, body = 0, bytearray()
+    headers: tuple[tuple[bytes, bytes], ...] = ()
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
             connection.receive_data(bytes(await stream.receive_some(_RECEIVE_BYTES)))
         elif isinstance(event, h11.Response):
             status_code = event.status_code
+            headers = tuple((name, value) for name, value in event.headers.raw_items() if _is_passed_on(name.lower()))
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > bytes_max:
                 raise _AnswerTooLong
         elif isinstance(event, h11.EndOfMessage):
-            return PeerAnswer(status_code, bytes(body))
+            return PeerAnswer(status_code, bytes(body), headers)
         elif isinstance(event, h11.ConnectionClosed):
             raise h11.RemoteProtocolError("it closed the connection")
+
+
+def _is_passed_on(name: bytes) -> bool:
+    return name == b"content-type" or name.startswith((b"x-pulsar-", b"x-tidewire-"))
 
 
 def _reason_of(failure: Exception) -> str:

@@ -150,8 +150,12 @@ class TopicSource:
 
     async def contents_of(self, entry: Entry, first: int, count: int) -> Contents:
         """Return what is in an entry with messages (`EntryCodec.contents_of`), as those who subscribe would get it."""
-        shown = await self._convert(entry)
+        shown = await self.in_their_format(entry)
         return await paced(self._codecs[shown.format].contents_of(shown, first, count))
+
+    async def in_their_format(self, entry: Entry) -> Entry:
+        """Return an entry as those who subscribe would get it."""
+        return await self._convert(entry)
 
     def control_of(self, entry: Entry) -> str:
         """Return what a control entry says, in a few words."""

@@ -85,6 +85,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "backlog",
         "internal_statistics",
         "peek_contract",
+        "peeked_entries",
         "peeking",
         "regular_contract",
         "schema_contract",

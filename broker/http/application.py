@@ -22,6 +22,7 @@ from broker.http import (
     scalable,
     schemas,
     segments,
+    tool_peeks,
     transactions,
     unserved,
 )
@@ -66,6 +67,7 @@ def build_application(
         *regular.calls(topics),
         *schemas.calls(topics),
         *messages.calls(topics),
+        *tool_peeks.calls(topics),
         *transactions.calls(topics.transactions),
         *metadata.calls(store),
         *([] if cuts is None else [backup.call(cuts)]),

@@ -12,6 +12,7 @@ from starlette.types import ExceptionHandler
 from broker.administration_contract import ClusterService
 from broker.cluster.ownership import BrokerDrains, OwnedElsewhere
 from broker.http.refusals import refuse
+from broker.http.resources import JSON
 from broker.peers import FORWARDED, PeerSilent
 
 
@@ -29,8 +30,13 @@ def passes_on(service: ClusterService) -> ExceptionHandler:
             answer = await service.pass_on(to, request.method, _target(request), _body(request))
         except PeerSilent as silent:
             return await refuse(request, silent)
-        media_type = "application/json" if answer.body else None
-        return Response(answer.body, answer.status_code, media_type=media_type)
+        response = Response(answer.body, answer.status_code, media_type=JSON if answer.body else None)
+        if answer.headers:
+            # Starlette would write their names in small letters, and Pulsar's tools read them as they are.
+            replaced = {name.lower() for name, _value in answer.headers}
+            kept = [(name, value) for name, value in response.raw_headers if name not in replaced]
+            response.raw_headers = [*kept, *answer.headers]
+        return response
 
     return pass_on
 

@@ -70,10 +70,7 @@ _TOPIC_CALLS: Final[_Table] = (
     ("This broker trims a topic by its retention policy. Set that.", ("DELETE",), ("/truncate",)),
     ("Delete the topic's policies one by one. Only retention can be set.", ("DELETE",), ("/policies",)),
     ("A partition is made when it is first used.", ("POST",), ("/createMissedPartitions",)),
-    ("Peek at messages by position, or read the topic with a client.", _GET, ("/examinemessage",)),
     ("Look at the message ids that a client gets.", _GET, ("/getMessageIdByIndex",)),
-    ("Peek through a subscription, or read the topic with a client.", _GET, ("/ledger/{ledger}/entry/{entry}",)),
-    ("Reset a subscription to that time, and peek at its first message.", _GET, ("/messageid/{timestamp}",)),
     (
         "Look at the subscription's msgBacklog in the topic's stats.",
         ("POST",),

@@ -49,6 +49,8 @@ SCENARIOS: Final = (
     "reset_under_a_consumer",
     "last_message_id",
     "backlog_in_bytes",
+    "peek_messages",
+    "peek_single_messages",
     "schema_versions",
     "schema_versions_of_a_scalable_topic",
     "schema_compatibility",

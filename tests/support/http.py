@@ -62,6 +62,8 @@ class Answer:
     status: int
     headers: dict[str, str]
     body: bytes
+    names: frozenset[str] = frozenset()
+    """The names of the header fields as the server wrote them; in `headers` they are in small letters."""
 
     @property
     def json(self) -> Any:
@@ -107,7 +109,8 @@ class HttpClientConnection:
             elif isinstance(event, h11.EndOfMessage):
                 assert response is not None
                 fields = {name.decode(): value.decode() for name, value in response.headers}
-                return Answer(response.status_code, fields, received)
+                names = frozenset(name.decode() for name, _value in response.headers.raw_items())
+                return Answer(response.status_code, fields, received, names)
             else:
                 raise AssertionError(f"the server closed the connection without an answer: {event}")
 

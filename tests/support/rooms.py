@@ -30,6 +30,7 @@ from broker.kafka.markers import MARKERS
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.pulsar.conversion import ToPulsar
+from broker.pulsar.tool_view import tool_view
 from broker.topic import Topic
 from storage.clock import WallClock
 from storage.directory_ledger_store import DirectoryLedgerStore
@@ -173,6 +174,7 @@ async def rooms(
             codecs=codecs,
             markers=MARKERS,
             for_subscribers=ToPulsar(),
+            for_tools=tool_view,
             forget_topic=forget_offsets(chosen.kafka_namespace),
             groups_on=groups_on(chosen.kafka_namespace),
             group_offsets=offsets_of_groups(chosen.kafka_namespace),

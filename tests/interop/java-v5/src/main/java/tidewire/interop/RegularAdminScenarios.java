@@ -91,6 +91,8 @@ public final class RegularAdminScenarios {
         stories.put("reset_under_a_consumer", RegularAdminScenarios::resetUnderConsumer);
         stories.put("last_message_id", RegularAdminScenarios::lastMessageId);
         stories.put("backlog_in_bytes", RegularAdminScenarios::backlogBytes);
+        stories.put("peek_messages", stage -> stage.peeks().peekMessages());
+        stories.put("peek_single_messages", stage -> stage.peeks().singleMessages());
         stories.put("schema_versions", stage -> stage.schemaVersions(stage.topic));
         stories.put("schema_versions_of_a_scalable_topic", RegularAdminScenarios::scalableSchemas);
         stories.put("schema_compatibility", RegularAdminScenarios::schemaCompatibility);
@@ -117,6 +119,10 @@ public final class RegularAdminScenarios {
         }
         System.out.println((stories.size() - failed) + " passed, " + failed + " failed");
         System.exit(failed == 0 ? 0 : 1);
+    }
+
+    private PeekScenarios peeks() {
+        return new PeekScenarios(topics, client, topic);
     }
 
     private void createListDelete() throws Exception {

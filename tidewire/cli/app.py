@@ -4,7 +4,8 @@ from typing import Annotated, Final
 
 import typer
 
-from tidewire.cli import backup, broker, consume, metadata, produce, topics, txn
+from tidewire.cli import backup, broker, consume, metadata, produce, topics
+from tidewire.cli.admin import transactions
 from tidewire.cli.cluster import command as cluster
 from tidewire.cli.demo import command as demo
 
@@ -20,7 +21,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.command)
 app.command("consume")(consume.command)
-app.add_typer(txn.app, name="txn")
+app.add_typer(transactions.app, name="transactions")
 app.add_typer(metadata.app, name="metadata")
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)

@@ -12,7 +12,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteR
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
-from tidewire.cli.administration import NotAccepted, NotAnswered
+from tidewire.cli.asking import NotAccepted, NotAnswered
 from tidewire.cli.endings import CommandFailed, UsageError
 from tidewire.cli.interruptible import interruptible
 

@@ -90,25 +90,3 @@ async def tell_troubles(client: tidewire.Client, line: LiveLine) -> None:
         elif begun is None or type(known.error) is not type(begun.error):
             line.say(f"tidewire: waiting: {str(known.error).rstrip('.')}")
             begun = known if begun is None else Trouble(known.error, begun.since_seconds)
-
-
-def format_transaction_id(transaction_id: tuple[int, int]) -> str:
-    """Return the id as COORDINATOR:NUMBER, the form that commands print and accept."""
-    return f"{transaction_id[0]}:{transaction_id[1]}"
-
-
-def parse_transaction_id(text: str) -> tuple[int, int]:
-    """Parse an id that `format_transaction_id` wrote.
-
-    Raises:
-        UsageError: the text is not such an id.
-    """
-    parts = text.split(":")
-    if len(parts) != len(("coordinator", "number")) or not all(part.isascii() and part.isdigit() for part in parts):
-        raise UsageError(
-            f"{text!r} is not a transaction id. Give COORDINATOR:NUMBER, as `tidewire txn begin` prints it."
-        )
-    coordinator, number = (int(part) for part in parts)
-    if max(coordinator, number) >= 2**64:
-        raise UsageError(f"{text!r} is not a transaction id: its numbers must fit in 64 bits.")
-    return coordinator, number

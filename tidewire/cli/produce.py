@@ -15,6 +15,7 @@ import typer
 
 from tidewire.cli.endings import Interrupted, UsageError, one_sentence, pairs
 from tidewire.cli.schemas import SCHEMA_HELP, encoder_of, schema_named
+from tidewire.cli.transaction_ids import parse_transaction_id
 
 if TYPE_CHECKING:
     import tidewire
@@ -70,7 +71,7 @@ def command(
         typer.Option("--transaction", "-t", help="Send all messages in one transaction: consumers get all or none."),
     ] = False,
     in_transaction: Annotated[
-        str | None, typer.Option(help="Send in this open transaction, begun with `tidewire txn begin`.")
+        str | None, typer.Option(help="Send in this open transaction, begun with `tidewire transactions begin`.")
     ] = None,
     service_url: ServiceUrl = SERVICE_URL_DEFAULT,
 ) -> None:
@@ -85,7 +86,7 @@ def command(
         if messages and file is not None:
             raise UsageError("Give the messages either as arguments or in --file.")
         event_time_ms = None if event_time is None else milliseconds(event_time)
-        from tidewire.cli.clients import parse_transaction_id, run_client
+        from tidewire.cli.clients import run_client
         from tidewire.cli.lines import STANDARD_INPUT, lines_of, opened
         from tidewire.cli.live import LiveLine
 

@@ -86,7 +86,7 @@ export const actions = {
     text: "Nothing that was sent or acknowledged in it counts. Its application gets an error and may run it again.",
     method: "POST",
     url: abortion(id),
-    command: curl("POST", abortion(id)),
+    command: tidewire("transactions", "abort", id),
     button: "Abort it",
     isDanger: true,
   }),

@@ -7,7 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tidewire.cli.administration import Administration, NotAccepted
+from tidewire.cli.administration import Administration
+from tidewire.cli.asking import NotAccepted
 
 
 @contextmanager

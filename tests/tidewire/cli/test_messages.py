@@ -1,4 +1,4 @@
-"""`tidewire produce`, `consume` and `txn` against a broker in a separate process."""
+"""`tidewire produce`, `consume` and `transactions` against a broker in a separate process."""
 
 import json
 import time
@@ -125,24 +125,24 @@ def test_a_transaction_of_several_calls_is_seen_when_it_is_committed(tidewire: C
     """T7, T33: messages of one transaction on two topics appear at the commit, which may be repeated."""
     other = f"{topic}-other"
     tidewire.well("topics", "create", other)
-    transaction = tidewire.well("txn", "begin").strip()
+    transaction = tidewire.well("transactions", "begin").strip()
     tidewire.well("produce", topic, "--key", "k", "1", "2", "--in-transaction", transaction)
     tidewire.well("produce", other, "--key", "k", "3", "--in-transaction", transaction)
     for name in (topic, other):
         assert tidewire.well("consume", name, "--idle", "0.2") == ""
-    assert tidewire.well("txn", "commit", transaction) == f"committed {transaction}\n"
+    assert tidewire.well("transactions", "commit", transaction) == f"committed {transaction}\n"
     assert tidewire.well("consume", topic, "--count", "2") == "1\n2\n"
     assert tidewire.well("consume", other, "--count", "1") == "3\n"
     # Asked again it is as true as before; the opposite is refused.
-    assert tidewire.well("txn", "commit", transaction) == f"committed {transaction}\n"
-    assert "already COMMITTED" in tidewire.complaint("txn", "abort", transaction)
+    assert tidewire.well("transactions", "commit", transaction) == f"committed {transaction}\n"
+    assert "already COMMITTED" in tidewire.complaint("transactions", "abort", "--yes", transaction)
     assert "already COMMITTED" in tidewire.complaint("produce", topic, "late", "--in-transaction", transaction)
 
 
 def test_an_aborted_transaction_is_never_seen(tidewire: CommandLine, topic: str) -> None:
-    transaction = tidewire.well("txn", "begin", "--timeout", "30").strip()
+    transaction = tidewire.well("transactions", "begin", "--timeout", "30").strip()
     tidewire.well("produce", topic, "--key", "k", "never", "--in-transaction", transaction)
-    assert tidewire.well("txn", "abort", transaction) == f"aborted {transaction}\n"
+    assert tidewire.well("transactions", "abort", "--yes", transaction) == f"aborted {transaction}\n"
     assert tidewire.well("produce", topic, "--key", "k", "a", "b", "--transaction") == f"sent 2 messages to {topic}\n"
     assert tidewire.well("consume", topic, "--count", "2") == "a\nb\n"
 
@@ -158,7 +158,7 @@ def test_what_the_broker_refuses_is_told_in_its_words(tidewire: CommandLine) -> 
     missing = "topic://public/default/nowhere"
     for command in (("produce", missing, "x"), ("consume", missing), ("consume", missing, "--subscription", "s")):
         assert f"{missing} does not exist" in tidewire.complaint(*command)
-    assert "txn: " in tidewire.complaint("txn", "commit", f"3:{2**62 + 2**40}")
+    assert "transactions: " in tidewire.complaint("transactions", "commit", f"3:{2**62 + 2**40}")
 
 
 def test_a_broker_that_is_not_there_is_named(tidewire: CommandLine, topic: str) -> None:
@@ -182,8 +182,8 @@ def test_mistakes_are_told_in_one_sentence(tidewire: CommandLine, topic: str, pl
         ("consume", plain, "--type", "shared"),
         ("consume", topic, "-s", "s", "--type", "shared"),
         ("consume", topic, "--service-url", "http://127.0.0.1:1"),
-        ("txn", "commit", "1"),
-        ("txn", "abort", f"1:{2**64}"),
+        ("transactions", "commit", "1"),
+        ("transactions", "abort", "--yes", f"1:{2**64}"),
     ):
         complaint = tidewire.complaint(*mistake, status=2)
         assert complaint.startswith(f"tidewire {mistake[0]}: "), complaint

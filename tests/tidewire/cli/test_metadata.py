@@ -128,7 +128,7 @@ def test_the_address_may_be_given(tidewire: CommandLine, topic: str) -> None:
 
 def test_an_index_is_queried(tidewire: CommandLine) -> None:
     """M9: the broker's transactions use one."""
-    transaction = tidewire.well("txn", "begin").strip()
+    transaction = tidewire.well("transactions", "begin").strip()
     found = parsed(tidewire.well("metadata", "get", "--index", "txn-by-deadline"))
     assert [hit["index_key"] for hit in found] == sorted(hit["index_key"] for hit in found)
     coordinator, number = map(int, transaction.split(":"))
@@ -138,7 +138,7 @@ def test_an_index_is_queried(tidewire: CommandLine) -> None:
     bounds = ("--from", mine[0]["index_key"], "--to", mine[0]["index_key"] + "0")
     assert mine[0] in parsed(tidewire.well("metadata", "get", "--index", "txn-by-deadline", *bounds))
     assert tidewire.well("metadata", "get", "--index", "txn-by-deadline", "--to", "0") == ""
-    tidewire.well("txn", "abort", transaction)
+    tidewire.well("transactions", "abort", "--yes", transaction)
 
 
 def test_a_record_that_is_not_there(tidewire: CommandLine) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tidewire.cli.administration import NotAccepted, NotAnswered
+from tidewire.cli.asking import NotAccepted, NotAnswered
 from tidewire.cli.broker_http import ANSWER_SECONDS_MAX
 from tidewire.cli.endings import CommandFailed
 from tidewire.cli.interruptible import InterruptibleSocket

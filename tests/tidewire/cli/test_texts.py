@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewire.cli.clients import format_transaction_id, parse_transaction_id
 from tidewire.cli.consume import described
 from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, pairs
 from tidewire.cli.produce import keyed, milliseconds
+from tidewire.cli.transaction_ids import format_transaction_id, parse_transaction_id
 from tidewire.client.message import Message
 from tidewire.protocol.positions import MessageId
 

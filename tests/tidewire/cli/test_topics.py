@@ -9,7 +9,8 @@ import pytest
 
 from tests.tidewire.cli.conftest import CommandLine
 from tidewire import connect
-from tidewire.cli.administration import Administration, NotAnswered
+from tidewire.cli.administration import Administration
+from tidewire.cli.asking import NotAnswered
 from tidewire.cli.cluster.addresses import addresses
 from tidewire.cli.cluster.folder import Addresses, Cluster, ClusterFolder
 

@@ -236,7 +236,7 @@ def kill(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT) -> None:
 def _ask(data_dir: Path, http: str | None, method: str, path: str, content: object = None) -> list[bytes]:
     """Ask the first broker that answers and is well. Return the lines of its answer."""
     with one_sentence(COMMAND):
-        from tidewire.cli.administration import NotAccepted, NotAnswered
+        from tidewire.cli.asking import NotAccepted, NotAnswered
         from tidewire.cli.broker_http import BrokerHttp
 
         asked = addresses(data_dir, http)
@@ -255,7 +255,7 @@ def _ask(data_dir: Path, http: str | None, method: str, path: str, content: obje
 
 def _is_well(address: str) -> bool:
     """Return whether the broker at this address says that it can serve."""
-    from tidewire.cli.administration import NotAccepted, NotAnswered
+    from tidewire.cli.asking import NotAccepted, NotAnswered
     from tidewire.cli.broker_http import BrokerHttp
     from tidewire.cli.cluster.status import ANSWER_SECONDS_MAX
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import typer
 
-from tidewire.cli.administration import NotAccepted, NotAnswered
+from tidewire.cli.asking import NotAccepted, NotAnswered
 from tidewire.cli.broker_http import BrokerHttp
 from tidewire.cli.endings import CommandFailed
 

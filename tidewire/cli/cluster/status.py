@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from tidewire.cli.administration import NotAccepted, NotAnswered
+from tidewire.cli.asking import NotAccepted, NotAnswered
 from tidewire.cli.broker_http import BrokerHttp
 
 if TYPE_CHECKING:

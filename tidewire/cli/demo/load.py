@@ -16,7 +16,8 @@ import anyio
 import anyio.to_thread
 
 import tidewire
-from tidewire.cli.administration import Administration, NotAccepted
+from tidewire.cli.administration import Administration
+from tidewire.cli.asking import NotAccepted
 from tidewire.cli.demo.data import AircraftDay
 from tidewire.cli.endings import CommandFailed
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.processes import FREE_PORTS
 from tests.tidewire.cli.cluster.conftest import ClusterCommand
 from tests.tidewire.cli.conftest import CommandLine
-from tidewire.cli.administration import NotAccepted
+from tidewire.cli.asking import NotAccepted
 from tidewire.cli.cluster.doctor import examined, text_of
 from tidewire.cli.cluster.status import views
 

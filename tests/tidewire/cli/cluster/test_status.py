@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidewire.cli.administration import NotAnswered
+from tidewire.cli.asking import NotAnswered
 from tidewire.cli.cluster import status
 from tidewire.cli.cluster.status import views
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from tidewire.cli import backup, broker, consume, metadata, produce, topics
-from tidewire.cli.admin import subscriptions, transactions
+from tidewire.cli.admin import segments, subscriptions, transactions
 from tidewire.cli.cluster import command as cluster
 from tidewire.cli.demo import command as demo
 
@@ -21,6 +21,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.command)
 app.command("consume")(consume.command)
+app.add_typer(segments.app, name="segments")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(metadata.app, name="metadata")

@@ -11,10 +11,6 @@ function tidewire(...words) {
   return `${["tidewire", ...words].map((word) => quote(String(word))).join(" ")} --http ${location.host}`;
 }
 
-function curl(method, url) {
-  return `curl -X ${method} ${quote(`${location.origin}${url}`)}`;
-}
-
 const abortion = (id) => `/admin/v3/transactions/abortTransaction/${id.split(":").join("/")}`;
 const scalable = (topic) => `/admin/v2/scalable/${path(topic)}`;
 
@@ -32,7 +28,7 @@ export const actions = {
     text: "Two segments replace it, each with half of its hash range. Producers and consumers continue meanwhile.",
     method: "POST",
     url: `${scalable(topic)}/split/${segment}`,
-    command: tidewire("topics", "split", topic, segment),
+    command: tidewire("segments", "split", topic, segment),
     button: "Split",
   }),
   merge: (topic, first, second) => ({
@@ -40,7 +36,7 @@ export const actions = {
     text: "One segment replaces both. Producers and consumers continue meanwhile.",
     method: "POST",
     url: `${scalable(topic)}/merge/${first}/${second}`,
-    command: curl("POST", `${scalable(topic)}/merge/${first}/${second}`),
+    command: tidewire("segments", "merge", topic, first, second, "--allow-fewer"),
     button: "Merge",
   }),
   removeTopic: (topic) => ({

@@ -69,7 +69,7 @@ def _part(name: str, answer: Answer, segment: int | None = None) -> View:
         producers = [one["producerName"] for one in answer.get("publishers", ())]
     return {
         "part": name,
-        **({} if segment is None else {"segment": segment, "state": answer["state"]}),
+        **({} if segment is None else {"segment": segment, "state": answer["state"].lower()}),
         "messagesIn": answer.get("msgInCounter"),
         "bytesIn": answer.get("bytesInCounter"),
         "messagesOut": answer.get("msgOutCounter"),

@@ -1,0 +1,181 @@
+"""`tidewire segments`: list, show, split and merge the segments of a scalable topic."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from tidewire.cli.admin.output import Cell, Json, fields, moment, print_json, table, tell
+from tidewire.cli.admin.statistics import View, topic_view
+from tidewire.cli.asking import Brokers
+from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
+from tidewire.cli.endings import CommandFailed, one_sentence
+from tidewire.cli.topic_paths import TopicPath, scalable_path
+
+app: Final = typer.Typer(help="List, show, split and merge the segments of a topic.", no_args_is_help=True)
+
+COMMAND: Final = "tidewire segments"
+_NO_SEGMENTS: Final = "It has partitions instead of segments. `tidewire topics stats` shows them."
+
+Topic = Annotated[str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME", show_default=False)]
+Segment = Annotated[
+    int, typer.Argument(min=0, help="The segment's number, from `tidewire segments list`.", show_default=False)
+]
+
+
+@app.command("list")
+def list_all(
+    topic: Topic,
+    active: Annotated[bool, typer.Option("--active", help="Only segments that take messages.")] = False,
+    as_json: Json = False,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
+) -> None:
+    """List a topic's segments: their hash ranges, parents, children and sizes, and the largest backlog on each."""
+    with one_sentence(COMMAND):
+        path = scalable_path(topic, _NO_SEGMENTS)
+        views = segment_views(Brokers(*addresses(data_dir, http)), path)
+        shown = [view for view in views if view["state"] == "active"] if active else views
+        if as_json:
+            print_json(shown)
+        else:
+            typer.echo(_listed(shown))
+
+
+@app.command("show")
+@app.command("stats", help="The same as show.")
+def show(
+    topic: Topic, segment: Segment, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None
+) -> None:
+    """Show a segment: its place in the topic, its counters and its subscriptions."""
+    with one_sentence(COMMAND):
+        path = scalable_path(topic, _NO_SEGMENTS)
+        found = [one for one in segment_views(Brokers(*addresses(data_dir, http)), path) if one["segment"] == segment]
+        if not found:
+            raise CommandFailed(
+                f"{topic} has no segment {segment}. `tidewire segments list` shows the segments that it has."
+            )
+        if as_json:
+            print_json(found[0])
+        else:
+            typer.echo(_shown(found[0]))
+
+
+@app.command("split")
+def split(
+    topic: Topic, segment: Segment, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None
+) -> None:
+    """Split a segment into two. Producers and consumers continue meanwhile."""
+    with one_sentence(COMMAND):
+        path = scalable_path(topic, _NO_SEGMENTS)
+        brokers = Brokers(*addresses(data_dir, http))
+        brokers.ask("POST", f"{path.root}/split/{segment}")
+        children = _children(brokers, path, segment)
+        into = " and ".join(map(str, children))
+        tell(f"split segment {segment} of {topic} into {into}", as_json, topic=topic, split=segment, into=children)
+
+
+@app.command("merge")
+def merge(
+    topic: Topic,
+    first: Segment,
+    second: Annotated[
+        int, typer.Argument(min=0, help="An active segment beside it in the hash range.", show_default=False)
+    ],
+    allow_fewer: Annotated[
+        bool, typer.Option("--allow-fewer", help="Even if fewer are left than the topic was created with.")
+    ] = False,
+    as_json: Json = False,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
+) -> None:
+    """Merge two adjacent segments into one. Producers and consumers continue meanwhile."""
+    with one_sentence(COMMAND):
+        path = scalable_path(topic, _NO_SEGMENTS)
+        brokers = Brokers(*addresses(data_dir, http))
+        brokers.ask("POST", f"{path.root}/merge/{first}/{second}", [("allowFewer", "true" if allow_fewer else "false")])
+        children = _children(brokers, path, first)
+        tell(
+            f"merged segments {first} and {second} of {topic} into {' and '.join(map(str, children))}",
+            as_json,
+            topic=topic,
+            merged=[first, second],
+            into=children,
+        )
+
+
+def segment_views(brokers: Brokers, path: TopicPath) -> list[View]:
+    """Return the topic's segments in the order of their numbers, each with its place in the layout.
+
+    Raises:
+        NotAnswered: no broker answered.
+        NotAccepted: the broker refused, or the topic does not exist.
+    """
+    layout: Mapping[str, Any] = brokers.ask("GET", path.root)["segments"]
+    counted = {part["segment"]: part for part in topic_view(brokers, path)["parts"]}
+    # A split between the two answers makes segments of which only one of them knows.
+    both = sorted(number for number in map(int, layout) if number in counted)
+    return [{**_place(layout[str(number)]), **counted[number], "topic": path.topic} for number in both]
+
+
+def _children(brokers: Brokers, path: TopicPath, segment: int) -> list[int]:
+    placed = brokers.ask("GET", path.root)["segments"].get(str(segment), {})
+    return [int(child) for child in placed.get("childIds", ())]
+
+
+def _place(answer: Mapping[str, Any]) -> View:
+    return {
+        "segment": answer["segmentId"],
+        "state": str(answer["state"]).lower(),
+        "hashRange": f"{answer['hashRange']['start']:04x}-{answer['hashRange']['end']:04x}",
+        "parents": answer["parentIds"],
+        "children": answer["childIds"],
+        "createdAtMs": answer["createdAtMs"],
+        "sealedAtMs": answer["sealedAtMs"] if answer["sealed"] else None,
+    }
+
+
+def _listed(views: list[View]) -> str:
+    columns = ("segment", "hash range", "state", "parents", "children", "messages in", "stored bytes", "backlog")
+    return table(
+        columns,
+        [
+            (
+                str(one["segment"]),
+                one["hashRange"],
+                one["state"],
+                _numbers(one["parents"]),
+                _numbers(one["children"]),
+                one["messagesIn"],
+                one["storedBytes"],
+                max((counted["backlog"] for counted in one["subscriptions"].values()), default=0),
+            )
+            for one in views
+        ],
+    )
+
+
+def _shown(view: View) -> str:
+    facts: list[tuple[str, Cell]] = [
+        ("segment", view["part"]),
+        ("state", view["state"]),
+        ("hash range", view["hashRange"]),
+        ("parents", _numbers(view["parents"])),
+        ("children", _numbers(view["children"])),
+        ("created", moment(view["createdAtMs"])),
+        ("sealed", moment(view["sealedAtMs"])),
+        ("messages in", view["messagesIn"]),
+        ("messages out", view["messagesOut"]),
+        ("stored bytes", view["storedBytes"]),
+        ("producers", len(view["producers"])),
+    ]
+    rows = [
+        (name, one["type"], one["consumers"], one["backlog"], one["backlogBytes"], one["unackedMessages"])
+        for name, one in sorted(view["subscriptions"].items())
+    ]
+    columns = ("subscription", "type", "consumers", "backlog", "bytes", "unacknowledged")
+    return fields(facts) + (f"\n\n{table(columns, rows)}" if rows else "")
+
+
+def _numbers(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))

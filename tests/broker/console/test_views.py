@@ -1,5 +1,6 @@
 """What each view shows, and that it changes as its broker and its cluster do."""
 
+import json
 from urllib.parse import quote
 
 import pytest
@@ -106,6 +107,7 @@ async def test_thousands_of_topics_are_searched_by_the_broker() -> None:
             assert (parts["total"], parts["matched"], len(parts["topics"])) == (2_001, 1_000, PAGE)
             assert parts["topics"][0]["name"] == "topic://public/default/a-1050"
             assert parts["topics"][0]["active"] == 3
+            assert len(json.dumps(parts)) < PAGE * 400
         async with watching(address, "view=topics&sort=load") as frames:
             await frames.next()
             segment = quote(str(await broker.segment(TOPIC, 0)), safe="")
@@ -115,6 +117,11 @@ async def test_thousands_of_topics_are_searched_by_the_broker() -> None:
             )
             await frames.until(lambda parts: parts["topics"][0]["name"] == str(TOPIC))
             assert frames.parts["topics"][0]["load"] == {"in": 5.0, "out": 2.0}
+            await broker.metadata.delete(f"/segment-load/{segment}")
+            await frames.until(lambda parts: parts["topics"][0]["name"] != str(TOPIC))
+            await broker.metadata.delete("/topics/public/default/a-0000")
+            await frames.until(lambda parts: parts["total"] == 2_000)
+            assert frames.parts["topics"][0]["name"] == "topic://public/default/a-0001"
 
 
 async def test_a_groups_lag_is_counted_to_the_end_that_readers_see() -> None:

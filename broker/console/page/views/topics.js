@@ -39,7 +39,8 @@ export function Topics({ query }) {
 
 function segments(topic) {
   if (topic.active === undefined) return "";
-  return html`${number(topic.active)}${topic.sealed ? html` <small class="muted" title="sealed">+${number(topic.sealed)}</small>` : ""}`;
+  if (!topic.sealed) return number(topic.active);
+  return html`<span>${number(topic.active)} <small class="muted" title="sealed">+${number(topic.sealed)}</small></span>`;
 }
 
 function Kind({ topic }) {

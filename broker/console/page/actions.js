@@ -168,7 +168,8 @@ export function useActions() {
     action &&
     html`<${Confirm} key=${action.url} action=${action} onClose=${(isDone) => {
       setAction(null);
-      opener.current?.focus?.();
+      // What was clicked may be gone, as the row of a transaction that has ended.
+      (opener.current?.isConnected ? opener.current : document.querySelector("main h1"))?.focus();
       if (isDone) action.onDone?.();
     }} />`;
   return [

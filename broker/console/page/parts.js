@@ -21,7 +21,9 @@ export function Page({ title, crumb, lead, actions, stream, children }) {
       ? stream.status === "lost"
         ? html`<div class="notice error" role="alert">${stream.reason} Trying again…</div>`
         : html`<${Skeleton} />`
-      : html`<div class=${isStale ? "body stale" : "body"}>${children}</div>`}
+      : html`${isStale && html`<div class="notice error" role="alert">${stream.reason} What you see is of before. Trying again…</div>`}
+          ${stream?.isOld && html`<div class="notice" role="status">The broker has another release now. <button class="link" onClick=${() => location.reload()}>Load the page again</button></div>`}
+          <div class=${isStale ? "body stale" : "body"}>${children}</div>`}
   </section>`;
 }
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from playwright.sync_api import expect
 
-from tests.support.browser.chromium import Chromium, running_chromium
+from tests.support.browser.chromium import STEP_MS_MAX, Chromium, running_chromium
 from tests.support.browser.watched_page import WatchedPage
 from tests.support.processes import RunningBroker, running_broker
+
+expect.set_options(timeout=STEP_MS_MAX)
 
 OpenPage: TypeAlias = Callable[..., WatchedPage]
 

@@ -2,6 +2,7 @@
 
 import re
 from typing import Final
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
@@ -9,6 +10,9 @@ from playwright.sync_api import expect
 from tests.interop.console.conftest import OpenPage
 from tests.support.admin import Admin
 from tests.support.browser.chromium import THEMES, WIDTHS, Theme
+from tests.support.browser.watched_page import WatchedPage
+from tests.support.kafka_clients.contract import ConsumerOptions
+from tests.support.kafka_clients.every import AIOKAFKA, opened
 from tests.support.processes import RunningBroker
 from tests.support.scalable_writer import scalable_writer
 
@@ -26,6 +30,13 @@ VIEWS: Final = {
 }
 """The views in addresses, and their headings."""
 
+CUT_OFF: Final = """() => [...document.querySelectorAll("main *:not(.visually-hidden, input, svg, svg *)")].filter(
+    (one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX !== "visible"
+).map((one) => `${one.tagName} ${one.className} ${one.innerText}`)"""
+"""Whatever has content that is wider than itself, and hides it or wants to be scrolled."""
+
+LONG: Final = "anamewithverymanylettersandwithoutaplacetobreakit"
+
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", WIDTHS)
@@ -34,9 +45,58 @@ def test_every_view_opens(open_page: OpenPage, broker: RunningBroker, theme: The
     watched = open_page("/", theme=theme, width=width)
     for view, heading in VIEWS.items():
         watched.page.evaluate(f"location.hash = '#/{view}'")
-        expect(watched.page.locator("main h1")).to_have_text(heading)
-        assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+        expect_view(watched, heading, width)
         watched.screenshot(f"{view}-{theme}-{width}")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_detail_opens(open_page: OpenPage, broker: RunningBroker, theme: Theme, width: int) -> None:
+    """One topic of each kind and one group, all with names as long as people make them."""
+    admin = Admin(broker.http_url)
+    scalable = admin.create(f"topic://public/default/{LONG}-{theme}-{width}", 4)
+    admin.split_now(scalable, 1)
+    regular = f"persistent://public/default/{LONG}-regular"
+    with (
+        scalable_writer(broker.service_url, scalable) as writer,
+        scalable_writer(broker.service_url, regular) as other,
+        opened(AIOKAFKA) as kafka,
+    ):
+        reader = kafka.consumer(str(broker.kafka), ConsumerOptions(group_id=LONG))
+        writer.send(b"seen")
+        writer.send(b"held back", txn=writer.begin())
+        other.send(b"seen")
+        reader.subscribe(f"{LONG}-regular")
+        while not reader.poll(1.0):
+            pass
+        reader.commit()
+        details = {
+            scalable: f"topics/{quote(scalable, safe='')}",
+            regular: f"topics/{quote(regular, safe='')}",
+            LONG: f"groups/{LONG}",
+        }
+        watched = open_page("/", theme=theme, width=width)
+        for number, (name, address) in enumerate(details.items()):
+            watched.page.evaluate(f"location.hash = '#/{address}'")
+            expect_view(watched, name.rpartition("/")[2], width)
+            if name == scalable:
+                watched.page.get_by_role("button", name="2", exact=True).click()
+                expect_view(watched, name.rpartition("/")[2], width)
+                watched.page.get_by_role("button", name="Delete", exact=True).click()
+                expect(watched.page.get_by_role("dialog")).to_be_visible()
+                expect_view(watched, name.rpartition("/")[2], width)
+                watched.page.keyboard.press("Escape")
+            if name == LONG:
+                expect(watched.page.get_by_role("row").filter(has_text="aiokafka")).not_to_have_count(0)
+            watched.screenshot(f"detail-{number}-{theme}-{width}")
+
+
+def expect_view(watched: WatchedPage, heading: str, width: int) -> None:
+    """Wait until the view of this heading is filled. Nothing is wider than the window, and nothing is cut off."""
+    expect(watched.page.locator("main h1")).to_have_text(heading)
+    expect(watched.page.locator(".page")).to_have_attribute("aria-busy", "false")
+    assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert watched.page.evaluate(CUT_OFF) == []
 
 
 def test_a_split_is_seen_as_it_happens(open_page: OpenPage, broker: RunningBroker) -> None:

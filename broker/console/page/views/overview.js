@@ -2,6 +2,7 @@
 import { html, useRef } from "../html.js";
 import { Badge, Page, Panel, Table, Tile, Bar } from "../parts.js";
 import { Chart } from "../chart.js";
+import { Doctor, useDoctor, verdict } from "../doctor.js";
 import { Meters } from "../rates.js";
 import { address } from "../router.js";
 import { bytes, duration, number, plural, short } from "../format.js";
@@ -22,22 +23,23 @@ export function Overview() {
     }
     meters.current.keep(Object.keys(parts.told).map((broker) => `${broker} `));
   });
+  const doctor = useDoctor();
   useTicks(stream.status === "live", 1000);
   const { parts } = stream;
   const now = stream.now();
   const rate = (name, broker = null) => (broker ? meters.current.rate(now, `${broker} ${name}`) : meters.current.sum(now, ` ${name}`));
   if (parts && stream.status === "live") record(series.current, rate("messages_in"), rate("messages_out"));
-  return html`<${Page} title="Overview" lead=${parts && lead(parts)} stream=${stream}>
-    ${parts && html`<${Body} parts=${parts} rate=${rate} data=${series.current} latency=${(what, share) => {
+  return html`<${Page} title="Overview" lead=${parts && lead(parts, doctor)} stream=${stream}>
+    ${parts && html`<${Body} parts=${parts} doctor=${doctor} rate=${rate} data=${series.current} latency=${(what, share) => {
       const bounds = Object.values(parts.told).find((told) => told.bounds_ms)?.bounds_ms ?? [];
       return meters.current.quantile(now, what, bounds, share);
     }} />`}
   <//>`;
 }
 
-function lead(parts) {
+function lead(parts, doctor) {
   const topics = parts.topics.scalable + parts.topics.partitioned;
-  return `${plural(parts.brokers.length, "broker")}, ${plural(topics, "topic")}. ${parts.attention.length ? "" : "Nothing needs attention."}`;
+  return `${plural(parts.brokers.length, "broker")}, ${plural(topics, "topic")}. ${verdict(doctor) || (parts.attention.length ? "" : "Nothing needs attention.")}`;
 }
 
 // One point a second at most. Frames in between change the last point.
@@ -65,7 +67,7 @@ function millis(value) {
   return value < 10 ? value.toFixed(1) : number(value);
 }
 
-function Body({ parts, rate, data, latency }) {
+function Body({ parts, doctor, rate, data, latency }) {
   const counters = Object.values(parts.told).map((told) => told.counters).filter(Boolean);
   const sum = (name) => counters.reduce((total, one) => total + one[name], 0);
   const open = parts.transactions.open;
@@ -85,6 +87,7 @@ function Body({ parts, rate, data, latency }) {
     <${Panel} title="Messages a second" note="the last three minutes">
       <${Chart} label="Messages in and out a second" seconds=${WINDOW_SECONDS} data=${data} series=${[{ label: "in", colour: "--in", fill: true }, { label: "out", colour: "--out" }]} />
     <//>
+    <${Doctor} doctor=${doctor} />
     <${Panel} title="Brokers" flush>
       <${Brokers} parts=${parts} rate=${rate} />
     <//>`;

@@ -2,6 +2,9 @@
 
 It is for data without a marker whose transaction the coordinator does not know any more. Damage can leave such data. If
 the partition is registered in the producer's transaction, the coordinator decides, and the marker is refused.
+
+An administrator guesses the coordinator's epoch. Here coordinators have no terms, so no marker gets a higher one than
+theirs. Otherwise the partition would refuse the markers of all later transactions of the producer.
 """
 
 from collections.abc import Mapping
@@ -20,6 +23,7 @@ from tidewire.wire.kafka.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from txn.kafka_settlement import COORDINATOR_EPOCH
 from txn.marked_log import Ended
 from txn.producer_states import EndMarker
 
@@ -59,7 +63,8 @@ class HangingHandler:
                     f"Producer {marker.producer_id} is in a transaction that the coordinator knows. End it there.",
                 )
             await markers.admit_producer()
-            end = EndMarker(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, bumps_epoch=False)
+            coordinator_epoch = min(marker.coordinator_epoch, COORDINATOR_EPOCH)
+            end = EndMarker(marker.producer_id, marker.producer_epoch, coordinator_epoch, bumps_epoch=False)
             payload = MARKERS.build(end, marker.transaction_result, self._now_ms())
             appended = markers.append_marker(payload, Ended(end, marker.transaction_result))
             await topic.ledger.confirmed.wait_for(appended.position)

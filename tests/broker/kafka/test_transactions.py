@@ -527,3 +527,22 @@ async def test_an_administrator_ends_a_transaction_that_hangs(autojump_clock: Mo
         assert await committed(client) == [b"behind"]
         (sizes,) = (await client.ask(DescribeLogDirsRequest(None), DescribeLogDirsResponse, 4)).results
         assert [(topic.name, topic.partitions[0].partition_size > 0) for topic in sizes.topics] == [("t", True)]
+
+
+async def test_a_marker_by_hand_does_not_keep_later_transactions_from_ending() -> None:
+    """KIP-664: an administrator guesses the coordinator's epoch. A high guess must not fence the real coordinator."""
+    async with served() as (_broker, client):
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        await producer.add(("t", 0))
+        await producer.send("t", b"a")
+        assert await producer.end(is_commit=True) == 0
+        topics = (WritableTxnMarkerTopic("t", (0,)),)
+        marker = WritableTxnMarker(producer.producer_id, producer.epoch, False, topics, coordinator_epoch=9)
+        answer = await client.ask(WriteTxnMarkersRequest((marker,)), WriteTxnMarkersResponse, 1)
+        assert answer.markers[0].topics[0].partitions[0].error_code == 0
+        await producer.add(("t", 0))
+        await producer.send("t", b"b")
+        assert await producer.end(is_commit=True) == 0
+        assert await committed(client) == [b"a", b"b"]

@@ -112,7 +112,8 @@ class MarkerBuffer:
     def readable_end(self) -> int:
         """See `TransactionBuffer`."""
         self._log.stable.passed(self._ledger.confirmed.value)
-        return self._log.stable.last_stable(self._ledger.confirmed_index)
+        # As in Kafka, never below the first offset: an administrator may delete records of an open transaction (K38).
+        return max(self._log.stable.last_stable(self._ledger.confirmed_index), self._ledger.start_index)
 
     async def aborted_between(self, at: Position, start: int, end: int) -> list[AbortedOffsets]:
         """The aborted transactions with records from `start` to `end`, exclusive (K8). The entry at `at` has `start`.

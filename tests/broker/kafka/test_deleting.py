@@ -10,7 +10,8 @@ from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
-from tests.support.kafka_connection import KafkaClient, kafka_client, values_of
+from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_entries, kafka_client, values_of
+from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import Rooms, rooms, visible
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.list_offsets import EARLIEST as FIRST
@@ -94,3 +95,25 @@ async def test_what_cannot_be_deleted_is_refused(topic: str, offset: int) -> Non
         code = ErrorCode.OFFSET_OUT_OF_RANGE if topic == "t" else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await deleted(client, offset, topic)).error_code == code
         assert (await client.offset("t", FIRST)).offset == 0
+
+
+async def test_the_last_stable_offset_is_not_below_the_first_one(autojump_clock: MockClock) -> None:
+    """K38: records of an open transaction may be deleted. `latest` of committed records must then still be an offset.
+
+    Otherwise a consumer that begins there is out of range, begins at the latest offset again, and so on.
+    """
+    async with served(MemoryStore(), SimulatedFiles(seed=1)) as (_broker, client):
+        await client.create("t")
+        producer = TransactionalProducer(client, "tid")
+        await producer.begin_session()
+        await producer.add(("t", 0))
+        await producer.send("t", b"0", b"1", b"2", b"3")
+        assert (await deleted(client, 3)).low_watermark == 3
+        latest = (await client.offset("t", LATEST, isolation=READ_COMMITTED)).offset
+        assert latest == 3
+        data = await client.fetch("t", latest, isolation=READ_COMMITTED)
+        assert (data.error_code, data.last_stable_offset, data.high_watermark) == (0, 3, 4)
+        assert values_of(data) == []
+        await producer.send("t", b"4")
+        await producer.end(is_commit=True)
+        assert committed_entries(await client.fetch("t", 3, isolation=READ_COMMITTED), 3) == ([(3, b"3"), (4, b"4")], 6)

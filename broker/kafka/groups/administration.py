@@ -1,16 +1,28 @@
-"""What administrators ask about groups, and do to them: describe, list, and delete groups and offsets."""
+"""What administrators ask about groups, and do to them: describe, list, and delete groups and offsets.
+
+A group without members needs no coordinator to be told about: its record says everything. So monitoring that asks for
+all groups again and again loads and claims none of them, however many there are.
+"""
 
 from collections.abc import Collection
 
-from broker.kafka.groups.coordination import Coordination
+from broker.kafka.groups.coordination import Coordination, group_claim_key
 from broker.kafka.groups.group import Group
-from broker.kafka.groups.group_record import GROUPS, GROUPS_AT_ONCE, group_key, group_of_key
-from broker.kafka.groups.loaded import DamagedGroup, Refused, require_name
+from broker.kafka.groups.group_record import (
+    GROUPS,
+    GROUPS_AT_ONCE,
+    GroupRecordDamaged,
+    from_value,
+    group_key,
+    group_of_key,
+)
+from broker.kafka.groups.loaded import DamagedGroup, Refused, refusal, require_name
 from broker.kafka.groups.loaded_groups import LoadedGroups
 from broker.kafka.groups.offsets import OffsetStore, TopicPartition, all_of
 from broker.kafka.groups.subscription import CONSUMER, topics_in
 from broker.kafka.groups.values import DescribedGroup, GroupError, GroupState, ListedGroup
-from storage.metadata.store import Delete, MetadataStore, starting_with
+from storage.errors import ExpectedError
+from storage.metadata.store import Delete, MetadataStore, Record, starting_with
 
 
 class GroupAdministration:
@@ -28,10 +40,32 @@ class GroupAdministration:
         """DescribeGroups. A group that does not exist is DEAD, as Kafka says."""
         try:
             require_name(group, may_be_empty=True)
+            at_rest = None if group in self._groups else await self._at_rest(group)
+            if at_rest is not None:
+                return at_rest
             loaded = await self._groups.open(group, create=False)
         except Refused as refused:
             return DescribedGroup(GroupState.DEAD, error=refused.error)
         return DescribedGroup(GroupState.DEAD) if loaded is None else loaded.group.described()
+
+    async def _at_rest(self, group: str) -> DescribedGroup | None:
+        """Describe a group from its record, if it has no members there; None if it has to be loaded.
+
+        Raises:
+            Refused: another broker coordinates it, or nobody can tell now.
+        """
+        key, claim_key = group_key(group), group_claim_key(group)
+        try:
+            seen = (await self._metadata.fresh({key, claim_key})).records
+        except ExpectedError as failed:
+            raise refusal(failed) from failed
+        if self._coordination.is_elsewhere(seen[claim_key]):
+            raise Refused(GroupError.NOT_COORDINATOR, f"Another broker coordinates the group {group}.")
+        record = seen[key]
+        if record is None:
+            return DescribedGroup(GroupState.DEAD)
+        protocol_type = _type_without_members(record)
+        return None if protocol_type is None else DescribedGroup(GroupState.EMPTY, protocol_type)
 
     async def listed(self) -> list[ListedGroup]:
         """ListGroups: the groups that this broker coordinates, and should. All brokers together list each group once.
@@ -40,20 +74,26 @@ class GroupAdministration:
             StoreUnavailable: the metadata store does not answer.
         """
         found = {loaded.name: _listed(loaded.name, loaded.group) for loaded in self._groups.all()}
+        at_rest: list[ListedGroup] = []
         loading: list[str] = []
         owned = await self._coordination.owned()
         start, end = starting_with(GROUPS)
         while True:
             page = await self._metadata.scan(start, end, limit=GROUPS_AT_ONCE)
-            names = (group_of_key(record.key) for record in page)
-            loading += [
-                name for name in names if name not in found and self._coordination.is_mine(name, owned.get(name))
-            ]
+            for record in page:
+                name = group_of_key(record.key)
+                if name in found or not self._coordination.is_mine(name, owned.get(name)):
+                    continue
+                protocol_type = _type_without_members(record)
+                if protocol_type is None:
+                    loading.append(name)
+                else:
+                    at_rest.append(ListedGroup(name, protocol_type, GroupState.EMPTY))
             if len(page) < GROUPS_AT_ONCE:
                 break
             start = page[-1].key + "\0"
         loaded = [await self._load(name) for name in loading]
-        return [*found.values(), *(group for group in loaded if group is not None)]
+        return [*found.values(), *at_rest, *(group for group in loaded if group is not None)]
 
     async def _load(self, name: str) -> ListedGroup | None:
         """Load the group, so that the members that it still has on record come back or go."""
@@ -123,6 +163,15 @@ class GroupAdministration:
 
 def _listed(name: str, group: Group) -> ListedGroup:
     return ListedGroup(name, group.protocol_type or "", group.state)
+
+
+def _type_without_members(record: Record) -> str | None:
+    """Return the type of a group that has no members on record; None if it has some, or is damaged."""
+    try:
+        stored = from_value(record.key, record.value).record
+    except GroupRecordDamaged:
+        return None
+    return None if stored.members else stored.protocol_type or ""
 
 
 def _topics_read(group: Group) -> frozenset[str] | None:

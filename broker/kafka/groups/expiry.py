@@ -135,8 +135,8 @@ class OffsetExpiry:
                 await self._metadata.commit([Delete(group_key(loaded.name), loaded.version), loaded.claim])
         if left:
             await self._groups.write_record(loaded, stored.record, since_ms=stored.since_ms, from_ms=min(left))
-        else:
-            await self._groups.resign(loaded)
+        # Nobody asked for it. A sweep must not fill the memory with groups.
+        await self._groups.resign(loaded)
         log.info("offsets of a consumer group have expired", group=loaded.name, expired=len(expired), left=len(left))
 
     def _counts_from_ms(self, stored: StoredOffset, since_ms: int) -> int:

@@ -86,6 +86,9 @@ class LoadedGroups:
     def __len__(self) -> int:
         return len(self._loaded)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._loaded
+
     @property
     def waiting(self) -> int:
         """How many joins and syncs wait for an answer."""

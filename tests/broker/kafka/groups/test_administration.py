@@ -9,7 +9,15 @@ from broker.kafka.groups.coordination import group_claim_key
 from broker.kafka.groups.coordinator import CommitRequest
 from broker.kafka.groups.group_record import group_key
 from broker.kafka.groups.offsets import Offset, TopicPartition
-from broker.kafka.groups.values import DescribedGroup, GroupError, GroupState, Leaver, Protocol, SyncRequest
+from broker.kafka.groups.values import (
+    DescribedGroup,
+    GroupError,
+    GroupState,
+    Leaver,
+    ListedGroup,
+    Protocol,
+    SyncRequest,
+)
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op
 from tests.support.kafka_groups import SESSION_MS, join_request, subscription
@@ -73,6 +81,28 @@ async def test_all_brokers_together_list_each_group_once() -> None:
         assert sorted(names) == sorted([*(f"g{number}" for number in range(20)), "stable"])
         states = {group.group: group.state for groups in listed for group in groups}
         assert states["stable"] is GroupState.STABLE
+
+
+async def test_groups_without_members_are_told_about_without_loading_them() -> None:
+    """E9: monitoring asks for all groups of a week. It claims none, and leaves the room to those that are used."""
+    store = SteeredStore()
+    async with node(store, "left") as left:
+        for number in range(20):
+            await commit(left, 5, group=f"g{number}")
+        await left.coordinator.leave("g0", [Leaver(await become_stable(left, "g0"))])
+        await wait_all_tasks_blocked()
+        await left.coordinator.hand_over()
+        commits = store.commits
+        administration = left.coordinator.administration
+        listed = {group.group: group for group in await administration.listed()}
+        assert len(listed) == 20
+        assert listed["g0"] == ListedGroup("g0", "consumer", GroupState.EMPTY)
+        assert listed["g1"] == ListedGroup("g1", "", GroupState.EMPTY)
+        assert await administration.describe("g0") == DescribedGroup(GroupState.EMPTY, "consumer")
+        assert await administration.describe("g1") == DescribedGroup(GroupState.EMPTY)
+        assert await administration.describe("who") == DescribedGroup(GroupState.DEAD)
+        assert left.coordinator.statistics().groups == 0
+        assert store.commits == commits
 
 
 async def test_members_that_died_with_their_coordinator_are_missed(autojump_clock: MockClock) -> None:

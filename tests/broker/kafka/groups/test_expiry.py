@@ -130,7 +130,7 @@ async def test_each_group_is_one_brokers_work(autojump_clock: MockClock) -> None
         await left.coordinator.expiry.sweep()
         assert [await left_of(left, group) for group in groups] == [[0]] * len(groups)
         await trio.sleep(SKEW_MAX_MS / 1000)
-        await right.coordinator.administration.describe(preferred[1])
+        await right.coordinator.heartbeat(preferred[1], "", None, 1)
         assert await left.coordinator.expiry.sweep() == wall_ms() + AGAIN_MS
         gone = [group for group in groups if not await left_of(left, group)]
         assert gone == preferred[2:]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.errors import RetentionInvalid
-from storage.ledger_list import LedgerInfo
+from storage.ledger_record import LedgerInfo
 from storage.position import Position
 
 _MINUTES: Final = "retentionTimeInMinutes"

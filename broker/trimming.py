@@ -13,7 +13,7 @@ from broker.retention import INFINITE_RETENTION, removable
 from broker.topic_services import TopicServices
 from storage.ages import counted_from_ms
 from storage.errors import SPACE_RETRY_SECONDS
-from storage.ledger_list import LedgerInfo
+from storage.ledger_record import LedgerInfo
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import StoreFull
 from storage.position import EARLIEST, Position

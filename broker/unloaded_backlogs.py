@@ -20,7 +20,7 @@ from broker.names import TopicName
 from broker.topic import Topic
 from storage.cursor_record import cursor_key
 from storage.errors import LedgerListCorrupt
-from storage.ledger_list import leader_epochs
+from storage.ledger_record import leader_epochs
 from storage.managed_ledger_record import record_key
 from storage.metadata.store import ABSENT, MetadataStore
 

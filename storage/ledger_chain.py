@@ -22,8 +22,9 @@ from storage.aborted_index import AbortedSpan
 from storage.errors import Fenced, LedgerNotMade, LedgerSealed, NoSpace
 from storage.hidden_entries import HiddenEntries
 from storage.ledger_ids import LedgerIds
-from storage.ledger_list import LEDGERS_MAX, NO_RECORDS, LedgerInfo, LedgerList, ManagedLedgerRecord, later_of
+from storage.ledger_list import LedgerList
 from storage.ledger_reading import closed_info
+from storage.ledger_record import LEDGERS_MAX, NO_RECORDS, LedgerInfo, ManagedLedgerRecord, later_of
 from storage.ledger_store import LedgerStore, OpenLedger
 from storage.managed_ledger_record import RecordChanged, RecordKeeper
 from storage.managed_ledger_recovery import Recovered

@@ -7,8 +7,9 @@ from typing import Final
 from storage.entry import Entry
 from storage.errors import EntriesUnreadable, LedgerAbsent, LedgerCorrupt, LedgerNotFound
 from storage.ledger_index import SparseIndex
-from storage.ledger_list import LedgerInfo, LedgerList
+from storage.ledger_list import LedgerList
 from storage.ledger_log import READ_BYTES_MAX
+from storage.ledger_record import LedgerInfo
 from storage.ledger_store import LedgerReader, LedgerStore, OpenLedger, SealedLedger
 from storage.position import EARLIEST, Position
 from storage.writer import Writer

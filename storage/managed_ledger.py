@@ -20,7 +20,7 @@ from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import SPACE_RETRY_SECONDS, LedgerCorrupt, LedgerNotFound
 from storage.hidden_lists import HiddenLists
 from storage.ledger_chain import LedgerChain
-from storage.ledger_list import NO_RECORDS, UNKNOWN_TIME, LedgerInfo
+from storage.ledger_record import NO_RECORDS, UNKNOWN_TIME, LedgerInfo
 from storage.metadata.store import StoreFull
 from storage.own_hidden import OwnHidden
 from storage.position import EARLIEST, Position

@@ -14,7 +14,7 @@ from storage.clock import WallClock
 from storage.errors import LedgerCorrupt
 from storage.ledger_chain import LedgerChain, ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
-from storage.ledger_list import LedgerInfo, ManagedLedgerRecord
+from storage.ledger_record import LedgerInfo, ManagedLedgerRecord
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_record import NO_LEDGER, RecordChanged, RecordKeeper, first_record

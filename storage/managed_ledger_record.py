@@ -1,6 +1,6 @@
 """The record of one managed ledger in the metadata store, and the only way to change it: by compare-and-set.
 
-    /managed-ledgers/<name>    see `ledger_list`
+    /managed-ledgers/<name>    see `ledger_record`
     index ledgers-by-writer    <broker>/<10-digit epoch>-<16 hex digits of the stream>, for the writers of open ledgers
 
 Every change requires the version on which it was decided. If the owner has a claim, the change also requires the claim.
@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from storage.errors import Fenced
-from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_record import ManagedLedgerRecord
 from storage.metadata.paging import each_hit
 from storage.metadata.store import (
     ABSENT,

@@ -7,8 +7,9 @@ their files from being completed.
 
 from dataclasses import dataclass, field
 
-from storage.ledger_list import LedgerInfo, LedgerList, ManagedLedgerRecord
+from storage.ledger_list import LedgerList
 from storage.ledger_reading import LedgerReading, closed_info
+from storage.ledger_record import LedgerInfo, ManagedLedgerRecord
 from storage.ledger_store import LedgerStore, OpenLedger
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import structlog
 
 from storage.errors import Fenced, JournalDamaged, JournalMissing
-from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_record import ManagedLedgerRecord
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger_record import RecordChanged, RecordKeeper
 from storage.metadata.store import Check, MetadataStore

@@ -18,7 +18,7 @@ from storage.aborted_offsets import AbortedOffsets
 from storage.clock import WallClock
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import LedgerSealed, NoSpace
-from storage.ledger_list import UNKNOWN_TIME
+from storage.ledger_record import UNKNOWN_TIME
 from storage.managed_ledger import ManagedLedger, Stamp
 from storage.metadata.store import Check, MetadataStore, StoreFull
 from storage.position import EARLIEST, Position

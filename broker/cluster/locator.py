@@ -15,7 +15,7 @@ from broker.cluster.ownership import ClaimUnreadable, HasEnded, claim_key, owner
 from broker.cluster.placement import Member, choose
 from broker.names import TopicName
 from storage.errors import LedgerListCorrupt
-from storage.ledger_list import NO_EPOCH, UNOWNED, leader_epochs
+from storage.ledger_record import NO_EPOCH, UNOWNED, leader_epochs
 from storage.managed_ledger_record import record_key
 from storage.metadata.store import MetadataStore, Record
 

@@ -30,7 +30,7 @@ from storage.damages import DAMAGE
 from storage.errors import LedgerListCorrupt
 from storage.identity import CLUSTER_KEY
 from storage.journal_records import JOURNALS, RECOVERING, Recorded, recorded_in
-from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_record import ManagedLedgerRecord
 from storage.managed_ledger_record import MANAGED_LEDGERS
 from storage.metadata.store import Record
 from txn.errors import RecordUnreadable

@@ -19,7 +19,7 @@ from broker.kafka.topic_settings import ProduceRules
 from broker.kafka.topics import KafkaTopics
 from broker.topic import Topic
 from broker.traffic import Traffic
-from storage.ledger_list import NO_RECORDS
+from storage.ledger_record import NO_RECORDS
 from storage.position import Position
 from tidewire.wire.kafka.api_keys import ApiKey
 from tidewire.wire.kafka.error_codes import ErrorCode

@@ -27,7 +27,7 @@ from broker.kafka.reading import judged
 from broker.topic import Topic
 from storage.entry import Entry
 from storage.errors import LedgerNotFound
-from storage.ledger_list import NO_RECORDS, UNKNOWN_TIME
+from storage.ledger_record import NO_RECORDS, UNKNOWN_TIME
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.pacing import paced
 from storage.position import Position

@@ -16,7 +16,7 @@ from broker.cluster.ownership import claim_key
 from broker.errors import TopicDamaged
 from broker.names import TopicName
 from storage.cursor import cursor_key, first_cursor
-from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_record import ManagedLedgerRecord
 from storage.managed_ledger_record import first_record, record_key
 from storage.metadata.paging import each_record
 from storage.metadata.store import ABSENT, Check, Delete, DeleteRange, MetadataStore, Op, starting_with

@@ -15,7 +15,8 @@ import structlog
 from broker.names import TopicName
 from storage.cursor_record import cursor_key, decode
 from storage.errors import CursorCorrupt, LedgerListCorrupt
-from storage.ledger_list import LedgerList, ManagedLedgerRecord
+from storage.ledger_list import LedgerList
+from storage.ledger_record import ManagedLedgerRecord
 from storage.managed_ledger_record import record_key
 from storage.metadata.store import KeyWatch, MetadataStore, Record
 

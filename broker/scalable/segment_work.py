@@ -37,7 +37,7 @@ from broker.scalable.segment_owner import SegmentOwner
 from broker.segment_requests import SegmentRequests
 from broker.topics import Topics
 from storage.cursor import cursor_key, first_cursor
-from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_record import ManagedLedgerRecord
 from storage.managed_ledger_record import record_key
 from storage.metadata.store import ABSENT, Check, Conflict, DeleteRange, Fresh, MetadataStore, Op, Record, exactly
 from storage.position import LATEST

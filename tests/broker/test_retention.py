@@ -16,7 +16,7 @@ from broker.retention_policies import namespace_key, topic_key
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
 from storage.ledger_chain import ManagedLedgerConfig
-from storage.ledger_list import LedgerInfo
+from storage.ledger_record import LedgerInfo
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op, Put
 from storage.position import EARLIEST, LATEST, Position

@@ -25,7 +25,7 @@ from broker.schemas.registry import Schemas
 from broker.schemas.schema import Schema, SchemaType
 from storage.cursor import cursor_key
 from storage.journal_records import JOURNALS, JournalRecords
-from storage.ledger_list import LedgerInfo, ManagedLedgerRecord
+from storage.ledger_record import LedgerInfo, ManagedLedgerRecord
 from storage.managed_ledger_record import RecordKeeper, record_key
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT, Check, MetadataStore, starting_with

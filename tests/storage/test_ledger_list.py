@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import LedgerListCorrupt
-from storage.ledger_list import (
-    LEDGERS_MAX,
-    UNOWNED,
-    LedgerInfo,
-    LedgerList,
-    ManagedLedgerRecord,
-    Trimmed,
-    leader_epochs,
-)
+from storage.ledger_list import LedgerList
+from storage.ledger_record import LEDGERS_MAX, UNOWNED, LedgerInfo, ManagedLedgerRecord, Trimmed, leader_epochs
 from storage.metadata.records import RECORD_BYTES_MAX
 from storage.position import EARLIEST, LATEST, Position
 from storage.writer import Writer

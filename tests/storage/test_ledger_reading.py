@@ -12,8 +12,9 @@ from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.entry import BATCH_HEADER_SIZE, BatchHeader, Entry, decode_batch_header, encode_batch, encode_entry
 from storage.errors import EntriesUnreadable
 from storage.ledger_chain import ManagedLedgerConfig
-from storage.ledger_list import LedgerInfo, LedgerList
+from storage.ledger_list import LedgerList
 from storage.ledger_reading import LedgerReading
+from storage.ledger_record import LedgerInfo
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore

@@ -6,7 +6,7 @@ import trio
 from storage.errors import Fenced, LedgerFailed, LedgerSealed
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
-from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_record import ManagedLedgerRecord
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_record import record_key
 from storage.metadata.memory import MemoryStore

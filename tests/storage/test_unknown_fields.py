@@ -6,7 +6,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.ledger_list import LedgerInfo, ManagedLedgerRecord
+from storage.ledger_record import LedgerInfo, ManagedLedgerRecord
 from storage.unknown_fields import columns_after, restored, restored_columns, unknown_in
 from storage.writer import Writer
 

@@ -16,7 +16,7 @@ from storage.errors import (
     WriterAlive,
 )
 from storage.ledger_chain import ManagedLedgerConfig
-from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_record import ManagedLedgerRecord
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import record_key

@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
-from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_record import ManagedLedgerRecord
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import record_key

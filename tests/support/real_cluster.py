@@ -27,7 +27,7 @@ from broker.cluster.ownership import KEY_PREFIX as CLAIMS
 from broker.cluster.ownership import claimed_name
 from storage.damages import DAMAGE
 from storage.journal_records import RECOVERING
-from storage.ledger_list import LedgerInfo, ManagedLedgerRecord
+from storage.ledger_record import LedgerInfo, ManagedLedgerRecord
 from storage.managed_ledger_record import MANAGED_LEDGERS
 from storage.metadata.epochs import FoundEpoch
 from tests.support.http import LineReader, request

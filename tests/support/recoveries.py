@@ -7,7 +7,7 @@ from broker.cluster.recovery import DeadBrokers
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.journal_records import JournalRecords
 from storage.ledger_chain import ManagedLedgerConfig
-from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_record import ManagedLedgerRecord
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import record_key

@@ -14,7 +14,7 @@ from broker.kafka.record_times import NOTHING, Found, RecordTimes
 from broker.names import TopicName
 from broker.topic import Topic
 from storage.entry import Entry
-from storage.ledger_list import NO_RECORDS, UNKNOWN_TIME
+from storage.ledger_record import NO_RECORDS, UNKNOWN_TIME
 from storage.metadata.memory import MemoryStore
 from storage.position import Position
 from tests.support.disk import SimulatedFiles

@@ -9,7 +9,8 @@ from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.scalable.draining import follow_drained, is_drained, sealed_ledgers
 from storage.cursor_record import Identity, cursor_key, encode
-from storage.ledger_list import LedgerInfo, LedgerList, ManagedLedgerRecord, Trimmed
+from storage.ledger_list import LedgerList
+from storage.ledger_record import LedgerInfo, ManagedLedgerRecord, Trimmed
 from storage.managed_ledger_record import record_key
 from storage.metadata.store import Record
 from storage.position import EARLIEST, Position

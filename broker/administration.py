@@ -32,6 +32,7 @@ from broker.series_monitor import SeriesMonitor
 from broker.topic import Topic
 from broker.topic_statistics import StatisticsOfTopics
 from broker.topics import Topics
+from broker.tracing.spans import Tracing
 from broker.traffic import Traffic
 from dispatch.subscription import Subscription
 from storage.ledger_store import LedgerStore
@@ -206,6 +207,7 @@ class Monitor:
         counters: OpCounters,
         metadata: MetadataStore,
         traffic: Traffic,
+        tracing: Tracing | None,
         loop: LoopMonitor,
         ledgers: LedgerStore,
         budgets: Budgets,
@@ -223,6 +225,7 @@ class Monitor:
         self._counters = counters
         self._metadata = metadata
         self._traffic = traffic
+        self._tracing = tracing
         self._loop = loop
 
     def statistics(self) -> BrokerStatistics:
@@ -259,6 +262,7 @@ class Monitor:
                 for what, histogram in times._asdict().items()
             },
             loop=self._loop.statistics(),
+            spans=None if self._tracing is None else self._tracing.counts(),
             transactions=TransactionStatistics(
                 op_writes=self._counters.op_writes,
                 header_cas_ok=cas.cas_ok,

@@ -21,6 +21,7 @@ from broker.peek_contract import PeekService
 from broker.regular_contract import RegularService
 from broker.schema_contract import SchemaService
 from broker.series import Series
+from broker.tracing.spans import Counts as SpanCounts
 from txn.inspection import Inspection
 
 
@@ -285,6 +286,8 @@ class BrokerStatistics:
     """By what was timed (a field of `broker.traffic.Latencies`), and the client's protocol."""
     transactions: TransactionStatistics = TransactionStatistics()
     loop: LoopStatistics = field(default_factory=LoopStatistics)
+    spans: SpanCounts | None = None
+    """None if the broker does not trace."""
 
 
 class PeerAnswer(NamedTuple):

@@ -70,6 +70,8 @@ from broker.topic_series import TopicSeries
 from broker.topic_services import TopicServices
 from broker.topic_statistics import GroupsOn, StatisticsOfTopics, no_groups
 from broker.topics import Topics
+from broker.tracing.decisions import TracedHeaders
+from broker.tracing.spans import Tracing
 from broker.traffic import Traffic
 from broker.transaction_buffers import ANY_NAMESPACE, TransactionBuffers
 from broker.unloaded_backlogs import UnloadedBacklogs
@@ -125,6 +127,8 @@ class Foundation:
     group_offsets: GroupOffsets | None = None
     """Finds the offsets of all groups; None if there are none."""
     traffic: Traffic = field(default_factory=Traffic)
+    tracing: Tracing | None = None
+    """Makes spans of traced messages; None if the broker does not trace."""
     loop: LoopMonitor = field(default_factory=LoopMonitor)
     """The event loop's measurements for `/metrics`."""
     has_ended: HasEnded = not_known
@@ -151,6 +155,8 @@ class Broker:
         self.shards = Shards(self.claims, metadata, self.members, count=settings.transaction_coordinators)
         self.duties = Duties(self.members, self.shards, me=settings.broker_id)
         self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms, self.duties)
+        if base.tracing is not None:
+            self.transactions.headers.attach(TracedHeaders(base.tracing))
         self.kafka_transactions = KafkaTransactions(
             metadata,
             base.now_ms,
@@ -299,6 +305,7 @@ class Broker:
             counters=self.transactions.counters,
             metadata=metadata,
             traffic=base.traffic,
+            tracing=base.tracing,
             loop=base.loop,
             ledgers=base.ledgers,
             budgets=base.budgets,
@@ -441,5 +448,6 @@ def _topic_services(
         for_subscribers=base.for_subscribers,
         deduplicates_persistent=settings.deduplication,
         retention=retention,
+        tracing=base.tracing,
         is_own_clock=lambda broker_id: members.is_alone or broker_id == settings.broker_id,
     )

@@ -8,10 +8,11 @@ A codec says nothing of what an entry's header has: how many messages it holds, 
 transaction wrote it. It converts nothing either. A reader of another format has a `Converter`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from broker.contents import Content, Contents, ToolView
+from broker.tracing.contexts import TraceContext
 from dispatch.chunks import Chunk
 from storage.entry import Entry, EntryFormat
 from storage.metadata.steps import Steps
@@ -82,6 +83,13 @@ class EntryCodec(Protocol):
         """What a control entry says, in a few words for people."""
         ...
 
+    def trace_contexts_of(self, payload: bytes, message_count: int) -> Sequence[TraceContext]:
+        """The sampled trace contexts of its messages, at most `CONTEXTS_MAX`. Asked only if the broker traces.
+
+        It decompresses nothing, because it may not pause. So it finds none in a compressed batch.
+        """
+        ...
+
 
 class _Opaque:
     """The codec of a format that no front end here serves: nothing can be told."""
@@ -103,6 +111,10 @@ class _Opaque:
     def control_of(self, entry: Entry) -> str:
         """See `EntryCodec`."""
         return _CONTROLS.get(entry.format, "")
+
+    def trace_contexts_of(self, _payload: bytes, _message_count: int) -> tuple[()]:
+        """See `EntryCodec`."""
+        return ()
 
 
 _CONTROLS: Final = {EntryFormat.PRODUCERS: "what the log knows of its producers"}

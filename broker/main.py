@@ -9,6 +9,7 @@ An inner part may use the parts around it. The process ends from the inside out:
 cursors, then the journal and the metadata log close.
 """
 
+import os
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -30,6 +31,7 @@ from broker.metadata_sessions import serve_sessions
 from broker.pulsar.conversion import ToPulsar
 from broker.pulsar.tool_view import tool_view
 from broker.registration import register_broker, require_local_folders
+from broker.tracing.opening import open_tracing
 from storage.clock import SteadyClock
 from storage.files import DiskFiles
 from storage.metadata.store import Session
@@ -40,6 +42,9 @@ by then are redelivered."""
 
 FAREWELL_SECONDS_MAX: Final = 1.0
 """How long the end of the broker's session may take at a stop. The command limits the whole stop to 5 s."""
+
+TRACES_SECONDS_MAX: Final = 0.5
+"""How long the last spans may take to reach their collector when the broker stops."""
 
 
 async def serve(
@@ -60,6 +65,7 @@ async def serve(
     inherited sockets that the broker serves besides its own.
 
     Raises:
+        TracesUnavailable: the environment asks for traces that this broker cannot send.
         TooFewDescriptors: the process may not open enough files.
         ListenerError: the broker cannot listen on an address.
         NetworkFileSystem: a folder is on a network file system; nothing was changed.
@@ -68,6 +74,7 @@ async def serve(
         CorruptMetadata, JournalDamaged: a file is damaged; the message names it.
         MetadataPlaceError, StoreUnavailable: the metadata store cannot be opened.
     """
+    tracing, exporter = open_tracing(os.environ, broker_id=settings.broker_id, version=version)
     connections_max = min(settings.connections_max, connections_possible())
     async with AsyncExitStack() as stack:
         front_ends = await stack.enter_async_context(open_front_ends(settings, shared))
@@ -89,6 +96,8 @@ async def serve(
         stack.callback(registration.home.close)
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(ledgers.run)
+        if exporter is not None:
+            nursery.start_soon(exporter.run)
         foundation = Foundation(
             settings=settings,
             version=version,
@@ -108,6 +117,7 @@ async def serve(
             groups_on=groups_on(settings.kafka_namespace),
             group_offsets=offsets_of_groups(settings.kafka_namespace),
             loop=loop or LoopMonitor(),
+            tracing=tracing,
             has_ended=absences.has_ended,
         )
         is_ready = trio.Event()
@@ -145,4 +155,7 @@ async def serve(
             stop,
             timeout_seconds=settings.session_timeout_seconds,
         )
+        if exporter is not None:
+            with trio.move_on_after(TRACES_SECONDS_MAX):
+                await exporter.close()
         nursery.cancel_scope.cancel()

@@ -22,6 +22,7 @@ from broker.topic_clients import TopicClients, TopicProducer
 from broker.topic_removal import remove_what_stands_beside
 from broker.topic_services import TopicServices
 from broker.topic_source import TopicSource
+from broker.topic_spans import TopicSpans
 from broker.traffic import SegmentTraffic
 from broker.trimming import LedgerTrimmer
 from dispatch.source import Source
@@ -56,6 +57,10 @@ class Topic(TopicSource):
         self.scalable_topic = name.scalable_topic if name.domain is Domain.SEGMENT else None
         """The `topic://` topic of this segment, or of a regular topic that was migrated."""
         self.traffic = SegmentTraffic()
+        self.spans: TopicSpans | None = None
+        """Makes spans of traced messages; None if the broker does not trace."""
+        if services.tracing is not None:
+            self.spans = TopicSpans(services.tracing, name, self.scalable_topic, services.codecs)
         self._services = services
         self._metadata = services.metadata
         self._claim = claim

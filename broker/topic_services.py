@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from broker.entry_codecs import Converter, EntryCodecs
 from broker.retention_policies import RetentionPolicies
+from broker.tracing.spans import Tracing
 from broker.transaction_buffers import TransactionBuffers
 from storage.clock import WallClock
 from storage.ledger_chain import ManagedLedgerConfig
@@ -37,6 +38,8 @@ class TopicServices:
     """Whether times that the broker with this id has stamped are of this broker's clock (`storage.ages`)."""
     deduplicates_persistent: bool
     """Whether resends are deduplicated on `persistent://` topics too. On segments they always are."""
+    tracing: Tracing | None = None
+    """Makes spans of traced messages; None if the broker does not trace."""
     activity: Signal = field(default_factory=Signal)
     """Set at every message in or out, on any topic."""
     changes: Bell = field(default_factory=Bell)

@@ -33,6 +33,7 @@ from broker.http.parameters import switch_of
 from broker.http.resources import TEXT, Call, Parameter
 from broker.http.topic_metrics import of_series
 from broker.loop_monitor import BOUNDS_SECONDS, LoopStatistics
+from broker.tracing.spans import Counts as SpanCounts
 from storage.histogram import BOUNDS_SECONDS as LATENCY_BOUNDS_SECONDS
 
 PATH: Final = "/metrics"
@@ -85,6 +86,8 @@ def _all_of(statistics: BrokerStatistics) -> Iterator[Metric]:
     yield from _latencies(statistics)
     yield from _transactions(statistics.transactions)
     yield from _loop(statistics.loop)
+    if statistics.spans is not None:
+        yield _spans(statistics.spans)
 
 
 def _broker(now: BrokerStatistics) -> Iterator[Metric]:
@@ -175,6 +178,13 @@ def _latencies(now: BrokerStatistics) -> Iterator[Metric]:
 def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
     """Return a histogram's buckets in Prometheus's form: each has all durations up to its bound."""
     return list(zip([*map(str, bounds), "+Inf"], accumulate(counts), strict=True))
+
+
+def _spans(now: SpanCounts) -> Metric:
+    family = CounterMetricFamily("tidewire_trace_spans", "Spans of traced messages that have ended", labels=["result"])
+    for result, count in now._asdict().items():
+        family.add_metric([result], count)
+    return family
 
 
 def _loop(now: LoopStatistics) -> Iterator[Metric]:

@@ -1,12 +1,14 @@
 """What topics ask about entries in Kafka's format."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from broker.contents import Contents
 from broker.entry_codecs import undivided
 from broker.kafka.markers import described
+from broker.tracing.contexts import TRACEPARENT, TRACEPARENT_SIZE, TraceContext, marked
 from storage.entry import Entry
-from tidewire.wire.kafka.record_batches import CorruptBatch, UnsupportedFormat, read_header
+from tidewire.wire.kafka.record_batches import HEADER_SIZE, CorruptBatch, UnsupportedFormat, read_header
 from tidewire.wire.kafka.records import opened, parse
 from tidewire.wire.steps import Steps
 from txn.marked_log import Ended
@@ -19,6 +21,9 @@ KEY_BYTES_MAX: Final = 1024 * 1024
 
 _KEY_STEPS_MAX: Final = 4
 """Steps of decompression, each of which is bounded. Records of KEY_BYTES_MAX take fewer."""
+
+_TRACEPARENT: Final = bytes((2 * len(TRACEPARENT), *TRACEPARENT.encode(), 2 * TRACEPARENT_SIZE))
+"""How a record's header of this name begins, up to its value. Lengths are zigzag varints, here of one byte."""
 
 
 class KafkaEntryCodec:
@@ -51,6 +56,10 @@ class KafkaEntryCodec:
         if not isinstance(ended, Ended):
             return ""
         return f"{'commit' if ended.is_commit else 'abort'} of producer {ended.marker.producer_id}"
+
+    def trace_contexts_of(self, payload: bytes, _message_count: int) -> Sequence[TraceContext]:
+        """See `EntryCodec`: those in the headers of records."""
+        return marked(payload, _TRACEPARENT, HEADER_SIZE, len(payload))
 
 
 def _records_soon(steps: Steps[bytes]) -> bytes | None:

@@ -106,11 +106,13 @@ class ConsumerOutlet:
         closed_by_broker: Callable[[int, str | None], None],
         *,
         indexed: bool,
+        subscription: str,
     ) -> None:
         self.epoch = epoch
         """The client raises it with each request for redelivery, and drops messages with a lower epoch."""
         self._consumer_id = consumer_id
         self._indexed = indexed
+        self._subscription = subscription
         self._topic = topic
         self._partition = partition_of(topic.name)
         self._outbox = outbox
@@ -153,6 +155,8 @@ class ConsumerOutlet:
             self._traffic.messages_out += entry.message_count
             self._traffic.bytes_out += len(entry.payload)
             self._topic.delivered(entry.message_count, len(entry.payload))
+            if self._topic.spans is not None:
+                self._topic.spans.delivered(entry, self._subscription)
         readable = self._topic.readable
         if deliveries[-1].entry.position == readable.value:
             self._traffic.pulsar.delivered(readable, since=self._since)

@@ -170,7 +170,9 @@ class ConsumerHandler:
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
         indexed = wishes.get(INDEXED) == "true"
         outlet = ConsumerOutlet(
-            request.consumer_id, topic, epoch, self._outbox, self._traffic, self.closed_by_broker, indexed=indexed
+            *(request.consumer_id, topic, epoch, self._outbox, self._traffic, self.closed_by_broker),
+            indexed=indexed,
+            subscription=request.subscription,
         )
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
         answers = self._acknowledging.answers(request.consumer_id, subscription)

@@ -6,17 +6,27 @@
 contain the tag of a chunk field. This check costs a fifth of the parsing.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from broker.contents import Contents
 from broker.entry_codecs import Send, SendId
 from broker.pulsar.contents import contents_of
+from broker.tracing.contexts import (
+    CONTEXTS_MAX,
+    TRACEPARENT,
+    TRACEPARENT_SIZE,
+    TRACESTATE,
+    TraceContext,
+    marked,
+    parsed,
+)
 from dispatch.chunks import Chunk
 from storage.entry import Entry
 from tidewire.wire.pulsar.checksums import CHECKSUM_MAGIC
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import parse_payload, partition_key
+from tidewire.wire.pulsar.messages import metadata_span, parse_payload, partition_key
 from tidewire.wire.steps import Steps
 
 _FIELD: Final = pb.MessageMetadata.NUM_CHUNKS_FROM_MSG_FIELD_NUMBER << 3
@@ -25,6 +35,12 @@ _MARK: Final = bytes((_FIELD & 0x7F | 0x80, _FIELD >> 7))
 
 _HEAD_SIZE: Final = len(CHECKSUM_MAGIC) + 4 + 4
 """The size of magic, checksum and metadata size."""
+
+_TRACEPARENT: Final = bytes((0x0A, len(TRACEPARENT), *TRACEPARENT.encode(), 0x12, TRACEPARENT_SIZE))
+"""How a property of this name begins, up to its value: a KeyValue's fields are the key (1) and the value (2)."""
+
+_BATCH_TAG: Final = pb.MessageMetadata.NUM_MESSAGES_IN_BATCH_FIELD_NUMBER << 3
+"""A byte that the metadata of every batch have. Others may have it by chance."""
 
 
 class PulsarEntryCodec:
@@ -77,6 +93,26 @@ class PulsarEntryCodec:
     def control_of(self, _entry: Entry) -> str:
         """See `EntryCodec`. No entry in this format is one."""
         return ""
+
+    def trace_contexts_of(self, payload: bytes, message_count: int) -> Sequence[TraceContext]:
+        """See `EntryCodec`. A batch has its messages' properties in its body, others have theirs in the metadata."""
+        start, end = metadata_span(payload)
+        if payload.find(_TRACEPARENT, start, end) >= 0:
+            return _contexts_in(payload)
+        if message_count > 1 or payload.find(_BATCH_TAG, start, end) >= 0:
+            return marked(payload, _TRACEPARENT, end, len(payload))
+        return ()
+
+
+def _contexts_in(payload: bytes) -> list[TraceContext]:
+    """Return the contexts in the metadata's properties."""
+    try:
+        metadata, _body = parse_payload(payload)
+    except WireError:
+        return []
+    state = next((pair.value for pair in metadata.properties if pair.key == TRACESTATE), "")
+    found = [parsed(pair.value, str(state)) for pair in metadata.properties if pair.key == TRACEPARENT]
+    return [context for context in found if context is not None][:CONTEXTS_MAX]
 
 
 def send_id(send: pb.CommandSend, payload: bytes) -> SendId:

@@ -7,7 +7,7 @@ receipts. They are in order too, because clients match receipts to sends by orde
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -21,6 +21,7 @@ from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.sends import CheckedSend, check_send
 from broker.pulsar.unsupported import Peer
 from broker.topic import Topic
+from broker.tracing.spans import Span
 from broker.traffic import Traffic
 from storage.entry import EntryFormat
 from storage.errors import LedgerFailed, LedgerSealed, NoSpace
@@ -50,9 +51,9 @@ _Queued = tuple[pb.CommandSend, bytes, CheckedSend | Fault, int, float]
 """A send that waits to be published: its command and payload, what the check found, and the topic's moment and Trio's
 time when it arrived."""
 
-_Answer = tuple[pb.CommandSend, int, Position | Stored | Fault, float]
-"""A send that was published or refused: its command, the size of its payload, the outcome, and when it arrived. It is
-answered once the outcome is durable."""
+_Answer = tuple[pb.CommandSend, int, Position | Stored | Fault, float, Sequence[Span]]
+"""A send that was published or refused: its command, the size of its payload, the outcome, when it arrived, and the
+spans of its traced messages. It is answered once the outcome is durable."""
 
 
 class ProducerSession:
@@ -200,7 +201,9 @@ class ProducerSession:
         self._note_room()
         self._publishing = True
         try:
-            self._answers.append((send, len(payload), await self._publish(checked, payload, moment), arrived))
+            outcome = await self._publish(checked, payload, moment)
+            spans = () if self.topic.spans is None else self._spans_of(checked, payload, outcome, arrived)
+            self._answers.append((send, len(payload), outcome, arrived, spans))
         except NoSpace:
             self._hold_back()
         finally:
@@ -278,6 +281,21 @@ class ProducerSession:
         except Exception as error:
             return fault_of(error)
 
+    def _spans_of(
+        self, checked: CheckedSend | Fault, payload: bytes, outcome: Position | Stored | Fault, arrived: float
+    ) -> Sequence[Span]:
+        """Begin the spans of the traced messages that were appended."""
+        if isinstance(checked, Fault) or not isinstance(outcome, Position):
+            return ()
+        assert self.topic.spans is not None, "the caller has looked"
+        return self.topic.spans.appended(
+            payload,
+            checked.message_count,
+            EntryFormat.PULSAR,
+            transaction=checked.txn,
+            waited_seconds=trio.current_time() - arrived,
+        )
+
     async def _answer_all(self) -> None:
         while True:
             await self._answers_wake.wait()
@@ -310,7 +328,7 @@ class ProducerSession:
         frames: list[bytes] = []
         answers, now = self._answers, trio.current_time()
         while answers and len(frames) < SENDS_AT_ONCE:
-            send, size, outcome, arrived = answers[0]
+            send, size, outcome, arrived, spans = answers[0]
             if isinstance(outcome, Position):
                 if outcome > confirmed:
                     break
@@ -318,6 +336,8 @@ class ProducerSession:
                 self._traffic.bytes_in += size
                 self._traffic.pulsar.publish.count(now - arrived)
                 frames.append(self._receipts.frame(send, outcome))
+                for span in spans:
+                    span.end()
             elif isinstance(outcome, Stored):
                 if outcome.durable_at > confirmed:
                     break

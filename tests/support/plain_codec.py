@@ -53,6 +53,10 @@ class PlainCodec:
         """See `EntryCodec`."""
         return ""
 
+    def trace_contexts_of(self, _payload: bytes, _message_count: int) -> tuple[()]:
+        """See `EntryCodec`. Nothing in this format is traced."""
+        return ()
+
 
 def _fields(entry: Entry) -> tuple[str, int, str | None, str, int, int] | None:
     try:

@@ -16,6 +16,7 @@ from tidewire.client.background import BackgroundTask
 from tidewire.client.errors import Closed
 from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.network import Network
+from tidewire.client.publish_span import PublishSpan, publish_span
 from tidewire.client.schema import Schema, T
 from tidewire.client.segment_producer import SegmentProducer
 from tidewire.client.sending import Batching, Chunking, Outgoing, Receipt, Tally, size_of
@@ -172,6 +173,21 @@ class Producer(Generic[T]):
             MessageTooLarge, TransactionEnded, TidewireError: as `send`, as far as known before sending.
         """
         data = self._schema.encode(value)
+        span = publish_span(self.topic, properties, len(data), txn)
+        if span is None:
+            return Receipt(await self._enqueue(data, key, properties, event_time_ms, txn))
+        with span.ends_at_failure():
+            return Receipt(await self._enqueue(data, key, span.properties, event_time_ms, txn, span))
+
+    async def _enqueue(
+        self,
+        data: bytes,
+        key: str | None,
+        properties: Mapping[str, str] | None,
+        event_time_ms: int | None,
+        txn: Transaction | None,
+        span: PublishSpan | None = None,
+    ) -> Outgoing:
         size = size_of(data, key, properties)
         self._check_size(size, size - len(data))
         if event_time_ms is not None and not 0 <= event_time_ms <= EVENT_TIME_MS_MAX:
@@ -187,11 +203,11 @@ class Producer(Generic[T]):
         except BaseException:
             room.give_back(1, size)
             raise
-        message = Outgoing(data, key, hashed, properties, event_time_ms, txn, size, self._tally)
+        message = Outgoing(data, key, hashed, properties, event_time_ms, txn, size, self._tally, span)
         if txn is not None:
             txn.send_begins(message)
         target.append(message)
-        return Receipt(message)
+        return message
 
     async def flush(self) -> None:
         """Wait for the answers to everything that was enqueued before.

@@ -13,6 +13,7 @@ from typing import Any, Final
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from tidewire.client.publish_span import PublishSpan
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Room
 from tidewire.protocol.errors import MessageTooLarge, TidewireError, fresh
@@ -66,6 +67,7 @@ class Outgoing:
 
     __slots__ = (
         "_answered",
+        "_span",
         "_tally",
         "answer",
         "event_time_ms",
@@ -89,8 +91,9 @@ class Outgoing:
         txn: Transaction | None,
         size: int,
         tally: "Tally",
+        span: PublishSpan | None = None,
     ) -> None:
-        """A message of `size` bytes, for which `tally` has given room."""
+        """A message of `size` bytes, for which `tally` has given room. `span` ends when it is answered."""
         self.value = value
         self.key = key
         self.key_hash = key_hash
@@ -104,6 +107,7 @@ class Outgoing:
         self.is_seen = False
         """Whether the answer was awaited."""
         self._tally = tally
+        self._span = span
         self._answered: anyio.Event | None = None
 
     def take_back(self) -> None:
@@ -118,6 +122,8 @@ class Outgoing:
             return
         self.answer = answer
         self._tally.message_finished(self)
+        if self._span is not None:
+            self._span.end(answer)
         if self.txn is not None:
             self.txn.send_ends(self)
         if self._answered is not None:

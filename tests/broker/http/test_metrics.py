@@ -11,6 +11,7 @@ from broker.administration_contract import BrokerStatistics, LatencyCounts, Peer
 from broker.http.exposition import SAMPLES_AT_ONCE
 from broker.loop_monitor import BOUNDS_SECONDS, LongStep, LoopStatistics
 from broker.series import Labels, ReaderSums, Series, TopicSums
+from broker.tracing.spans import Counts
 from broker.traffic import SegmentTraffic
 from storage.histogram import BOUNDS_SECONDS as LATENCY_BOUNDS_SECONDS
 from tests.support.http import Answer, FakeCluster, FakeMonitor, request
@@ -55,6 +56,17 @@ async def test_transactions_are_counted_under_pulsars_names(server: Address, mon
         "outstanding_op_records": 6,
     }
     assert b"pulsar_txn_tb_" not in answer.body
+
+
+async def test_spans_are_counted_if_the_broker_traces(server: Address, monitor: FakeMonitor) -> None:
+    assert "tidewire_trace_spans" not in (await request(server, "GET", LOCAL)).body.decode()
+    monitor.now = BrokerStatistics(spans=Counts(exported=1, failed=2, dropped=3))
+    shown = values(await request(server, "GET", LOCAL))
+    assert {name: value for name, value in shown.items() if "trace" in name} == {
+        "tidewire_trace_spans_total{result=exported}": 1,
+        "tidewire_trace_spans_total{result=failed}": 2,
+        "tidewire_trace_spans_total{result=dropped}": 3,
+    }
 
 
 async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> None:

@@ -1,0 +1,126 @@
+"""One trace from an application through a broker and back, as a collector of OpenTelemetry sees it."""
+
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import tidewire
+from tests.support.admin import Admin
+from tests.support.collector import Collector, SeenSpan, running_collector
+from tests.support.processes import RunningBroker, running_broker
+
+CHECKOUT: Final = Path(__file__).parents[2]
+APPLICATION_SECONDS_MAX: Final = 90
+
+SERVER, PRODUCER = 2, 4
+"""Kinds of spans, by their numbers in OTLP."""
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """Run a collector, and name it in the environment of the processes to come."""
+    with running_collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+        yield collector
+
+
+@pytest.fixture
+def broker(collector: Collector, tmp_path: Path) -> Iterator[RunningBroker]:
+    """Run a broker that traces."""
+    with running_broker(tmp_path / "data") as broker:
+        yield broker
+
+
+def run_application(broker: RunningBroker, topics: Sequence[str]) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "tests.support.traced_application", broker.service_url, *topics],
+        check=True,
+        cwd=CHECKOUT,
+        timeout=APPLICATION_SECONDS_MAX,
+    )
+
+
+def named(spans: Sequence[SeenSpan], name: str) -> list[SeenSpan]:
+    return [span for span in spans if span.name.split(" ")[0] == name]
+
+
+def test_one_trace_leads_from_an_application_through_a_transaction_over_two_topics_to_its_consumers(
+    collector: Collector, broker: RunningBroker
+) -> None:
+    """One trace leads from a span of the application through two topics' transaction to the consumers' spans."""
+    admin = Admin(broker.http_url)
+    topics = [admin.new_topic(2), admin.new_topic(1)]
+    run_application(broker, topics)
+    spans = collector.wait_for(lambda spans: len(spans) >= 10)
+    assert {span.trace_id for span in spans} == {named(spans, "order")[0].trace_id}
+    (order,) = named(spans, "order")
+    publishes = {str(span.attributes["messaging.destination.name"]): span for span in named(spans, "publish")}
+    assert sorted(publishes) == sorted(topics)
+    for topic, publish in publishes.items():
+        assert (publish.service, publish.kind, publish.parent_id) == ("shop", PRODUCER, order.span_id)
+        (append,) = [span for span in named(spans, "append") if span.name == f"append {topic}"]
+        assert (append.service, append.kind, append.parent_id) == ("tidewire", SERVER, publish.span_id)
+        assert append.attributes["messaging.operation.type"] == "send"
+        assert publish.start_ns <= append.start_ns < append.end_ns
+        (deliver,) = [span for span in named(spans, "deliver") if span.name == f"deliver {topic}"]
+        assert (deliver.parent_id, deliver.links) == (publish.span_id, (publish.span_id,))
+        assert deliver.attributes["messaging.destination.subscription.name"] == "billing"
+        assert deliver.start_ns >= append.end_ns
+    (commit,) = named(spans, "commit")
+    assert set(commit.links) == {publish.span_id for publish in publishes.values()}
+    assert commit.parent_id in commit.links
+    assert commit.attributes["tidewire.transaction.id"] == publishes[topics[0]].attributes["tidewire.transaction.id"]
+    processed = named(spans, "process")
+    assert {span.parent_id for span in processed} == set(commit.links)
+    assert min(span.start_ns for span in processed) > commit.start_ns
+
+
+def lost(broker: RunningBroker) -> float:
+    """How many spans the broker says it has lost."""
+    with urllib.request.urlopen(f"{broker.http_url}/metrics?local=true", timeout=60) as answer:
+        text = answer.read().decode()
+    return sum(
+        float(count) for count in re.findall(r'tidewire_trace_spans_total{result="(?:failed|dropped)"} (.+)', text)
+    )
+
+
+@pytest.mark.parametrize("trouble", ["away", "slow", "refuses"])
+async def test_a_collector_in_trouble_holds_up_no_client(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trouble: str
+) -> None:
+    """Messages are published, committed and delivered, the broker stops in time, and what is lost is counted."""
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "20")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10")
+    # It is bound and does not listen, so that nobody else gets its port.
+    nobody = socket.socket()
+    nobody.bind(("127.0.0.1", 0))
+    if trouble == "away":
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+    elif trouble == "slow":
+        collector.hold()
+    else:
+        collector.status = 503
+    traced = {"traceparent": f"00-{7:032x}-{5:016x}-01"}
+    with nobody, running_broker(tmp_path / "data") as broker:
+        topic = Admin(broker.http_url).new_topic(1)
+        async with tidewire.connect(broker.service_url) as client:
+            for _ in range(3):
+                async with client.transaction() as txn, client.producer(topic, batching=False) as producer:
+                    for number in range(100):
+                        await producer.enqueue(b"%d" % number, properties=traced, txn=txn)
+                    await producer.flush()
+            async with client.stream_consumer(topic, "s") as consumer:
+                for _ in range(300):
+                    message = await consumer.receive()
+                    assert message.properties == traced
+        # At most a full queue and the batch in flight are not lost yet.
+        assert lost(broker) >= 600 - 20 - 10
+    assert collector.wait_for(lambda _spans: True) == []

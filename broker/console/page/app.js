@@ -4,6 +4,7 @@ import { useRoute } from "./router.js";
 import { Overview } from "./views/overview.js";
 import { Topics } from "./views/topics.js";
 import { Topic } from "./views/topic.js";
+import { AnyMessages, Messages } from "./views/messages.js";
 import { Subscriptions } from "./views/subscriptions.js";
 import { Transactions } from "./views/transactions.js";
 import { Group, Groups } from "./views/groups.js";
@@ -14,6 +15,7 @@ import { Settings } from "./views/settings.js";
 const VIEWS = [
   { id: "overview", label: "Overview", key: "o", view: Overview, icon: "M3 12h4l3-8 4 16 3-8h4" },
   { id: "topics", label: "Topics", key: "t", view: Topics, detail: Topic, icon: "M4 5h16M4 10h10M4 15h16M4 20h7" },
+  { id: "messages", label: "Messages", key: "p", view: AnyMessages, detail: Messages, icon: "M4 5h16v14H4zM4 6l8 7 8-7" },
   { id: "subscriptions", label: "Subscriptions", key: "s", view: Subscriptions, icon: "M4 6h16v9H9l-5 4z" },
   { id: "transactions", label: "Transactions", key: "x", view: Transactions, icon: "M4 8h14l-3-4M20 16H6l3 4" },
   { id: "groups", label: "Kafka groups", key: "k", view: Groups, detail: Group, icon: "M8 9a3 3 0 1 0 0-.1M16 9a3 3 0 1 0 0-.1M2 20c0-4 3-6 6-6s6 2 6 6M15 14c4 0 7 2 7 6" },

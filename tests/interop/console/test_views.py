@@ -21,6 +21,7 @@ pytestmark = pytest.mark.interop
 VIEWS: Final = {
     "overview": "Overview",
     "topics": "Topics",
+    "messages": "Messages",
     "subscriptions": "Subscriptions",
     "transactions": "Transactions",
     "groups": "Kafka groups",

@@ -27,8 +27,9 @@ export function Topic({ name }) {
   const rates = (log) => Object.fromEntries(COUNTERS.map((counter) => [counter, meters.current.rate(now, `${log} ${counter}`)]));
   return html`<${Page} title=${local} stream=${stream}
     crumb=${html`<a href=${address("topics")}>Topics</a> <span>${domain}://${namespace}</span>`}
-    actions=${parts?.layout && html`<button onClick=${() => ask(actions.unload(name))}>Unload</button>
-      <button class="danger-quiet" onClick=${() => ask({ ...actions.removeTopic(name), onDone: () => (location.hash = address("topics")) })}>Delete</button>`}>
+    actions=${parts && html`<a class="button" href=${address("messages", name)}>Messages</a>
+      ${parts.layout && html`<button onClick=${() => ask(actions.unload(name))}>Unload</button>
+      <button class="danger-quiet" onClick=${() => ask({ ...actions.removeTopic(name), onDone: () => (location.hash = address("topics")) })}>Delete</button>`}`}>
     ${parts && html`<${Silent} silent=${parts.silent} />`}
     ${parts && (parts.layout ? html`<${Scalable} parts=${parts} rates=${rates} ask=${ask} />` : html`<${Regular} name=${name} parts=${parts} rates=${rates} />`)}
     ${dialog}
@@ -60,7 +61,7 @@ function livesOf(parts, rates) {
   return lives;
 }
 
-function logName(topic, segment) {
+export function logName(topic, segment) {
   return `${topic.replace("topic://", "segment://")}/${hash(segment.hashRange.start)}-${hash(segment.hashRange.end)}-${segment.segmentId}`;
 }
 
@@ -128,10 +129,10 @@ function Chosen({ topic, segment, live, active, isBusy, ask }) {
       <div><dt>Parents</dt><dd>${segment.parentIds.join(", ") || "none"}</dd></div>
       <div><dt>Children</dt><dd>${segment.childIds.join(", ") || "none"}</dd></div>
     </dl>
-    ${segment.active && html`<div class="buttons">
-      <button disabled=${isBusy || !isSplittable} onClick=${() => ask(actions.split(topic, segment.segmentId))}>Split</button>
-      ${neighbour && html`<button disabled=${isBusy} onClick=${() => ask(actions.merge(topic, segment.segmentId, neighbour.segmentId))}>Merge with ${neighbour.segmentId}</button>`}
-    </div>`}
+    <div class="buttons"><a class="button" href=${address("messages", topic, { log: logName(topic, segment) })}>Messages</a>
+      ${segment.active && html`<button disabled=${isBusy || !isSplittable} onClick=${() => ask(actions.split(topic, segment.segmentId))}>Split</button>`}
+      ${segment.active && neighbour && html`<button disabled=${isBusy} onClick=${() => ask(actions.merge(topic, segment.segmentId, neighbour.segmentId))}>Merge with ${neighbour.segmentId}</button>`}
+    </div>
   </div>`;
 }
 

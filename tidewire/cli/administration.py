@@ -9,6 +9,7 @@ from tidewire.cli.endings import UsageError
 
 _PREFIX: Final = "/admin/v2/scalable"
 _PREFIX_REGULAR: Final = "/admin/v2/persistent"
+_PREFIX_SEGMENTS: Final = "/admin/v2/segments"
 _SCALABLE: Final = "topic://"
 _REGULAR: Final = "persistent://"
 _TOPIC_PARTS: Final = 3
@@ -51,6 +52,21 @@ class Administration:
     def regular_statistics(self, topic: str) -> dict[str, Any]:
         """Return the number of partitions of a `persistent://` topic, and each subscription's consumers and backlog."""
         return dict(self._ask("GET", _path(topic, _REGULAR) + "/stats", prefix=_PREFIX_REGULAR))
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a `persistent://` topic has; 0 if it is not partitioned."""
+        found = self._ask("GET", _path(topic, _REGULAR) + "/partitions", prefix=_PREFIX_REGULAR)
+        return int(found["partitions"])
+
+    def messages(self, log: str, asked: Mapping[str, str]) -> dict[str, Any]:
+        """Return a page of messages of a `segment://` log, or of a `persistent://` topic or partition.
+
+        `asked` are the parameters of the broker's call.
+        """
+        scheme, _, name = log.partition("://")
+        path = "".join("/" + quote(part, safe="") for part in name.split("/"))
+        prefix = _PREFIX_REGULAR if scheme == "persistent" else _PREFIX_SEGMENTS
+        return dict(self._ask("GET", path + "/messages", list(asked.items()), prefix=prefix))
 
     def split(self, topic: str, segment_id: int) -> None:
         """Split a segment. Its children take messages when this returns."""

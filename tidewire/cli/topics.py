@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tidewire.cli import peek
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import one_sentence, pairs
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
     from tidewire.cli.administration import Administration
 
-app: Final = typer.Typer(help="Create, list, show, split, migrate and delete topics.", no_args_is_help=True)
+app: Final = typer.Typer(help="Create, list, show, peek at, split, migrate and delete topics.", no_args_is_help=True)
+app.command("peek")(peek.command)
 
 Topic = Annotated[str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME", show_default=False)]
 Properties = Annotated[list[str], typer.Option("--property", help="KEY=VALUE; may be given several times.")]

@@ -1,4 +1,4 @@
-"""Runs the example of docs/how-to/spark-jobs.md, and the listener of docs/spark.md, unchanged."""
+"""Runs the example of docs/how-to/spark-jobs.md, and the listener and the threads of docs/spark.md, unchanged."""
 
 from pathlib import Path
 
@@ -67,3 +67,31 @@ def test_the_listener_of_the_spark_page_prints_rows_and_lag(tmp_path: Path) -> N
         Admin(broker.http_url).create("topic://public/default/flights", 1)
         said = run(Piece("spark", STORY.format(listener=listener.text)), broker, folder).splitlines()
     assert said == ["0 2 0 0.0", "ended"]
+
+
+THREADS = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+url = "pulsar://127.0.0.1:6650"
+targets = ["topic://public/default/left", "topic://public/default/right"]
+flights = spark.createDataFrame([("k", "a"), ("k", "b")], "key string, value string")
+{threads}
+for target in targets:
+    print(target, spark.read.format("tidewire").options(service_url=url, topic=target).load().count())
+spark.stop()
+"""
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(400)
+def test_the_threads_of_the_spark_page_write(tmp_path: Path) -> None:
+    found = pieces((CHECKOUT / "docs" / "spark.md").read_text(encoding="utf-8"))
+    (threads,) = [piece for piece in found if "ThreadPoolExecutor" in piece.text]
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with running_subject("tidewire", tmp_path / "data") as broker:
+        for topic in ("left", "right"):
+            Admin(broker.http_url).create(f"topic://public/default/{topic}", 1)
+        said = run(Piece("spark", THREADS.format(threads=threads.text)), broker, folder).splitlines()
+    assert said == ["topic://public/default/left 2", "topic://public/default/right 2"]

@@ -161,6 +161,15 @@ def test_a_stream_keeps_its_limit_and_continues_where_it_stopped(
     assert copied(spark, target) == by_key(expected)
 
 
+def test_a_thread_writes_after_the_call_that_the_page_names(spark: RunningSpark, topic: NewTopic) -> None:
+    """If a new Spark needs no such call, the table of errors in docs/spark.md has a line too many."""
+    given = topic()
+    with pytest.raises(SparkFailure, match=r"DATA_SOURCE_NOT_FOUND.*tidewire"):
+        spark.ask("write_in_thread", options=given, is_prepared=False)
+    spark.ask("write_in_thread", options=given, is_prepared=True)
+    assert [row[:2] for row in spark.ask("read", options=given)] == [["k", "v"]]
+
+
 AWAY: Final = {"service_url": "pulsar://127.0.0.1:1", "operation_timeout_seconds": "1"}
 MISSING: Final = {"topic": "topic://public/default/missing"}
 MISTAKES: Final[tuple[tuple[dict[str, str], str], ...]] = (

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +36,18 @@ class Jobs:
             "key", "value", "timestamp_millis(millis) AS event_time", "map('trace', trace) AS properties"
         )
         ready.write.format("tidewire").options(**options).mode("append").save()
+
+    def write_in_thread(self, options: Options, is_prepared: bool) -> None:
+        """Write a row in a thread of its own, perhaps after what the page about Spark says to call first."""
+        frame = self._spark.createDataFrame([["k", "v"]], "key string, value string")
+
+        def write() -> None:
+            if is_prepared:
+                self._spark.createDataFrame([], "n int")
+            frame.write.format("tidewire").options(**options).mode("append").save()
+
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(write).result()
 
     def write_numbers(self, options: Options, count: int) -> None:
         """Write a batch of structs with a number in each."""

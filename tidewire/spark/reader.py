@@ -66,7 +66,7 @@ class RangeReading:
         Raises:
             TidewireError: while iterating, if the segment cannot be read to the range's end.
         """
-        settle()
+        settle(makes_arrays=True)
         options = self._options
         connect = partial(Brokers, options)
         patience_seconds = options.operation_timeout_seconds

@@ -84,7 +84,7 @@ class RowWriting:
         Raises:
             UnwritableColumns: they do not fit into messages.
         """
-        settle()
+        settle(makes_arrays=False)
         self._options = options
         self._schema = schema
         self._columns: FrameColumns = find_columns(schema, topic_is_given=options.topic is not None)
@@ -99,7 +99,7 @@ class RowWriting:
         Raises:
             TidewireError: some are not stored, or that is unknown. The transaction is aborted if possible.
         """
-        settle()
+        settle(makes_arrays=True)
         # A task without rows makes no request.
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:

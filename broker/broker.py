@@ -70,7 +70,7 @@ from broker.topic_series import TopicSeries
 from broker.topic_services import TopicServices
 from broker.topic_statistics import GroupsOn, StatisticsOfTopics, no_groups
 from broker.topics import Topics
-from broker.tracing.decisions import TracedHeaders
+from broker.tracing.decisions import TracedHeaders, TracedTransactionalIds
 from broker.tracing.spans import Tracing
 from broker.traffic import Traffic
 from broker.transaction_buffers import ANY_NAMESPACE, TransactionBuffers
@@ -155,8 +155,6 @@ class Broker:
         self.shards = Shards(self.claims, metadata, self.members, count=settings.transaction_coordinators)
         self.duties = Duties(self.members, self.shards, me=settings.broker_id)
         self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms, self.duties)
-        if base.tracing is not None:
-            self.transactions.headers.attach(TracedHeaders(base.tracing))
         self.kafka_transactions = KafkaTransactions(
             metadata,
             base.now_ms,
@@ -164,6 +162,9 @@ class Broker:
             self.duties,
             timeout_ms_max=min(KAFKA_TIMEOUT_MS_MAX, round(settings.txn_timeout_seconds_max * 1000)),
         )
+        if base.tracing is not None:
+            self.transactions.headers.attach(TracedHeaders(base.tracing))
+            self.kafka_transactions.watch.attach(TracedTransactionalIds(base.tracing))
         self.assignments = Assignments(metadata, session, broker_id=settings.broker_id)
         self.locator = Locator(metadata, self.members, self.assignments, base.has_ended, me=settings.broker_id)
         self.segment_owners = SegmentOwners(metadata, nursery, me=settings.broker_id)

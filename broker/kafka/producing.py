@@ -18,7 +18,9 @@ from broker.kafka.requests import Api, Asked, ConnectionEnds, Later, take_turns
 from broker.kafka.topic_settings import ProduceRules
 from broker.kafka.topics import KafkaTopics
 from broker.topic import Topic
+from broker.tracing.spans import Span
 from broker.traffic import Traffic
+from storage.entry import EntryFormat
 from storage.ledger_record import NO_RECORDS
 from storage.position import Position
 from tidewire.wire.kafka.api_keys import ApiKey
@@ -33,6 +35,7 @@ from tidewire.wire.kafka.messages.produce import (
 from tidewire.wire.kafka.record_batches import Compression, batches, check, stamped
 from txn.kafka_transaction import Producer
 from txn.partition_transactions import Sender
+from txn.producer_states import Duplicate
 
 ACKS: Final = frozenset({-1, 0, 1})
 
@@ -65,6 +68,8 @@ class _Appended:
     messages: int = 0
     size: int = 0
     arrived: float = field(default_factory=trio.current_time)
+    spans: list[Span] = field(default_factory=list)
+    """Those of its traced records."""
 
 
 class ProduceHandler:
@@ -152,6 +157,14 @@ class ProduceHandler:
                 result.stamped_ms = stored.timestamp_ms
             if result.base_offset < 0:
                 result.base_offset = stored.base_offset
+            if topic.spans is not None and not isinstance(stored, Duplicate):
+                result.spans += topic.spans.appended(
+                    batch,
+                    header.record_count,
+                    EntryFormat.KAFKA,
+                    transaction=None if sender is None else sender.transactional_id,
+                    waited_seconds=trio.current_time() - result.arrived,
+                )
             # Also for a duplicate: it is durable when all is that was appended before.
             result.upto = topic.ledger.last_position
             result.messages += header.record_count
@@ -184,6 +197,8 @@ class ProduceHandler:
         self._traffic.messages_in += result.messages
         self._traffic.bytes_in += result.size
         self._traffic.kafka.publish.count(trio.current_time() - result.arrived)
+        for span in result.spans:
+            span.end()
         return PartitionProduceResponse(
             result.index,
             base_offset=result.base_offset,

@@ -151,6 +151,8 @@ class PartitionRead:
                     if not self.pieces:
                         self._first_offset = entry.first_index
                     self.pieces += pieces
+                    if self.topic.spans is not None and is_shown:
+                        self.topic.spans.delivered(entry)
                     self.size += size
                     room -= size
                     self._end = entry.first_index + entry.message_count

@@ -7,9 +7,17 @@ import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
+import confluent_kafka
 import pytest
+import trio
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.propagate import extract, inject
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace import SpanKind, set_span_in_context
 
 import tidewire
 from tests.support.admin import Admin
@@ -18,6 +26,8 @@ from tests.support.processes import RunningBroker, running_broker
 
 CHECKOUT: Final = Path(__file__).parents[2]
 APPLICATION_SECONDS_MAX: Final = 90
+
+Headers = list[tuple[str, bytes]]
 
 SERVER, PRODUCER = 2, 4
 """Kinds of spans, by their numbers in OTLP."""
@@ -81,6 +91,82 @@ def test_one_trace_leads_from_an_application_through_a_transaction_over_two_topi
     processed = named(spans, "process")
     assert {span.parent_id for span in processed} == set(commit.links)
     assert min(span.start_ns for span in processed) > commit.start_ns
+
+
+@pytest.fixture
+def shop(collector: Collector) -> Iterator[TracerProvider]:
+    """Set up OpenTelemetry as an application does, but for one test and not for the whole process."""
+    provider = TracerProvider(resource=Resource({"service.name": "shop"}), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
+    yield provider
+    provider.shutdown()
+
+
+def test_one_trace_leads_through_the_headers_of_kafkas_records(
+    collector: Collector, broker: RunningBroker, shop: TracerProvider
+) -> None:
+    """As over Pulsar's protocol: a transaction over two topics, whose records the application gives its context."""
+    tracer = shop.get_tracer("shop")
+    topics = ["orders", "payments"]
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "transactional.id": "till-1"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    with tracer.start_as_current_span("order") as order:
+        for topic in topics:
+            with tracer.start_as_current_span(f"publish {topic}", kind=SpanKind.PRODUCER):
+                context: dict[str, str] = {}
+                inject(context)
+                producer.produce(topic, b"paid", headers=list(context.items()))
+                producer.produce(topic, b"not traced")
+        producer.commit_transaction()
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.kafka, "group.id": "billing", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(topics)
+    received: list[confluent_kafka.Message] = []
+    while len(received) < 4:
+        received += consumer.consume(4, timeout=60)
+    for record in received:
+        headers = {name: value.decode() for name, value in cast("Headers", record.headers() or [])}
+        if headers:
+            with tracer.start_as_current_span("process", context=extract(headers)):
+                pass
+    consumer.close()
+    spans = collector.wait_for(lambda spans: len(spans) >= 10)
+    assert {span.trace_id for span in spans} == {f"{order.get_span_context().trace_id:032x}"}
+    publishes = {span.span_id for span in named(spans, "publish")}
+    for name in ("append", "deliver", "process"):
+        assert {span.parent_id for span in named(spans, name)} == publishes, name
+    for span in [*named(spans, "append"), *named(spans, "deliver")]:
+        assert (span.service, span.attributes["messaging.system"]) == ("tidewire", "kafka")
+    (commit,) = named(spans, "commit")
+    assert set(commit.links) == publishes
+    assert commit.attributes["tidewire.transaction.id"] == "till-1"
+
+
+def test_an_aborted_transaction_ends_in_an_abort(
+    collector: Collector, broker: RunningBroker, shop: TracerProvider
+) -> None:
+    """Over both protocols. Nobody gets what was aborted, so no span tells of a delivery."""
+    context: dict[str, str] = {}
+    inject(context, set_span_in_context(shop.get_tracer("shop").start_span("order")))
+
+    async def abort() -> None:
+        topic = Admin(broker.http_url).new_topic(1)
+        async with tidewire.connect(broker.service_url) as client, client.producer(topic) as sender:
+            txn = await client.new_transaction()
+            await sender.send(b"never", properties=context, txn=txn)
+            await txn.abort()
+
+    trio.run(abort)
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "transactional.id": "till-2"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce("refunds", b"never", headers=list(context.items()))
+    producer.flush()
+    producer.abort_transaction()
+    spans = collector.wait_for(lambda spans: len(spans) >= 4)
+    assert sorted(span.name.split(" ")[0] for span in spans) == ["abort", "abort", "append", "append"]
 
 
 def lost(broker: RunningBroker) -> float:

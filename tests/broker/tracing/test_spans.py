@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.tracing.contexts import CONTEXTS_MAX, TraceContext
-from broker.tracing.decisions import TracedHeaders
+from broker.tracing.decisions import TracedHeaders, TracedTransactionalIds
 from broker.tracing.spans import TRANSACTIONS_MAX, Counts, Kind, Place, Tracing
 from storage.metadata.store import Record
 from txn.headers import Header, header_key, v5_id
+from txn.kafka_states import KafkaTxnState
+from txn.kafka_transaction import KafkaTransaction, Producer, transaction_key
 from txn.states import TxnState
 
 PLACE = Place("topic://public/default/x", "8000-ffff-1", "pulsar")
@@ -130,3 +132,25 @@ def test_headers_tell_of_decisions() -> None:
     headers.removed(header_key(gone))
     assert [(span.name, span.start_ns) for span in book.spans] == [("commit", 2_000_000_000), ("abort", 3_000_000_000)]
     assert not any(tracing.is_traced(txn) for txn in (committed, aborted, gone))
+
+
+def test_records_of_transactional_ids_tell_of_decisions() -> None:
+    tracing, book = made()
+    followed = TracedTransactionalIds(tracing)
+    for name in ("committed", "aborted", "gone"):
+        append(tracing, ONE, txn=name)
+    book.spans.clear()
+    for name, state in (
+        ("committed", KafkaTxnState.ONGOING),
+        ("committed", KafkaTxnState.PREPARE_COMMIT),
+        ("committed", KafkaTxnState.COMPLETE_COMMIT),
+        ("aborted", KafkaTxnState.PREPARE_ABORT),
+    ):
+        started_ms = None if state.is_idle else 1_000
+        markers = Producer(1, 0) if state.is_ending else None
+        record = KafkaTransaction(Producer(1, 0), state, 1_000, 2_000, started_ms, markers=markers)
+        put = record.to_put(name, 0)
+        followed.shown(Record(put.key, put.value, 1))
+    followed.removed(transaction_key("gone"))
+    assert [(span.name, span.start_ns) for span in book.spans] == [("commit", 2_000_000_000), ("abort", 2_000_000_000)]
+    assert not any(tracing.is_traced(name) for name in ("committed", "aborted", "gone"))

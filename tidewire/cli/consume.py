@@ -1,36 +1,25 @@
-"""`tidewire consume`: print a topic's messages, one a line, as they become visible.
+"""`tidewire consume`: print a topic's messages, one a line or by a template, as they become visible.
 
 With --subscription, each message is acknowledged once it is printed, and the next call continues from there. Several
 calls with the same subscription share the topic: by segments and in order, or with --queue message by message. Without
 a subscription, the command reads the topic and leaves no trace in the broker.
 """
 
-import base64
-import json
 import sys
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tidewire.cli.endings import UsageError, one_sentence, while_somebody_reads
+from tidewire.cli.endings import Interrupted, UsageError, one_sentence, while_somebody_reads
+from tidewire.cli.message_formats import format_of
 from tidewire.cli.produce import SERVICE_URL_DEFAULT, ServiceUrl
 
 if TYPE_CHECKING:
     import tidewire
     from tidewire.client.consumers import Receiving
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Beginning(StrEnum):
-    """Where to begin."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
 
 
 class Sharing(StrEnum):
@@ -38,6 +27,10 @@ class Sharing(StrEnum):
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
+
+
+def _words(incomplete: str) -> list[str]:
+    return [word for word in ("earliest", "latest") if word.startswith(incomplete)]
 
 
 def command(
@@ -54,13 +47,35 @@ def command(
         bool, typer.Option("--queue", help="Share a topic:// topic message by message, in no order.")
     ] = False,
     beginning: Annotated[
-        Beginning, typer.Option("--from", help="Where to start without a subscription, or with a new one.")
-    ] = Beginning.EARLIEST,
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            autocompletion=_words,
+            help="earliest, latest, a time (2013-01-31T06:15:00Z), how long ago (15m), or behind a message id. "
+            "A new subscription starts at earliest or latest.",
+        ),
+    ] = "earliest",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until Ctrl-C, as without --count and --idle.")
+    ] = False,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many messages.")] = None,
     idle_seconds: Annotated[
         float | None, typer.Option("--idle", min=0.0, help="Stop when no message has come for this many seconds.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each message with all its fields, as JSON.")] = False,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="json, or a template with %s value, %S its size, %k key, %K its size, %t topic, %p segment, "
+            "%o position, %i message id, %T publish time, %e event time, %h properties, \\n, \\t.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As --format json: all fields, one object a line.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the bytes that were sent, not decoded by a schema.")
+    ] = False,
     service_url: ServiceUrl = SERVICE_URL_DEFAULT,
 ) -> None:
     """Print a topic's messages until Ctrl-C, --count or --idle. Uncommitted messages are not shown."""
@@ -73,29 +88,59 @@ def command(
             raise UsageError("--queue applies to a subscription. Give --subscription too.")
         if queue and not topic.startswith("topic://"):
             raise UsageError("--queue is for topic:// topics. For a persistent:// topic give --type shared.")
+        if follow and (count is not None or idle_seconds is not None):
+            raise UsageError("--follow goes on until Ctrl-C. Give it without --count and --idle.")
+        if as_json and template is not None:
+            raise UsageError("--json is --format json. Give one of them.")
+        formatted = format_of("json" if as_json else template)
         import anyio
 
         from tidewire.cli.clients import run_client
+        from tidewire.cli.live import LiveLine, Rate
+        from tidewire.cli.message_ids import beginning_of
+        from tidewire.client.background import background_tasks
+        from tidewire.client.plain_schema import AnySchema
+        from tidewire.client.schema import BYTES
 
-        async def print_all(receiving: "Receiving") -> None:
-            left = count
-            while left is None or left > 0:
+        begin = beginning_of(beginning, datetime.now(UTC))
+        if subscription is not None and not isinstance(begin, str):
+            raise UsageError("A new subscription starts at earliest or latest. Read from elsewhere without one.")
+        schema: Any = BYTES if raw else AnySchema()
+        line = LiveLine()
+        summary = ""
+
+        async def print_all(receiving: "Receiving[Any]", rate: Rate) -> None:
+            while count is None or rate.messages < count:
                 with anyio.move_on_after(idle_seconds) as idle:
                     message = await receiving.receive()
                 if idle.cancelled_caught:
                     return
-                _print(described(message) if as_json else message.value)
+                line.clear()
+                _print(formatted(message))
+                rate.count(len(message.data))
                 if subscription is not None:
                     await _acknowledge(receiving, message)
-                if left is not None:
-                    left -= 1
 
         async def story(client: "tidewire.Client") -> None:
-            async with _receiving(client, topic, subscription, sharing, beginning, queue=queue) as receiving:
-                await print_all(receiving)
+            nonlocal summary
+            async with (
+                _receiving(client, topic, subscription, sharing, begin, schema, queue=queue) as receiving,
+                background_tasks() as tasks,
+            ):
+                rate = Rate()
+                tasks.start_soon(line.keep, rate.now)
+                try:
+                    await print_all(receiving, rate)
+                finally:
+                    summary = rate.whole()
 
         with while_somebody_reads():
-            run_client(service_url, story)
+            try:
+                run_client(service_url, story, line)
+            except Interrupted:
+                raise Interrupted(f"interrupted after {summary}." if summary else "interrupted.") from None
+            if line.is_shown:
+                line.say(summary)
 
 
 def _receiving(
@@ -103,23 +148,27 @@ def _receiving(
     topic: str,
     subscription: str | None,
     sharing: Sharing | None,
-    beginning: Beginning,
+    begin: "Literal['earliest', 'latest'] | tidewire.MessageId | datetime",
+    schema: Any,  # noqa: ANN401 - of any values
     *,
     queue: bool,
-) -> "AbstractAsyncContextManager[Receiving]":
+) -> "AbstractAsyncContextManager[Receiving[Any]]":
     from tidewire.protocol.topic_names import is_scalable
 
+    if isinstance(begin, datetime):
+        return client.checkpoint_consumer(topic, begin, schema=schema)
     if subscription is None:
-        return client.reader(topic, beginning.value)
+        return client.reader(topic, begin, schema=schema)
+    assert isinstance(begin, str), "only a reader begins elsewhere"
     if queue:
         # A short queue leaves the other consumers more when this command's output is read slowly.
-        return client.queue_consumer(topic, subscription, initial=beginning.value, queue_messages_max=10)
+        return client.queue_consumer(topic, subscription, initial=begin, queue_messages_max=10, schema=schema)
     if is_scalable(topic):
-        return client.stream_consumer(topic, subscription, initial=beginning.value)
-    return client.consumer(topic, subscription, type=(sharing or Sharing.EXCLUSIVE).value, initial=beginning.value)
+        return client.stream_consumer(topic, subscription, initial=begin, schema=schema)
+    return client.consumer(topic, subscription, type=(sharing or Sharing.EXCLUSIVE).value, initial=begin, schema=schema)
 
 
-async def _acknowledge(receiving: "Receiving", message: "tidewire.Message") -> None:
+async def _acknowledge(receiving: "Receiving[Any]", message: "tidewire.Message[Any]") -> None:
     import tidewire
 
     if isinstance(receiving, tidewire.StreamConsumer):
@@ -128,36 +177,7 @@ async def _acknowledge(receiving: "Receiving", message: "tidewire.Message") -> N
         await receiving.acknowledge(message)
 
 
-def described(message: "tidewire.Message") -> bytes:
-    """Return a message as one line of JSON. A value that is not UTF-8 is in base64, as `value_base64`."""
-    message_id = message.message_id
-    try:
-        value: Mapping[str, str | None] = {"value": None if message.is_null else message.value.decode()}
-    except UnicodeDecodeError:
-        value = {"value_base64": base64.b64encode(message.value).decode("ascii")}
-    place = {"topic": message.topic, "ledger": message_id.ledger_id, "entry": message_id.entry_id}
-    if message_id.batch_index >= 0:
-        place["batch_index"] = message_id.batch_index
-    described = {
-        "key": message.key,
-        **value,
-        "properties": dict(message.properties),
-        "event_time": None if message.event_time_ms is None else _moment(message.event_time_ms),
-        "publish_time": _moment(message.publish_time_ms),
-        **place,
-    }
-    return json.dumps(described, ensure_ascii=False).encode(errors="replace")
-
-
-def _moment(since_epoch_ms: int) -> str | int:
-    try:
-        return (_EPOCH + timedelta(milliseconds=since_epoch_ms)).isoformat(timespec="milliseconds")
-    except OverflowError:
-        # Some producers send numbers beyond the calendar's range.
-        return since_epoch_ms
-
-
-def _print(line: bytes) -> None:
-    sys.stdout.buffer.write(line + b"\n")
+def _print(text: bytes) -> None:
+    sys.stdout.buffer.write(text)
     # The reader of a pipe gets each message at once.
     sys.stdout.buffer.flush()

@@ -3,6 +3,7 @@
 import json
 import time
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,39 @@ def test_latest_begins_behind_what_is_there(tidewire: CommandLine, plain: str) -
     assert tidewire.well("consume", plain, "--subscription", "s", "--count", "1") == "after\n"
 
 
+def test_reading_goes_on_behind_an_id_that_was_printed(tidewire: CommandLine, topic: str, plain: str) -> None:
+    for name in (topic, plain):
+        tidewire.well("produce", name, "--key-separator", ":", *(f"{key}:{key}" for key in "abcdefgh"))
+        shown = [json.loads(line) for line in tidewire.well("consume", name, "--json", "--count", "8").splitlines()]
+        first, rest = shown[2], [line["value"] for line in shown[3:]]
+        # The segments of a topic have no order among them.
+        assert set(tidewire.well("consume", name, "--from", first["id"], "--count", "5").split()) == set(rest)
+        assert tidewire.well("consume", name, "--from", shown[-1]["id"], "--idle", "0.2") == ""
+
+
+def test_reading_begins_at_a_time(tidewire: CommandLine, topic: str) -> None:
+    tidewire.well("produce", topic, "before")
+    (shown,) = tidewire.well("consume", topic, "--format", "%T\\n", "--count", "1").split()
+    behind = datetime.fromtimestamp((int(shown) + 1) / 1000, UTC).isoformat()
+    tidewire.well("produce", topic, "after")
+    assert tidewire.well("consume", topic, "--from", behind, "--count", "1") == "after\n"
+    assert tidewire.well("consume", topic, "--from", "1h", "--idle", "0.3").split() == ["before", "after"]
+
+
+def test_a_template_decides_what_is_printed_and_values_are_decoded(
+    tidewire: CommandLine, plain: str, tmp_path: Path
+) -> None:
+    (tmp_path / "flight.avsc").write_text(DEFINITION)
+    option = ("--schema", f"avro:{tmp_path / 'flight.avsc'}")
+    tidewire.well("produce", plain, '{"carrier": "UA"}', *option, "--key", "k", "--property", "a=b")
+    assert tidewire.well("consume", plain, "--count", "1") == '{"carrier": "UA", "delay": null}\n'
+    assert tidewire.well("consume", plain, "--format", "%k %h|%s;", "--count", "1") == (
+        'k a=b|{"carrier": "UA", "delay": null};'
+    )
+    assert json.loads(tidewire.well("consume", plain, "--format", "json", "--count", "1"))["value"]["carrier"] == "UA"
+    assert tidewire.well("consume", plain, "--raw", "--count", "1") == "\x04UA\x00\n"
+
+
 def test_a_transaction_of_several_calls_is_seen_when_it_is_committed(tidewire: CommandLine, topic: str) -> None:
     """T7, T33: messages of one transaction on two topics appear at the commit, which may be repeated."""
     other = f"{topic}-other"
@@ -179,6 +213,11 @@ def test_mistakes_are_told_in_one_sentence(tidewire: CommandLine, topic: str, pl
         ("produce", topic, "m", "--event-time", "yesterday"),
         ("produce", topic, "m", "--event-time", "1969-12-31"),
         ("consume", "x"),
+        ("consume", topic, "--from", "yesterday"),
+        ("consume", topic, "--from", "1h", "-s", "s"),
+        ("consume", topic, "--format", "%x"),
+        ("consume", topic, "--format", "json", "--json"),
+        ("consume", topic, "--follow", "--count", "1"),
         ("consume", plain, "--type", "shared"),
         ("consume", topic, "-s", "s", "--type", "shared"),
         ("consume", topic, "--service-url", "http://127.0.0.1:1"),

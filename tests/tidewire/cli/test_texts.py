@@ -1,15 +1,20 @@
 """The text that commands read and write."""
 
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewire.cli.consume import described
 from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, pairs
+from tidewire.cli.message_formats import described, format_of
+from tidewire.cli.message_ids import beginning_of, message_id_of, text_of
 from tidewire.cli.produce import keyed, milliseconds
 from tidewire.cli.transaction_ids import format_transaction_id, parse_transaction_id
 from tidewire.client.message import Message
-from tidewire.protocol.positions import MessageId
+from tidewire.protocol.positions import MessageId, Position
 
 WORDS = st.integers(0, 2**64 - 1)
 
@@ -62,8 +67,74 @@ def test_a_message_without_value_or_with_an_impossible_time_is_described() -> No
     assert described(message) == (
         b'{"key": null, "value": null, "properties": {}, "event_time": 4611686018427387904, '
         b'"publish_time": "1970-01-01T00:00:00.000+00:00", "topic": "persistent://public/default/x", '
-        b'"ledger": 3, "entry": 4}'
+        b'"ledger": 3, "entry": 4, "id": "3:4"}'
     )
+
+
+def sent(value: Any, data: bytes = b"", **other: Any) -> Message[Any]:
+    fields: dict[str, Any] = {
+        "key": "JFK",
+        "properties": {"from": "here", "to": "there"},
+        "event_time_ms": 7,
+        "publish_time_ms": 5,
+        "message_id": MessageId(2, 3, 4, 0, 10, others={1: Position(3, 9)}),
+        "topic": "segment://public/default/x/0000-ffff-2",
+        "producer_name": "p",
+        "sequence_id": 0,
+        "redelivery_count": 0,
+    }
+    return Message(value=value, data=data, **fields | other)
+
+
+def test_a_template_has_the_letters_of_kcat() -> None:
+    message = sent(b"departed", b"departed")
+    template = r"%k (%K)\t%s (%S)\n%t %p %o %i %T %e %h 100%% \\"
+    assert format_of(template)(message) == (
+        b"JFK (3)\tdeparted (8)\nsegment://public/default/x/0000-ffff-2 2 3:4:0/10 2:3:4:0/10,1:3:9 5 7 "
+        b"from=here,to=there 100% \\"
+    )
+    nothing = sent(None, key=None, event_time_ms=None, is_null=True)
+    assert format_of("%k,%K,%s,%S,%e")(nothing) == b",-1,,-1,"
+    for wrong in ("%x", "%", "\\q", "\\"):
+        with pytest.raises(UsageError, match="not known"):
+            format_of(wrong)
+
+
+def test_decoded_values_are_printed_as_json_and_texts_as_they_are() -> None:
+    assert format_of(None)(sent({"a": "ü", "b": b"\xff"}, b"...")) == '{"a": "ü", "b": "ÿ"}\n'.encode()
+    assert format_of(None)(sent(5, b"\0\0\0\5")) == b"5\n"
+    assert format_of(None)(sent("ü", "ü".encode())) == "ü\n".encode()
+    shown = json.loads(format_of("json")(sent({"a": 1}, b"...")))
+    assert (shown["value"], shown["segment"], shown["batch_index"]) == ({"a": 1}, 2, 0)
+    assert shown["id"] == "2:3:4:0/10,1:3:9"
+    assert json.loads(format_of("json")(sent(b"\xff", b"\xff")))["value_base64"] == "/w=="
+
+
+NUMBERS = st.integers(0, 2**63 - 1)
+PLACES = (st.tuples(NUMBERS, NUMBERS) | st.tuples(NUMBERS, NUMBERS, st.integers(0, 10**8), st.integers(1, 10**8))).map(
+    lambda place: Position(*place)
+)
+
+
+@given(st.integers(-1, 2**40), PLACES, st.dictionaries(st.integers(0, 2**40), PLACES, max_size=3))
+def test_a_message_id_is_read_as_it_was_written(segment: int, place: Position, others: dict[int, Position]) -> None:
+    others.pop(segment, None)
+    message_id = MessageId(segment, *place, others=others)
+    read = message_id_of(text_of(message_id))
+    assert read is not None
+    assert (read, read.batch_size, read.others) == (message_id, place.batch_size, others)
+
+
+def test_reading_begins_at_a_word_a_time_or_a_message() -> None:
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    assert [beginning_of(word, now) for word in ("earliest", "latest")] == ["earliest", "latest"]
+    assert beginning_of("1000:5", now) == MessageId(-1, 1000, 5)
+    assert beginning_of("2013-01-31T06:15", now) == datetime(2013, 1, 31, 6, 15, tzinfo=UTC)
+    assert beginning_of("90s", now) == now - timedelta(seconds=90)
+    assert beginning_of("1d", now) == now - timedelta(days=1)
+    for wrong in ("yesterday", "5", "1:2:3:4", "999999999d", "1:2,", ""):
+        with pytest.raises(UsageError, match="no place to begin"):
+            beginning_of(wrong, now)
 
 
 def test_failures_and_mistakes_differ_in_their_exit_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 import google_crc32c
 import trio
 
-from scripts.need import NeedError, place
+from scripts.need import place
+from scripts.need_kinds import NeedError
 from scripts.process_usage import cpu_seconds
 from storage.files import DiskFiles
 from storage.metadata.embedded import EmbeddedStore

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from scripts import need
+from scripts import need, need_kinds
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty project, in which only a test's commands and the shell's exist."""
-    monkeypatch.setattr(need, "ROOT", tmp_path)
+    for module in (need, need_kinds):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     return tmp_path
@@ -75,7 +76,7 @@ def test_an_artifact_that_fails_leaves_nothing_that_looks_installed(
 
     assert need.main(["maven:org.example:thing:1.0"]) == 1
     assert "Maven failed on org.example:thing:1.0 with status 3" in capfd.readouterr().err
-    with pytest.raises(need.NeedError, match=r"Run \.venv/bin/python scripts/need\.py maven:org"):
+    with pytest.raises(need_kinds.NeedError, match=r"Run \.venv/bin/python scripts/need\.py maven:org"):
         need.place("maven:org.example:thing:1.0")
 
     java_tools(root)
@@ -88,7 +89,7 @@ def test_a_module_is_compiled_anew_when_its_sources_change(root: Path) -> None:
     (folder / "src").mkdir(parents=True)
     (folder / "pom.xml").write_text("<project/>", encoding="utf-8")
     (folder / "src" / "A.java").write_text("class A {}", encoding="utf-8")
-    module = need.MavenModule(folder)
+    module = need_kinds.MavenModule(folder)
 
     assert module.present() is None
     module.install()
@@ -108,7 +109,7 @@ def test_builds_of_a_maven_module_with_two_versions_stand_side_by_side(root: Pat
     folder = root / "module"
     (folder / "src").mkdir(parents=True)
     (folder / "pom.xml").write_text("<project/>", encoding="utf-8")
-    modules = [need.MavenModule(folder, "library.version", version) for version in ("1.0", "2.0")]
+    modules = [need_kinds.MavenModule(folder, "library.version", version) for version in ("1.0", "2.0")]
 
     modules[0].install()
     assert [module.present() for module in modules] == [folder / "target" / "1.0", None]
@@ -121,7 +122,7 @@ def test_a_go_command_is_compiled_anew_when_its_sources_change(root: Path) -> No
     folder = root / "judge"
     folder.mkdir()
     (folder / "main.go").write_text("package main", encoding="utf-8")
-    module = need.GoModule(folder)
+    module = need_kinds.GoModule(folder)
 
     assert module.present() is None
     module.install()
@@ -141,8 +142,8 @@ def test_a_go_command_is_compiled_anew_when_its_sources_change(root: Path) -> No
 def test_a_go_command_that_does_not_compile_is_told(root: Path) -> None:
     command(root, "go", "exit 1")
     (root / "judge").mkdir()
-    module = need.GoModule(root / "judge")
-    with pytest.raises(need.NeedError, match="Go failed on"):
+    module = need_kinds.GoModule(root / "judge")
+    with pytest.raises(need_kinds.NeedError, match="Go failed on"):
         module.install()
     assert module.present() is None
 
@@ -211,7 +212,7 @@ def test_a_python_package_that_fails_leaves_nothing_that_looks_installed(
 
     assert need.main(["python:thing==1.0"]) == 1
     assert " thing==1.0 failed with status 4" in capfd.readouterr().err
-    with pytest.raises(need.NeedError, match=r"Run .* python:thing==1\.0"):
+    with pytest.raises(need_kinds.NeedError, match=r"Run .* python:thing==1\.0"):
         need.place("python:thing==1.0")
 
 
@@ -236,7 +237,7 @@ def test_a_version_of_spark_comes_with_what_tidewire_needs_beside_it(
     assert constraints.splitlines() == ["a==1.5", "b==2 ; python_version < '3.12'"]
 
     (root / "pyproject.toml").write_text(project % ', "c"', encoding="utf-8")
-    with pytest.raises(need.NeedError, match=r"Run .* spark:4\.0\.5"):
+    with pytest.raises(need_kinds.NeedError, match=r"Run .* spark:4\.0\.5"):
         need.place("spark:4.0.5")
 
 
@@ -264,5 +265,5 @@ def test_an_installation_that_brought_nothing_is_told(
     ],
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(need.NeedError, match="Known are pulsar-java-client"):
+    with pytest.raises(need_kinds.NeedError, match="Known are pulsar-java-client"):
         need.need_of(name)

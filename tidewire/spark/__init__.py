@@ -33,6 +33,7 @@ its tasks or restarts the query from its checkpoint. columns.py describes what i
 options.
 
 `ConsumeTransformProduce` is a job from topics to topics, exactly once without Spark's checkpoint (transforming.py).
+`MicroBatchSpans` traces a stream's micro-batches with OpenTelemetry (micro_batch_spans.py).
 
 Spark finds the format by itself if the Python of driver and executors has this package installed. If the package is
 only shipped (`--py-files`, a notebook's path), register the format once per session:
@@ -65,9 +66,10 @@ require_supported()
 from tidewire.spark.source import TidewireSource  # noqa: E402 - an older Spark has nothing that this could import
 
 if TYPE_CHECKING:
+    from tidewire.spark.micro_batch_spans import MicroBatchSpans
     from tidewire.spark.transforming import ConsumeTransformProduce
 
-__all__ = ["ConsumeTransformProduce", "TidewireSource"]
+__all__ = ["ConsumeTransformProduce", "MicroBatchSpans", "TidewireSource"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any attribute
@@ -76,4 +78,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any attribute
         from tidewire.spark.transforming import ConsumeTransformProduce
 
         return ConsumeTransformProduce
+    if name == "MicroBatchSpans":
+        from tidewire.spark.micro_batch_spans import MicroBatchSpans
+
+        return MicroBatchSpans
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,19 +16,23 @@ CATCH_UP_SECONDS_MAX: Final = 1.0
 class Pace:
     """See the module's docstring."""
 
-    def __init__(self, per_second: float | None) -> None:
+    def __init__(self, per_second: float | None, *, catch_up_seconds_max: float = CATCH_UP_SECONDS_MAX) -> None:
         """That many steps a second; None for no limit."""
         self._per_second = per_second
+        self._catch_up_seconds_max = catch_up_seconds_max
         self._begun = 0.0
         self._steps = 0
 
     async def step(self) -> float:
-        """Return at the moment of the next step, and return that moment. Without a rate, that is now."""
+        """Return at the moment of the next step, and return that moment. Without a rate, that is now.
+
+        Any number of tasks may share the steps.
+        """
         now = anyio.current_time()
         if self._per_second is None:
             return now
         due = self._begun + self._steps / self._per_second
-        if not self._steps or now - due > CATCH_UP_SECONDS_MAX:
+        if not self._steps or now - due > self._catch_up_seconds_max:
             self._begun, self._steps, due = now, 0, now
         self._steps += 1
         if due > now:

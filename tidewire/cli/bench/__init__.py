@@ -1,0 +1,1 @@
+"""`tidewire bench`: measures a broker with the load of one process. See `command`."""

@@ -74,10 +74,10 @@ class TransactionalProducer:
         return (await self.client.ask(request, AddOffsetsToTxnResponse, 3)).error_code
 
     async def commit_offset(
-        self, group: str, topic: str, offset: int, *, generation: int = -1, member: str = ""
+        self, group: str, topic: str, offset: int, *, partition: int = 0, generation: int = -1, member: str = ""
     ) -> int:
-        """TxnOffsetCommit for partition 0 of a topic. Returns the error code."""
-        topics = (TxnOffsetCommitRequestTopic(topic, (TxnOffsetCommitRequestPartition(0, offset, -1, ""),)),)
+        """TxnOffsetCommit for one partition. Returns the error code."""
+        topics = (TxnOffsetCommitRequestTopic(topic, (TxnOffsetCommitRequestPartition(partition, offset, -1, ""),)),)
         request = TxnOffsetCommitRequest(
             self.transactional_id, group, self.producer_id, self.epoch, generation, member, None, topics
         )

@@ -116,6 +116,7 @@ class GroupAdministration:
                 if not loaded.group.is_vacant:
                     return GroupError.NON_EMPTY_GROUP
                 async with self._groups.writes(loaded):
+                    await self._offsets.drop_deferred(group)
                     record = Delete(group_key(group), loaded.version)
                     await self._metadata.commit([all_of(group), record, loaded.claim])
                 await self._groups.resign(loaded)
@@ -127,9 +128,11 @@ class GroupAdministration:
 
     async def _delete_damaged(self, group: str) -> GroupError | None:
         try:
+            # Nobody can commit for a group that cannot be loaded.
+            await self._offsets.drop_deferred(group)
             await self._groups.remove_damaged(group)
-        except Refused as refused:
-            return refused.error
+        except ExpectedError as failed:
+            return refusal(failed).error
         return None
 
     async def delete_offsets(
@@ -155,6 +158,7 @@ class GroupAdministration:
                 }
                 removed = [each for each, error in errors.items() if error is None]
                 async with self._groups.writes(loaded):
+                    await self._offsets.drop_deferred(group, removed)
                     await self._offsets.delete_partitions(group, removed, loaded.conditions)
         except Refused as refused:
             return refused.error

@@ -129,6 +129,9 @@ class OffsetExpiry:
         found = [(self._counts_from_ms(offset, since_ms), offset) for offset in await self._offsets.scan(loaded.name)]
         expired = [offset for from_ms, offset in found if from_ms <= until_ms]
         left = [from_ms for from_ms, _ in found if from_ms > until_ms]
+        if await self._offsets.deferred(loaded.name):
+            # A transaction that is open may bring an offset. It would have no group, and stay for good.
+            left.append(self._wall_ms())
         async with self._groups.writes(loaded):
             await self._offsets.delete(expired, loaded.conditions)
             if not left:

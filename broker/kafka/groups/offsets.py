@@ -35,6 +35,7 @@ from storage.metadata.store import (
     Put,
     Record,
     RecordVersion,
+    exactly,
     starting_with,
 )
 from txn.deferred_puts import BY_TARGET
@@ -200,17 +201,29 @@ class OffsetStore:
         while True:
             page = await self._metadata.scan(start, end, limit=GROUPS_AT_ONCE)
             if page:
-                prefixes = [_topic_prefix(group_of_key(record.key), topic) for record in page]
-                for prefix in prefixes:
-                    await self._drop_deferred(prefix)
-                await self._metadata.commit([DeleteRange(*starting_with(prefix)) for prefix in prefixes])
+                ranges = [starting_with(_topic_prefix(group_of_key(record.key), topic)) for record in page]
+                for start_of, end_of in ranges:
+                    await self._drop_deferred(start_of, end_of)
+                await self._metadata.commit([DeleteRange(*range_) for range_ in ranges])
             if len(page) < GROUPS_AT_ONCE:
                 return
             start = page[-1].key + "\0"
 
-    async def _drop_deferred(self, prefix: str) -> None:
-        """Drop what transactions would write to keys with this prefix. What has ended meanwhile is written already."""
-        while hits := await self._metadata.query(BY_TARGET, *starting_with(prefix), limit=RECORDS_AT_ONCE):
+    async def drop_deferred(self, group: str, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Drop what transactions would write for these partitions, or for all, before their offsets are deleted.
+
+        Otherwise the end of such a transaction brings an offset back, perhaps of a group that does not exist any more.
+        Durable on return. Nobody may commit for the group meanwhile.
+        """
+        if partitions is None:
+            await self._drop_deferred(*starting_with(_group_prefix(group)))
+        elif pending := (await self.deferred(group)).intersection(partitions):
+            for each in pending:
+                await self._drop_deferred(*exactly(offset_key(group, each)))
+
+    async def _drop_deferred(self, start: str, end: str) -> None:
+        """Drop what transactions would write to keys in a range. What has ended meanwhile is written already."""
+        while hits := await self._metadata.query(BY_TARGET, start, end, limit=RECORDS_AT_ONCE):
             try:
                 await self._metadata.commit([Delete(hit.record.key, hit.record.version) for hit in hits])
             except Conflict:

@@ -6,18 +6,20 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.kafka.groups.coordinator import CommitRequest
+from broker.kafka.groups.coordinator import CommitRequest, InTransaction
 from broker.kafka.groups.expiry import AGAIN_MS
 from broker.kafka.groups.group_record import group_key
 from broker.kafka.groups.offsets import Offset, TopicPartition, offset_key
 from broker.kafka.groups.values import GroupError, GroupSettings, GroupState, Leaver, SyncRequest
 from storage.ages import SKEW_MAX_MS
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Op, starting_with
+from storage.metadata.store import Check, Op, starting_with
 from tests.support.kafka_groups import SESSION_MS, join_request
 from tests.support.kafka_nodes import T0, Node, node, wall_ms
 from tests.support.metadata import damage_records, keys
 from tests.support.steered_store import SteeredStore
+from txn.deferred_puts import deferred_by, settled
+from txn.kafka_transaction import transaction_key
 
 RETENTION_MS = 24 * 60 * 60 * 1000
 SETTINGS = GroupSettings(offsets_retention_ms=RETENTION_MS)
@@ -113,6 +115,28 @@ async def test_an_end_that_the_client_asked_for_counts(autojump_clock: MockClock
         await trio.sleep(RETENTION)
         await left.coordinator.expiry.sweep()
         assert await left_of(left) == []
+
+
+async def test_a_group_stays_while_a_transaction_may_bring_it_an_offset(autojump_clock: MockClock) -> None:
+    """K36: without the group, nothing would ever find that offset again."""
+    store = MemoryStore()
+    async with node(store, "left", SETTINGS) as left:
+        await commit(left)
+        waits = TopicPartition("t", 1)
+        record_key, waiting = transaction_key("tid"), offset_key("g", waits)
+        version = await store.put(record_key, b"open")
+        within = InTransaction("tid", (Check(record_key, version),))
+        request = CommitRequest({waits: Offset(2)}, within=within)
+        assert await left.coordinator.commit("g", request) == {waits: None}
+        await trio.sleep(RETENTION)
+        await left.coordinator.expiry.sweep()
+        assert await left_of(left) == []
+        records = await store.scan(*deferred_by("tid"))
+        await store.commit(settled(records, is_commit=True))
+        assert await store.get(waiting) is not None
+        await trio.sleep(2 * RETENTION)
+        await left.coordinator.expiry.sweep()
+        assert await keys(store, *starting_with("/kafka/offsets")) == []
 
 
 async def test_each_group_is_one_brokers_work(autojump_clock: MockClock) -> None:

@@ -86,7 +86,9 @@ class Producer(Generic[T]):
         """The name that the caller gave; without one, each segment's broker chooses."""
         self.batching = batching if isinstance(batching, Batching) else Batching() if batching else _ALONE
         self.chunking = chunking if isinstance(chunking, Chunking) else Chunking() if chunking else None
-        self._size_max = MAX_MESSAGE_SIZE if self.chunking is None else CHUNKED_MESSAGE_SIZE_MAX
+        # What a compressed message takes is known when it is sent (sending.py).
+        may_shrink = self.chunking is not None or compression != "none"
+        self._size_max = CHUNKED_MESSAGE_SIZE_MAX if may_shrink else MAX_MESSAGE_SIZE
         self.codec = _CODECS[compression]
         self.declared = schema.declared
         self._schema = schema
@@ -145,7 +147,8 @@ class Producer(Generic[T]):
             txn: the message becomes visible when this transaction commits.
 
         Raises:
-            MessageTooLarge: the message is larger than the limit.
+            MessageTooLarge: the message is larger than the limit. With compression, the limit is for its compressed
+                form, and the message may have up to 64 MiB.
             TransactionEnded: the transaction takes no more work.
             SendUnanswered: in a transaction: the connection was lost meanwhile, or the broker closed the producer and
                 does not remember it. Run the transaction again.

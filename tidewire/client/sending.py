@@ -30,6 +30,9 @@ BATCH_BYTES_LIMIT: Final = MAX_MESSAGE_SIZE // 2
 CHUNK_OVERHEAD_BYTES: Final = 512
 """What a chunk's metadata take beside the message's: the message's UUID, the chunk's number, and a long name."""
 
+NEVER_SPLIT_BYTES: Final = 2**62
+"""A size of chunks that no message exceeds."""
+
 PROPERTY_OVERHEAD_BYTES: Final = 8
 """What a property takes in a message beside its name and value."""
 
@@ -233,7 +236,8 @@ class SendFrame:
         """The bytes that send it: one command, or with `chunking` one for each chunk.
 
         Raises:
-            MessageTooLarge: what each chunk carries beside the value is already above the broker's limit.
+            MessageTooLarge: what each chunk carries beside the value is already above the broker's limit. Without
+                chunking, the caller compares the command with the limit.
         """
         txn = None if self.txn is None else self.txn.transaction_id
         count = len(self.messages)
@@ -251,7 +255,7 @@ class SendFrame:
             )
             if schema_version:
                 metadata.schema_version = schema_version
-            size_max = MAX_MESSAGE_SIZE
+            size_max = NEVER_SPLIT_BYTES
             if chunking is not None:
                 # Every chunk carries the metadata.
                 attached = metadata.ByteSize() + CHUNK_OVERHEAD_BYTES

@@ -12,8 +12,6 @@ from tidewire.spark.plain_batches import PlainColumns, Times, read_plain
 from tidewire.spark.receiving import ReceivedEntry
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.errors import MessageError
-from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
-from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.messages import SingleMessage, open_body, split_body
 
 Indexes = np.ndarray[Any, np.dtype[np.int32]]
@@ -62,7 +60,7 @@ def open_entry(entry: ReceivedEntry) -> Opened:
         MessageError: it cannot be read.
     """
     metadata = entry.metadata
-    body = open_body(metadata, entry.body, size_max=_size_max(metadata))
+    body = open_body(metadata, entry.body, size_max=CHUNKED_MESSAGE_SIZE_MAX)
     looks_plain = (
         metadata.HasField("num_messages_in_batch")
         and 1 <= metadata.num_messages_in_batch <= len(body) // _MESSAGE_BYTES_MIN
@@ -160,12 +158,8 @@ def _joined(pieces: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
 
 
 def _split(entry: ReceivedEntry) -> list[SingleMessage]:
-    return split_body(entry.metadata, entry.body, entry.ack_set, size_max=_size_max(entry.metadata))
-
-
-def _size_max(metadata: pb.MessageMetadata) -> int:
-    # A producer that may send chunks sends a large value in one message if it is small enough when compressed.
-    return MAX_MESSAGE_SIZE if metadata.HasField("num_messages_in_batch") else CHUNKED_MESSAGE_SIZE_MAX
+    # The limit for messages holds for the compressed body. Pulsar's clients send and read larger ones.
+    return split_body(entry.metadata, entry.body, entry.ack_set, size_max=CHUNKED_MESSAGE_SIZE_MAX)
 
 
 def _split_named(entry: ReceivedEntry) -> list[SingleMessage]:

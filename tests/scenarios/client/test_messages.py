@@ -1,9 +1,13 @@
 """The parts, the transport and the size of messages. Every consumer gets them as they were sent."""
 
+from contextlib import closing
+from functools import partial
 from random import Random
 
 import anyio
+import pulsar
 import pytest
+import trio
 
 import tidewire
 from tests.scenarios.client.stories import Receiver, new_topic, nothing_comes, plain_topic, receive
@@ -19,6 +23,28 @@ MEBIBYTE = 1024 * 1024
 def noise(size: int, seed: int) -> bytes:
     """Return bytes that no codec can compress."""
     return Random(seed).randbytes(size)
+
+
+@pytest.mark.parametrize("is_batched", [True, False])
+async def test_large_messages_that_compress_well_pass_between_pulsars_client_and_ours(
+    broker: Subject, *, is_batched: bool
+) -> None:
+    """The broker's limit holds for the compressed message, alone or in a batch."""
+    topic, value = plain_topic(), b"much of the same" * MEBIBYTE
+    in_thread = trio.to_thread.run_sync
+    with closing(pulsar.Client(broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))) as theirs:
+        make = partial(
+            theirs.create_producer, topic, compression_type=pulsar.CompressionType.ZSTD, batching_enabled=is_batched
+        )
+        producer = await in_thread(make)
+        await in_thread(producer.send, value)
+        async with tidewire.connect(broker.service_url) as ours:
+            async with ours.producer(topic, compression="zstd") as sending:
+                await sending.send(value)
+            async with ours.reader(topic) as reader:
+                assert [message.value == value for message in await receive(reader, 2)] == [True, True]
+        read = await in_thread(partial(theirs.create_reader, topic, pulsar.MessageId.earliest))
+        assert [(await in_thread(read.read_next, 60_000)).data() == value for _ in range(2)] == [True, True]
 
 
 @pytest.mark.parametrize("compression", CODECS)

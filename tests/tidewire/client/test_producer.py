@@ -1,5 +1,7 @@
 """Producers against a scripted broker: routing, batching, bounds, refusals, and every end of a session."""
 
+from random import Random
+
 import anyio
 import pytest
 import trio
@@ -23,6 +25,7 @@ from tidewire.protocol.refusals import (
     TopicTerminated,
 )
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.hashing import key_hash
@@ -197,6 +200,26 @@ async def test_large_messages_wait_for_the_connection_to_take_them() -> None:
                 await producer.enqueue(bytes([number]) * 700_000, key=str(number))
         values = [value for segment in topic.segments.values() for value in segment.values()]
         assert sorted(values) == [bytes([number]) * 700_000 for number in range(30)]
+
+
+@on_both_backends
+async def test_the_limit_holds_for_what_a_message_takes_when_it_is_compressed() -> None:
+    """As Pulsar's clients do: they send 32 MiB that compress to 5, and read them."""
+    large, random = bytes(2 * MAX_MESSAGE_SIZE), Random(1).randbytes(MAX_MESSAGE_SIZE + 100_000)
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client:
+            async with client.producer(X, compression="zstd") as producer:
+                first = await producer.enqueue(large)
+                with pytest.raises(MessageTooLarge, match=r"the broker at .* accepts messages of at most"):
+                    await producer.send(random)
+                with pytest.raises(MessageTooLarge, match="the limit is 67108864"):
+                    await producer.send(bytes(CHUNKED_MESSAGE_SIZE_MAX + 1))
+                await first
+                await producer.send(b"after")
+            assert len(topic.segments[0].entries) == 2
+            async with client.reader(X) as reader:
+                assert [(await reader.receive()).value for _ in range(2)] == [large, b"after"]
 
 
 @on_both_backends

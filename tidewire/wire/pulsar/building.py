@@ -17,8 +17,9 @@ from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, frame_of
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 CHUNKED_MESSAGE_SIZE_MAX: Final = 64 * 1024 * 1024
-"""The largest message that is sent in chunks or reassembled from them, before compression. A reader holds all of it in
-memory."""
+"""The largest message before compression, chunked or not, that is sent or read. A reader holds all of it in memory.
+
+Pulsar's clients have no such limit: only the compressed size counts for them."""
 
 _SIZE: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">2sI")

@@ -306,7 +306,7 @@ def load_settings(flags: Mapping[str, Any], config_file: Path | None = None) -> 
     """
     given = {name: value for name, value in flags.items() if value is not None}
     in_file = {} if config_file is None else _read_file(config_file)
-    unknown = _unknown_variables(os.environ)
+    unknown = unknown_variables(os.environ)
     if unknown:
         raise ConfigurationError(unknown)
 
@@ -329,6 +329,21 @@ def load_settings(flags: Mapping[str, Any], config_file: Path | None = None) -> 
     except ValidationError as error:
         problems = [_sentence(details, given, config_file) for details in error.errors()]
         raise ConfigurationError(problems) from None
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each variable that looks like a setting and is none. Empty ones count as not set."""
+    known = [*map(variable_of, BrokerSettings.model_fields), *sorted(CLIENT_VARIABLES)]
+    # A variable in lower case sets a field, too, so a typo in lower case is a mistake as well.
+    unknown = [
+        name
+        for name, value in environment.items()
+        if value
+        and name.upper().startswith(ENVIRONMENT_PREFIX)
+        and name.upper() not in known
+        and not _KUBERNETES.fullmatch(name)
+    ]
+    return [f"The environment variable {name} is unknown. {_hint(name.upper(), known, 'names')}" for name in unknown]
 
 
 def flag_of(field: str) -> str:
@@ -359,21 +374,6 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _unknown_key(path: Path, key: str) -> str:
     hint = _hint(key.replace("-", "_"), list(BrokerSettings.model_fields), "keys")
     return f"The configuration file {path} has an unknown key {key}. {hint}"
-
-
-def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return one sentence for each variable that looks like a setting and is none. Empty ones count as not set."""
-    known = [*map(variable_of, BrokerSettings.model_fields), *sorted(CLIENT_VARIABLES)]
-    # A variable in lower case sets a field, too, so a typo in lower case is a mistake as well.
-    unknown = [
-        name
-        for name, value in environment.items()
-        if value
-        and name.upper().startswith(ENVIRONMENT_PREFIX)
-        and name.upper() not in known
-        and not _KUBERNETES.fullmatch(name)
-    ]
-    return [f"The environment variable {name} is unknown. {_hint(name.upper(), known, 'names')}" for name in unknown]
 
 
 def _hint(name: str, known: Sequence[str], what: str) -> str:

@@ -9,6 +9,8 @@ from tidewire.cli.admin import segments, subscriptions, transactions
 from tidewire.cli.bench import command as bench
 from tidewire.cli.cluster import command as cluster
 from tidewire.cli.demo import command as demo
+from tidewire.cli.environment import require_known_variables
+from tidewire.cli.logs import give_log_options
 
 app: Final = typer.Typer(
     help="Tidewire: a transactional event-streaming broker, and commands to use and inspect it.",
@@ -30,6 +32,7 @@ app.add_typer(metadata.app, name="metadata")
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 app.command("demo")(demo.command)
+give_log_options(app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -42,12 +45,16 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _commands(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Make typer treat `tidewire` as a group of commands."""
+    """Check what all commands share, before one of them runs."""
+    # A broker names all mistakes in its settings together.
+    if context.invoked_subcommand != "broker":
+        require_known_variables()
 
 
 def main() -> None:

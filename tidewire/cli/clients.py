@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 import tidewire
 from tidewire.cli.endings import CommandFailed, Interrupted, UsageError
 from tidewire.cli.live import LiveLine
+from tidewire.cli.logs import told
 from tidewire.client.background import background_tasks
 from tidewire.protocol.troubles import Trouble
 
@@ -85,8 +86,8 @@ async def tell_troubles(client: tidewire.Client, line: LiveLine) -> None:
         known = await client.troubles.change(known)
         if known is None:
             if begun is not None:
-                line.say(f"tidewire: going on after {anyio.current_time() - begun.since_seconds:.1f} s")
+                line.say(told("info", "tidewire", f"going on after {anyio.current_time() - begun.since_seconds:.1f} s"))
             begun = None
         elif begun is None or type(known.error) is not type(begun.error):
-            line.say(f"tidewire: waiting: {str(known.error).rstrip('.')}")
+            line.say(told("warning", "tidewire", f"waiting: {str(known.error).rstrip('.')}"))
             begun = known if begun is None else Trouble(known.error, begun.since_seconds)

@@ -12,6 +12,8 @@ from typing import Final
 
 import typer
 
+from tidewire.cli.logs import told
+
 EXIT_FAILED: Final = 1
 """The command was called correctly and failed."""
 
@@ -46,7 +48,7 @@ def one_sentence(command: str) -> Iterator[None]:
     try:
         yield
     except CommandFailed as failure:
-        typer.echo(f"{command}: {failure}", err=True)
+        typer.echo(told("error", command, str(failure)), err=True)
         raise SystemExit(failure.exit_status) from failure
 
 

@@ -1,6 +1,7 @@
 """What the command line says about itself: help, version and completion."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from tests.support.processes import BROKER_COMMAND, FREE_PORTS, running_broker
 from tests.tidewire.cli.conftest import CommandLine
 from tidewire.cli.app import app
+from tidewire.cli.logs import LogFormat, LogLevel, configure
 
 COLUMNS = 80
 
@@ -83,6 +85,57 @@ def test_bash_completes_commands_flags_and_values(
     script = COMPLETE.format(words=words, last=last, index=len(words.split()))
     ended = subprocess.run(["bash", "--norc", "-c", script], env=on_path, capture_output=True, text=True, check=True)
     assert (set(ended.stdout.split()), ended.stderr) == (expected, "")
+
+
+def test_every_command_takes_the_flags_of_the_log() -> None:
+    groups = {path[:-1] for path in COMMANDS if path}
+    for path, options in COMMANDS.items():
+        flags = {flag for option in options for flag in option.opts}
+        assert path in groups or flags >= {"--log-format", "--log-level"}, path
+
+
+def test_what_a_command_tells_is_json_lines_if_asked(tidewire: CommandLine) -> None:
+    missing = "topic://public/default/nowhere"
+    complaint = json.loads(tidewire.complaint("produce", missing, "x", "--log-format", "json"))
+    assert complaint["event"].startswith(f"{missing} does not exist")
+    assert (complaint["level"], complaint["command"]) == ("error", "tidewire produce")
+    assert {"event", "level", "timestamp"} <= complaint.keys()
+    # The next call in this process has its own flags.
+    assert tidewire.complaint("produce", missing, "x").startswith("tidewire produce: ")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_clients_log_is_shown_from_its_level_on(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("tidewire.client.somewhere")
+    configure(LogFormat(form), LogLevel.INFO)
+    try:
+        logger.debug("not shown")
+        logger.info("the session of %s ended", "x")
+        (line,) = capsys.readouterr().err.splitlines()
+        if form == "json":
+            shown = json.loads(line)
+            assert (shown["event"], shown["level"]) == ("the session of x ended", "info")
+            assert shown["logger"] == "tidewire.client.somewhere"
+        else:
+            assert line.endswith("INFO tidewire.client.somewhere: the session of x ended")
+    finally:
+        configure(None, None)
+    logger.info("not shown")
+    assert capsys.readouterr().err == ""
+
+
+def test_an_unknown_variable_is_refused_by_every_command(
+    tidewire: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEWIRE_SERVICEURL", "pulsar://127.0.0.1:1")
+    monkeypatch.setenv("TIDEWIRE_PORT_6650_TCP", "set by Kubernetes")
+    for command in (("produce", "topic://public/default/x", "m"), ("topics", "list"), ("cluster", "status")):
+        complaint = tidewire.complaint(*command, status=2)
+        assert complaint == (
+            "tidewire: The environment variable TIDEWIRE_SERVICEURL is unknown. Did you mean TIDEWIRE_SERVICE_URL?\n"
+        )
+    monkeypatch.setenv("TIDEWIRE_SERVICEURL", "")
+    assert "does not exist" in tidewire.complaint("produce", "topic://public/default/nowhere", "m")
 
 
 def test_a_brokers_log_is_json_lines_if_asked(tmp_path: Path) -> None:

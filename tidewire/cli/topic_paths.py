@@ -25,6 +25,11 @@ class TopicPath(NamedTuple):
         return f"{_ROOTS['topic' if self.is_scalable else 'persistent']}/{self.name}"
 
     @property
+    def migration(self) -> str:
+        """What migrates the regular topic of this name."""
+        return f"{_ROOTS['topic']}/{self.name}/migrate"
+
+    @property
     def schemas(self) -> str:
         """The resource of the topic's schemas. Both kinds have them in one place."""
         return f"/admin/v2/schemas/{self.name}"

@@ -1,26 +1,33 @@
-"""`tidewire topics`: create, list, show, split and delete scalable topics, or migrate a regular topic to one.
+"""`tidewire topics`: create, list, show, split, unload and delete topics of both kinds, and migrate a regular topic.
 
-A `persistent://` topic needs no command: its first producer or consumer creates it. `show` shows one, too.
+A `persistent://` topic need not be created: its first producer or consumer does that.
 """
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from tidewire.cli import peek
+from tidewire.cli.admin import retention
+from tidewire.cli.admin.confirming import Yes, confirm
+from tidewire.cli.admin.output import Json, print_json, tell
+from tidewire.cli.admin.segments import split_segment
+from tidewire.cli.admin.statistics import topic_view
+from tidewire.cli.admin.topic_lists import topics_in
+from tidewire.cli.admin.topic_texts import print_layout, print_regular, statistics_text
+from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
-from tidewire.cli.endings import one_sentence, pairs
+from tidewire.cli.endings import UsageError, one_sentence, pairs
+from tidewire.cli.topic_paths import scalable_path, topic_path
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tidewire.cli.administration import Administration
-
-app: Final = typer.Typer(help="Create, list, show, peek at, split, migrate and delete topics.", no_args_is_help=True)
+app: Final = typer.Typer(help="Create, list, show, peek at, change and delete topics.", no_args_is_help=True)
 app.command("peek")(peek.command)
+app.command("retention")(retention.command)
 
-Topic = Annotated[str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME", show_default=False)]
+COMMAND: Final = "tidewire topics"
+
+Scalable = Annotated[str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME", show_default=False)]
+Topic = Annotated[str, typer.Argument(help="topic://... or persistent://TENANT/NAMESPACE/NAME", show_default=False)]
 Properties = Annotated[list[str], typer.Option("--property", help="KEY=VALUE; may be given several times.")]
 
 
@@ -30,59 +37,92 @@ def create(
     segments: Annotated[
         int | None, typer.Option(help="Number of segments to start with (default: the broker's setting).")
     ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Number of partitions of a persistent:// topic (default: none).")
+    ] = None,
     properties: Properties = [],  # noqa: B006 - typer copies it
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
-    """Create a scalable topic."""
-    with one_sentence("tidewire topics"):
-        _administration(data_dir, http).create(topic, segments=segments, properties=pairs(properties, "--property"))
-        typer.echo(f"created {topic}")
+    """Create a scalable or a regular topic."""
+    with one_sentence(COMMAND):
+        path, given = topic_path(topic), pairs(properties, "--property")
+        if path.is_scalable and partitions is not None:
+            raise UsageError("A topic:// topic has segments instead of partitions. Give --segments.")
+        if not path.is_scalable and (segments is not None or given):
+            raise UsageError(
+                "A persistent:// topic has neither segments nor properties. Give --partitions, or nothing."
+            )
+        brokers = Brokers(*addresses(data_dir, http))
+        if path.is_scalable:
+            brokers.ask("PUT", path.root, [] if segments is None else [("numInitialSegments", str(segments))], given)
+        elif partitions is None:
+            brokers.ask("PUT", path.root)
+        else:
+            brokers.ask("PUT", path.root + "/partitions", body=partitions)
+        tell(f"created {topic}", as_json, topic=topic, created=True)
 
 
 @app.command("list")
 def names(
     namespace: Annotated[str, typer.Argument(help="TENANT/NAMESPACE")] = "public/default",
     properties: Properties = [],  # noqa: B006 - typer copies it
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
-    """List a namespace's scalable topics, one a line. With --property, only those that have it."""
-    with one_sentence("tidewire topics"):
-        for name in _administration(data_dir, http).names(namespace, pairs(properties, "--property")):
-            typer.echo(name)
+    """List a namespace's topics of both kinds, one a line. With --property, only scalable ones that have it."""
+    with one_sentence(COMMAND):
+        found = topics_in(Brokers(*addresses(data_dir, http)), namespace, pairs(properties, "--property"))
+        if as_json:
+            print_json(found)
+        else:
+            for one in found:
+                typer.echo(one["topic"])
 
 
 @app.command("show")
-def show(
-    topic: Annotated[
-        str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME, or persistent://...", show_default=False)
-    ],
-    data_dir: DataDir = DATA_DIR_DEFAULT,
-    http: Http = None,
-) -> None:
+def show(topic: Topic, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
     """Show a topic's segments or partitions, its subscriptions and its groups of Kafka's consumers."""
-    with one_sentence("tidewire topics"):
-        administration = _administration(data_dir, http)
-        if topic.startswith("persistent://"):
-            _print_regular(topic, administration.regular_statistics(topic))
+    with one_sentence(COMMAND):
+        path = topic_path(topic)
+        brokers = Brokers(*addresses(data_dir, http))
+        statistics = brokers.ask("GET", path.root + "/stats")
+        layout = brokers.ask("GET", path.root) if path.is_scalable else None
+        if as_json:
+            about = {"partitions": statistics["partitions"]} if layout is None else layout
+            groups = statistics.get("kafkaGroups", {})
+            print_json({"topic": topic, **about, "subscriptions": statistics["subscriptions"], "kafkaGroups": groups})
+        elif layout is None:
+            print_regular(topic, statistics)
         else:
-            _print(topic, administration.layout(topic), administration.statistics(topic))
+            print_layout(topic, layout, statistics)
+
+
+@app.command("stats")
+def stats(topic: Topic, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
+    """Show what a topic's owners count on each segment or partition, and its subscriptions with their backlog."""
+    with one_sentence(COMMAND):
+        view = topic_view(Brokers(*addresses(data_dir, http)), topic_path(topic))
+        if as_json:
+            print_json(view)
+        else:
+            typer.echo(statistics_text(view))
 
 
 @app.command("split")
 def split(
-    topic: Topic,
+    topic: Scalable,
     segment: Annotated[int, typer.Argument(min=0, help="The segment's number, from `tidewire topics show`.")],
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
     """Split a segment into two. Producers and consumers continue meanwhile."""
-    with one_sentence("tidewire topics"):
-        administration = _administration(data_dir, http)
-        administration.split(topic, segment)
-        children = administration.layout(topic)["segments"].get(str(segment), {}).get("childIds", [])
-        typer.echo(f"split segment {segment} of {topic} into {' and '.join(map(str, children))}")
+    with one_sentence(COMMAND):
+        path = scalable_path(topic, "It has no segments.")
+        split_segment(Brokers(*addresses(data_dir, http)), path, segment, as_json)
 
 
 @app.command("migrate")
@@ -92,13 +132,26 @@ def migrate(
         bool,
         typer.Option("--force", help="Migrate while v4 clients use it. They can then read old messages, not produce."),
     ] = False,
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
     """Turn a persistent:// topic into a scalable one, with its messages and subscriptions. This cannot be undone."""
-    with one_sentence("tidewire topics"):
-        _administration(data_dir, http).migrate(topic, force=force)
-        typer.echo(f"migrated {topic} to {topic.replace('persistent', 'topic', 1)}")
+    with one_sentence(COMMAND):
+        path = topic_path(topic)
+        if path.is_scalable:
+            raise UsageError(f"{topic} is a scalable topic already. Give the name of a persistent:// topic.")
+        Brokers(*addresses(data_dir, http)).ask("POST", path.migration, [("force", "true")] if force else [])
+        scalable = topic.replace("persistent", "topic", 1)
+        tell(f"migrated {topic} to {scalable}", as_json, topic=topic, to=scalable)
+
+
+@app.command("unload")
+def unload(topic: Topic, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
+    """Let the owners of a topic release it. The next client loads it again. Clients reconnect by themselves."""
+    with one_sentence(COMMAND):
+        Brokers(*addresses(data_dir, http)).ask("PUT", topic_path(topic).root + "/unload")
+        tell(f"unloaded {topic}", as_json, topic=topic, unloaded=True)
 
 
 @app.command("delete")
@@ -107,61 +160,14 @@ def delete(
     force: Annotated[
         bool, typer.Option("--force", help="Delete it even while in use: disconnect its clients.")
     ] = False,
+    yes: Yes = False,
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
-    """Delete a scalable topic with its messages and subscriptions."""
-    with one_sentence("tidewire topics"):
-        _administration(data_dir, http).delete(topic, force=force)
-        typer.echo(f"deleted {topic}")
-
-
-def _administration(data_dir: Path, http: str | None) -> "Administration":
-    from tidewire.cli.administration import Administration
-
-    return Administration(*addresses(data_dir, http))
-
-
-def _print(topic: str, layout: dict[str, Any], statistics: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    console.print(f"{topic}  epoch {layout['epoch']}", soft_wrap=True)
-    for key, value in sorted(layout["properties"].items()):
-        console.print(f"  {key}={value}", soft_wrap=True, markup=False)
-    segments = Table("segment", "hash range", "state", "parents", "children")
-    for segment in sorted(layout["segments"].values(), key=lambda segment: int(segment["segmentId"])):
-        hash_range = segment["hashRange"]
-        segments.add_row(
-            str(segment["segmentId"]),
-            f"{hash_range['start']:04x}-{hash_range['end']:04x}",
-            str(segment["state"]).lower(),
-            " ".join(map(str, segment["parentIds"])),
-            " ".join(map(str, segment["childIds"])),
-        )
-    console.print(segments)
-    _print_subscriptions(console, statistics)
-
-
-def _print_regular(topic: str, statistics: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    count = int(statistics["partitions"])
-    console.print(f"{topic}  {count} partition{'' if count == 1 else 's'}", soft_wrap=True, markup=False)
-    _print_subscriptions(console, statistics)
-
-
-def _print_subscriptions(console: "Console", statistics: dict[str, Any]) -> None:
-    """Print the subscriptions, and groups of Kafka's consumers beside them. Two of them may have one name."""
-    from rich.table import Table
-
-    rows = [(name, str(counted["type"]).lower(), counted) for name, counted in statistics["subscriptions"].items()]
-    groups = statistics.get("kafkaGroups", {})
-    rows += [(name, f"kafka group, {str(counted['state']).lower()}", counted) for name, counted in groups.items()]
-    if rows:
-        table = Table("subscription", "type", "consumers", "backlog")
-        for name, kind, counted in sorted(rows, key=lambda row: row[:2]):
-            table.add_row(name, kind, str(counted["consumerCount"]), str(counted["msgBacklog"]))
-        console.print(table)
+    """Delete a topic with its messages and subscriptions, and with all partitions that it has."""
+    with one_sentence(COMMAND):
+        path = topic_path(topic)
+        confirm(f"All messages and subscriptions of {topic} will be lost", yes)
+        Brokers(*addresses(data_dir, http)).ask("DELETE", path.root, [("force", "true")] if force else [])
+        tell(f"deleted {topic}", as_json, topic=topic, deleted=True)

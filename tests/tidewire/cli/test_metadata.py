@@ -154,7 +154,7 @@ def test_changes_are_told_as_they_happen_until_ctrl_c(tidewire: CommandLine) -> 
         tidewire.well("topics", "create", "topic://public/watched/b")
         told = next_line(process)
         assert (told["event"], told["key"]) == ("written", "/topics/public/watched/b")
-        tidewire.well("topics", "delete", "topic://public/watched/b")
+        tidewire.well("topics", "delete", "--yes", "topic://public/watched/b")
         while told["event"] != "deleted":
             told = next_line(process)
         assert told["key"] == "/topics/public/watched/b"

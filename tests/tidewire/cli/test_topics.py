@@ -32,7 +32,7 @@ def test_a_topic_is_created_listed_split_shown_and_deleted(tidewire: CommandLine
         ["2", "8000-bfff", "active", "1", ""],
         ["3", "c000-ffff", "active", "1", ""],
     ]
-    assert tidewire.well("topics", "delete", name) == f"deleted {name}\n"
+    assert tidewire.well("topics", "delete", "--yes", name) == f"deleted {name}\n"
     assert tidewire.well("topics", "list", "public/flights") == ""
 
 
@@ -68,22 +68,22 @@ def test_a_regular_topic_is_migrated(tidewire: CommandLine) -> None:
     assert read.split() == ["before", "after"]
     assert "already" in tidewire.complaint("topics", "migrate", regular, "--force")
     assert tidewire.complaint("topics", "migrate", scalable, status=2).count("\n") == 1
-    tidewire.well("topics", "delete", scalable)
+    tidewire.well("topics", "delete", "--yes", scalable)
 
 
 def test_names_may_hold_what_addresses_do_not(tidewire: CommandLine) -> None:
     name = "topic://public/odd/wörld cup #1?"
     tidewire.well("topics", "create", name)
     assert tidewire.well("topics", "list", "public/odd") == f"{name}\n"
-    tidewire.well("topics", "delete", name)
+    tidewire.well("topics", "delete", "--yes", name)
 
 
 def test_what_the_broker_refuses_is_told_in_its_words(tidewire: CommandLine, topic: str) -> None:
     refused = f"tidewire topics: {topic} already exists. Choose another name.\n"
     assert tidewire.complaint("topics", "create", topic) == refused
     missing = "topic://public/default/nowhere"
-    for command in ("show", "delete"):
-        assert f"{missing} does not exist" in tidewire.complaint("topics", command, missing)
+    for command in (("show",), ("delete", "--yes")):
+        assert f"{missing} does not exist" in tidewire.complaint("topics", *command, missing)
     assert "segment" in tidewire.complaint("topics", "split", topic, "77").lower()
     tidewire.well("topics", "split", topic, "0")
     assert "SEALED" in tidewire.complaint("topics", "split", topic, "0")
@@ -139,9 +139,9 @@ def test_an_answer_that_is_no_tidewires_is_told(tidewire: CommandLine) -> None:
 def test_a_topic_in_use_is_deleted_by_force_only(tidewire: CommandLine, topic: str) -> None:
     async def story() -> None:
         async with connect(tidewire.broker.service_url) as client, client.stream_consumer(topic, "s"):
-            refused = await anyio.to_thread.run_sync(tidewire.complaint, "topics", "delete", topic)
+            refused = await anyio.to_thread.run_sync(tidewire.complaint, "topics", "delete", "--yes", topic)
             assert topic in refused
-            assert await anyio.to_thread.run_sync(tidewire.well, "topics", "delete", topic, "--force")
+            assert await anyio.to_thread.run_sync(tidewire.well, "topics", "delete", "--yes", topic, "--force")
 
     anyio.run(story)
     assert topic not in tidewire.well("topics", "list")

@@ -68,11 +68,7 @@ def split(
     """Split a segment into two. Producers and consumers continue meanwhile."""
     with one_sentence(COMMAND):
         path = scalable_path(topic, _NO_SEGMENTS)
-        brokers = Brokers(*addresses(data_dir, http))
-        brokers.ask("POST", f"{path.root}/split/{segment}")
-        children = _children(brokers, path, segment)
-        into = " and ".join(map(str, children))
-        tell(f"split segment {segment} of {topic} into {into}", as_json, topic=topic, split=segment, into=children)
+        split_segment(Brokers(*addresses(data_dir, http)), path, segment, as_json)
 
 
 @app.command("merge")
@@ -102,6 +98,20 @@ def merge(
             merged=[first, second],
             into=children,
         )
+
+
+def split_segment(brokers: Brokers, path: TopicPath, segment: int, as_json: bool) -> None:
+    """Split a segment, and tell into which. They take messages when this returns.
+
+    Raises:
+        NotAnswered: no broker answered.
+        NotAccepted: the broker refused.
+    """
+    brokers.ask("POST", f"{path.root}/split/{segment}")
+    children = _children(brokers, path, segment)
+    into = " and ".join(map(str, children))
+    sentence = f"split segment {segment} of {path.topic} into {into}"
+    tell(sentence, as_json, topic=path.topic, split=segment, into=children)
 
 
 def segment_views(brokers: Brokers, path: TopicPath) -> list[View]:

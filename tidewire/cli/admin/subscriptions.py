@@ -49,7 +49,7 @@ def list_all(topic: Topic, as_json: Json = False, data_dir: DataDir = DATA_DIR_D
         if as_json:
             print_json(subscriptions)
         elif subscriptions:
-            typer.echo(_listed(subscriptions))
+            typer.echo(listed(subscriptions))
         else:
             typer.echo(f"{topic} has no subscriptions", err=True)
 
@@ -202,7 +202,8 @@ def _messages(count: int) -> str:
     return f"{count} message{'' if count == 1 else 's'}"
 
 
-def _listed(subscriptions: list[View]) -> str:
+def listed(subscriptions: list[View]) -> str:
+    """Return subscriptions as a table."""
     return table(
         ("subscription", "type", "consumers", "backlog", "bytes", "oldest", "unacknowledged"),
         [

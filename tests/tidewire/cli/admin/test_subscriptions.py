@@ -7,23 +7,9 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import pytest
 
 from tests.tidewire.cli.conftest import CommandLine
 from tidewire import connect
-from tidewire.cli.asking import Brokers
-
-
-@pytest.fixture(params=["scalable", "regular", "partitioned"])
-def topic(tidewire: CommandLine, request: pytest.FixtureRequest) -> str:
-    """A topic of each kind that no other test uses."""
-    name = f"public/default/{uuid.uuid4().hex}"
-    if request.param == "scalable":
-        tidewire.well("topics", "create", f"topic://{name}", "--segments", "2")
-        return f"topic://{name}"
-    if request.param == "partitioned":
-        Brokers(tidewire.broker.http_url).ask("PUT", f"/admin/v2/persistent/{name}/partitions", body=2)
-    return f"persistent://{name}"
 
 
 def one(tidewire: CommandLine, topic: str, name: str) -> dict[str, Any]:
@@ -46,8 +32,9 @@ def consume(tidewire: CommandLine, topic: str, name: str, count: int) -> list[st
     return sorted(tidewire.well("consume", topic, "--subscription", name, "--count", str(count)).split())
 
 
-def test_a_subscription_is_created_listed_moved_and_deleted(tidewire: CommandLine, topic: str) -> None:
+def test_a_subscription_is_created_listed_moved_and_deleted(tidewire: CommandLine, each_kind: str) -> None:
     """Part 9: the same commands on a scalable topic, a regular one and one with partitions."""
+    topic = each_kind
     produce(tidewire, topic, "a", "b")
     assert tidewire.well("subscriptions", "create", topic, "board") == f"created board on {topic}\n"
     for begin in ("earliest", "latest"):
@@ -79,14 +66,16 @@ def test_a_subscription_is_created_listed_moved_and_deleted(tidewire: CommandLin
     assert (empty.exit_code, empty.stdout, empty.stderr) == (0, "", f"{topic} has no subscriptions\n")
 
 
-def test_a_subscription_that_begins_at_the_end_gets_what_comes(tidewire: CommandLine, topic: str) -> None:
+def test_a_subscription_that_begins_at_the_end_gets_what_comes(tidewire: CommandLine, each_kind: str) -> None:
+    topic = each_kind
     produce(tidewire, topic, "before")
     tidewire.well("subscriptions", "create", topic, "late", "--from", "latest")
     produce(tidewire, topic, "after")
     assert consume(tidewire, topic, "late", 1) == ["after"]
 
 
-def test_a_subscription_is_shown_with_its_parts_and_consumers(tidewire: CommandLine, topic: str) -> None:
+def test_a_subscription_is_shown_with_its_parts_and_consumers(tidewire: CommandLine, each_kind: str) -> None:
+    topic = each_kind
     produce(tidewire, topic, *"abcdef")
     name = "a/b c+d%é"
     tidewire.well("subscriptions", "create", topic, name)

@@ -19,7 +19,7 @@ from storage.metadata.store import Change, MetadataStore
 from storage.signal import Signal
 
 RETRY_SECONDS: Final = 2.0
-"""The pause before a lost stream is asked for again."""
+"""The pause before a lost stream is asked for again. No event tells that a registered broker answers again."""
 
 log = structlog.get_logger(__name__)
 

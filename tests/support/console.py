@@ -26,6 +26,8 @@ from tests.support.rooms import Rooms
 
 Parts = dict[str, Any]
 
+QUIET_SECONDS = 0.1
+
 
 class EventReader(LineReader):
     """Reads a stream of the console. `parts` is what all frames so far say together."""
@@ -43,6 +45,19 @@ class EventReader(LineReader):
         frame: Parts = json.loads(line.removeprefix(b"data: "))
         self.parts |= frame
         return frame
+
+    async def settle(self) -> None:
+        """Read frames until the view has its last one about a cluster that rests.
+
+        The other brokers' streams reach this one over real sockets, so rest is a time without a frame.
+        """
+        await self.next()
+        while True:
+            with trio.move_on_after(QUIET_SECONDS) as quiet:
+                await self.next()
+            if quiet.cancelled_caught:
+                await wait_all_tasks_blocked()
+                return
 
     async def until(self, holds: Callable[[Parts], bool]) -> Parts:
         """Read frames until this holds for all parts together, and return them."""

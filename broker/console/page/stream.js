@@ -119,7 +119,7 @@ export function useStream(view, parameters = {}, onFrame = null) {
   return { ...state, parts, now: () => performance.now() + (state.offset ?? 0) };
 }
 
-// Draw again every `ms`, while `isOn`.
+// Draw again every `ms`, while `isOn`: ages and rates change with time alone, so no event could tell. It asks nobody.
 export function useTicks(isOn, ms = 1000) {
   const [, tick] = useReducer((count) => count + 1, 0);
   useEffect(() => {

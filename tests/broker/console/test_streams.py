@@ -1,6 +1,7 @@
 """The console's streams: pushed and not polled, joined when they come fast, bounded, and gone when they are left."""
 
 from contextlib import AsyncExitStack
+from math import inf
 
 import pytest
 import trio
@@ -46,6 +47,33 @@ async def test_an_open_view_of_an_idle_broker_costs_nothing(view: str) -> None:
             await trio.sleep_forever()
         steps.clear()
         assert steps.counts == {}
+
+
+async def test_no_view_has_a_timer() -> None:
+    """A cluster that rests has no deadline at all, with a view of it open too. So nothing can wake up by itself.
+
+    The view that is open gets no bytes, and the other broker's stream ends with it.
+    """
+    async with served("one", "two") as ((broker, address), _other):
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await wait_all_tasks_blocked()
+        while (seconds := trio.lowlevel.current_statistics().seconds_to_next_deadline) != inf:
+            # What the change began ends in about a second.
+            await trio.sleep(max(0.0, seconds))
+            await wait_all_tasks_blocked()
+        at_rest = trio.lowlevel.current_statistics().tasks_living
+        for view in [*VIEWS, "metadata&prefix=/", "settings"]:
+            async with watching(address, f"view={view}") as frames:
+                await frames.settle()
+                statistics = trio.lowlevel.current_statistics()
+                assert statistics.seconds_to_next_deadline == inf, view
+                assert statistics.tasks_living > at_rest, view
+                with trio.move_on_after(0.02) as quiet:
+                    await frames.next()
+                assert quiet.cancelled_caught, f"{view} sent something about a cluster that rests"
+            while trio.lowlevel.current_statistics().tasks_living > at_rest:
+                await wait_all_tasks_blocked(0.01)
+            assert trio.lowlevel.current_statistics().seconds_to_next_deadline == inf, view
 
 
 @pytest.mark.parametrize("view", [*VIEWS, "metadata&prefix=/", "settings"])

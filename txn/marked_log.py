@@ -8,7 +8,11 @@ know the same (K12, K17):
 
 A snapshot spares the next owner most of the reading. It is a control entry that takes no offset:
 
-    snapshot = [u32 size of the index][index][JSON: ledger, last stable offset, producers, open transactions]
+    snapshot = [u32 size of the index][index][u8 SNAPSHOT_VERSION][u32 size of the rows][rows]
+               [JSON: ledger, last stable offset]
+
+Version 0 had all of it behind the index in the JSON, which is read still. The rows are those of the producers and their
+open transactions (`producer_rows.py`).
 
 The first entry of a ledger is a snapshot, unless there was nothing to tell. Its index is that of the ledger before,
 which is complete. Further ones come after each `SNAPSHOT_BYTES` of log, so that the reading stays bounded (K26). Their
@@ -27,6 +31,7 @@ import orjson
 
 from storage.aborted_offsets import ENTRY_SIZE, AbortedOffsets, UnknownIndexVersion, decode, encode
 from storage.position import Position
+from txn.producer_rows import ProducerRows
 from txn.producer_states import Batch, EndMarker, ProducerStates
 from txn.stable_offset import Place, StableOffset
 
@@ -37,10 +42,22 @@ SNAPSHOT_SHARE: Final = 8
 """A snapshot comes after at least so many times its own size."""
 
 _SIZE: Final = struct.Struct(">I")
+_HEAD: Final = struct.Struct(">BI")
+"""The version, and the size of the rows."""
+
+
+SNAPSHOT_VERSION: Final = 1
+
+_JSON_BEGINS: Final = ord("{")
+"""The byte behind the index in version 0."""
 
 
 class SnapshotDamaged(ValueError):
     """The bytes are no snapshot."""
+
+
+class UnknownSnapshotVersion(UnknownIndexVersion):
+    """The snapshot is of a later version."""
 
 
 class Ended(NamedTuple):
@@ -124,17 +141,13 @@ class MarkedLog:
         self.producers.note(described, place.offset, timestamp_ms)
         if described.is_transactional and self.stable.first_of(described.producer_id) is None:
             self.stable.begin(described.producer_id, place)
+            self.producers.begin(described.producer_id, place)
 
     def snapshot(self, end: int) -> bytes:
         """What is known of the log up to the offset `end`, exclusive."""
-        places = self.stable.open_transactions.items()
-        rest = {
-            "ledger": self.ledger,
-            "last_stable": self.stable.stable_at(end),
-            "producers": list(self.producers.to_rows()),
-            "open": [(producer_id, place.offset, *place.position) for producer_id, place in places],
-        }
-        return b"".join((_SIZE.pack(len(self.aborts.index.data)), self.aborts.index.data, orjson.dumps(rest)))
+        index, rows = self.aborts.index.data, self.producers.rows.data
+        rest = orjson.dumps({"ledger": self.ledger, "last_stable": self.stable.stable_at(end)})
+        return b"".join((_SIZE.pack(len(index)), index, _HEAD.pack(SNAPSHOT_VERSION, len(rows)), rows, rest))
 
     @classmethod
     def from_snapshot(cls, payload: bytes, ledger: int) -> "MarkedLog":
@@ -142,13 +155,18 @@ class MarkedLog:
 
         Raises:
             SnapshotDamaged: it cannot be read.
-            UnknownIndexVersion: a later release wrote its index.
+            UnknownIndexVersion: a later release wrote it, or its index.
         """
         made = cls()
-        made.ledger, made.aborts, rest = _parsed(payload)
+        made.ledger, made.aborts, rest, rows = _parsed(payload)
         try:
-            made.producers = ProducerStates.from_rows(rest["producers"])
-            for producer_id, offset, *position in rest["open"]:
+            if rows is None:
+                made.producers = ProducerStates.from_json(rest["producers"])
+                for producer_id, offset, *position in rest["open"]:
+                    made.producers.begin(producer_id, Place(offset, Position(*position)))
+            else:
+                made.producers = ProducerStates(ProducerRows(rows))
+            for producer_id, offset, *position in made.producers.rows.opened():
                 made.stable.begin(producer_id, Place(offset, Position(*position)))
         except (AssertionError, LookupError, TypeError, ValueError) as damaged:
             raise SnapshotDamaged(f"a snapshot of producers cannot be read: {damaged!r}") from damaged
@@ -163,12 +181,23 @@ def aborts_before(payload: bytes) -> LedgerAborts:
     return _parsed(payload)[1]
 
 
-def _parsed(payload: bytes) -> tuple[int, LedgerAborts, dict[str, Any]]:
+def _parsed(payload: bytes) -> tuple[int, LedgerAborts, dict[str, Any], bytes | None]:
+    """The ledger, its aborts, the JSON, and the rows; None if the JSON has the producers."""
     try:
         (size,) = _SIZE.unpack_from(payload)
-        index = payload[_SIZE.size : _SIZE.size + size]
+        at = _SIZE.size + size
+        index = payload[_SIZE.size : at]
         _entries, is_whole = decode(index)
-        rest = orjson.loads(payload[_SIZE.size + size :])
+        rows = None
+        if payload[at] != _JSON_BEGINS:
+            version, rows_size = _HEAD.unpack_from(payload, at)
+            if version > SNAPSHOT_VERSION:
+                raise UnknownSnapshotVersion(
+                    f"a snapshot of producers has version {version}; this release reads version {SNAPSHOT_VERSION}"
+                )
+            at += _HEAD.size + rows_size
+            rows = payload[at - rows_size : at]
+        rest = orjson.loads(payload[at:])
         ledger, last_stable = rest["ledger"], rest["last_stable"]
     except UnknownIndexVersion:
         raise
@@ -176,4 +205,4 @@ def _parsed(payload: bytes) -> tuple[int, LedgerAborts, dict[str, Any]]:
         raise SnapshotDamaged(f"a snapshot of producers cannot be read: {damaged!r}") from damaged
     if not is_whole or len(index) != size:
         raise SnapshotDamaged("a snapshot of producers has a damaged index of aborted transactions")
-    return ledger, LedgerAborts(AbortedIndex(index), last_stable), rest
+    return ledger, LedgerAborts(AbortedIndex(index), last_stable), rest, rows

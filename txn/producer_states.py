@@ -26,14 +26,13 @@ producers have an open transaction (`stable_offset.py`).
 Pure.
 """
 
-from collections import deque
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from txn.errors import TxnError
+from txn.producer_rows import NOWHERE, Head, Kept, ProducerRows
+from txn.stable_offset import Place
 
-BATCHES_KEPT: Final = 5
 PRODUCERS_MAX: Final = 100_000
 """Producers of one log. Further ones are refused until one has expired (K26)."""
 SEQUENCE_MAX: Final = 2**31 - 1
@@ -89,16 +88,6 @@ class EndMarker(NamedTuple):
     it comes again (K27)."""
 
 
-class Kept(NamedTuple):
-    """A batch that was appended."""
-
-    first_sequence: int
-    last_sequence: int
-    base_offset: int
-    timestamp_ms: int
-    """When the broker took it."""
-
-
 class Duplicate(NamedTuple):
     """The log has the batch already, from this offset on."""
 
@@ -106,40 +95,41 @@ class Duplicate(NamedTuple):
     timestamp_ms: int
 
 
-@dataclass(slots=True)
-class ProducerState:
+class ProducerState(NamedTuple):
     """What is known of one producer."""
 
     epoch: int
-    batches: deque[Kept] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    batches: tuple[Kept, ...]
     """The last batches of this epoch, oldest first."""
-    coordinator_epoch: int = NO_COORDINATOR
+    coordinator_epoch: int
     """That of its last marker."""
-    last_ms: int = 0
+    last_ms: int
     """When it was last heard of."""
-
-    @property
-    def next_sequence(self) -> int:
-        """The sequence that must come next in this epoch."""
-        last = self.batches[-1].last_sequence if self.batches else SEQUENCE_MAX
-        return 0 if last == SEQUENCE_MAX else last + 1
 
 
 class ProducerStates:
     """The producers of one log, by id."""
 
-    def __init__(self) -> None:
-        self._states: dict[int, ProducerState] = {}
+    def __init__(self, rows: ProducerRows | None = None) -> None:
+        """Take what an earlier owner knew, if there was one."""
+        self.rows: Final = ProducerRows() if rows is None else rows
+        """What a snapshot has to have."""
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self.rows)
 
     def __iter__(self) -> Iterator[tuple[int, ProducerState]]:
-        return iter(self._states.items())
+        for producer_id in self.rows:
+            state = self.get(producer_id)
+            assert state is not None, "it has a row"
+            yield producer_id, state
 
     def get(self, producer_id: int) -> ProducerState | None:
         """What is known of a producer."""
-        return self._states.get(producer_id)
+        head = self.rows.head(producer_id)
+        if head is None:
+            return None
+        return ProducerState(head.epoch, tuple(self.rows.batches(head)), head.coordinator_epoch, head.last_ms)
 
     def check(self, batch: Batch, *, has_open: bool) -> Duplicate | None:
         """Decide on a batch of a producer that has an open transaction here or not. None: it may be appended now.
@@ -147,11 +137,11 @@ class ProducerStates:
         Raises:
             ProducerEpochStale, OutOfOrderSequence, OutsideOfTransaction, EarlierTransactionOpen: it may not.
         """
-        state = self._states.get(batch.producer_id)
+        state = self.rows.head(batch.producer_id)
         if state is None:
-            if len(self._states) >= PRODUCERS_MAX:
+            if len(self.rows) >= PRODUCERS_MAX:
                 raise TooManyProducers(
-                    f"{len(self._states)} numbered producers have written here. One is forgotten when it has been idle "
+                    f"{len(self.rows)} numbered producers have written here. One is forgotten when it has been idle "
                     "for a day. Use fewer producers, or turn their idempotence off"
                 )
             return None
@@ -161,12 +151,12 @@ class ProducerStates:
                 "refused"
             )
         is_new_epoch = batch.epoch > state.epoch
-        if not is_new_epoch:
-            for kept in state.batches:
+        expected = 0 if is_new_epoch else self._next_sequence(state)
+        if batch.first_sequence != expected:
+            # The kept batches never go round all sequences, so the next batch is none of them.
+            for kept in () if is_new_epoch else self.rows.batches(state):
                 if (kept.first_sequence, kept.last_sequence) == (batch.first_sequence, batch.last_sequence):
                     return Duplicate(kept.base_offset, kept.timestamp_ms)
-        expected = 0 if is_new_epoch else state.next_sequence
-        if batch.first_sequence != expected:
             raise OutOfOrderSequence(
                 f"Producer {batch.producer_id} sent the sequence {batch.first_sequence} in its epoch {batch.epoch}, "
                 f"but {expected} is next"
@@ -183,8 +173,12 @@ class ProducerStates:
 
     def note(self, batch: Batch, base_offset: int, timestamp_ms: int) -> None:
         """Take a batch that was appended."""
-        state = self._heard(batch.producer_id, batch.epoch, timestamp_ms)
-        state.batches.append(Kept(batch.first_sequence, batch.last_sequence, base_offset, timestamp_ms))
+        head = self._heard(batch.producer_id, batch.epoch, timestamp_ms)
+        self.rows.keep(head, Kept(batch.first_sequence, batch.last_sequence, base_offset, timestamp_ms))
+
+    def begin(self, producer_id: int, first: Place) -> None:
+        """Note where a transaction of a known producer began. Its marker ends it."""
+        self.rows.open(producer_id, first.offset, *first.position)
 
     def check_marker(self, marker: EndMarker, *, has_open: bool) -> None:
         """Decide on the marker that ends a transaction of a producer, which is open here or not.
@@ -192,7 +186,7 @@ class ProducerStates:
         Raises:
             ProducerEpochStale, CoordinatorStale: it may not be appended.
         """
-        state = self._states.get(marker.producer_id)
+        state = self.rows.head(marker.producer_id)
         if state is None:
             return
         is_repeat = marker.bumps_epoch and not has_open and marker.epoch == state.epoch
@@ -209,44 +203,39 @@ class ProducerStates:
 
     def note_marker(self, marker: EndMarker, timestamp_ms: int) -> None:
         """Take a marker that was appended."""
-        state = self._heard(marker.producer_id, marker.epoch, timestamp_ms)
-        state.coordinator_epoch = marker.coordinator_epoch
+        head = self._heard(marker.producer_id, marker.epoch, timestamp_ms)
+        self.rows.put(head._replace(coordinator_epoch=marker.coordinator_epoch))
+        self.rows.open(marker.producer_id, *NOWHERE)
 
     def expire(self, before_ms: int, *, besides: Container[int]) -> None:
-        """Forget producers that were last heard of before this moment, except those with an open transaction (K26)."""
-        idle = [
-            producer_id
-            for producer_id, state in self._states.items()
-            if state.last_ms < before_ms and producer_id not in besides
-        ]
-        for producer_id in idle:
-            del self._states[producer_id]
+        """Forget producers that were last heard of before this moment, except those with an open transaction (K26).
 
-    def to_rows(self) -> Iterator[list[Any]]:
-        """Yield one row for each producer, for a snapshot."""
-        for producer_id, state in self._states.items():
-            batches = [list(kept) for kept in state.batches]
-            yield [producer_id, state.epoch, state.coordinator_epoch, state.last_ms, batches]
+        If there are very many, some wait for the next call.
+        """
+        self.rows.remove(lambda producer_id: producer_id not in besides, before_ms)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[list[Any]]) -> "ProducerStates":
-        """Undo `to_rows`."""
+    def from_json(cls, rows: Iterable[list[Any]]) -> "ProducerStates":
+        """What snapshots of format 0 have."""
         made = cls()
         for producer_id, epoch, coordinator_epoch, last_ms, batches in rows:
-            kept = deque((Kept(*fields) for fields in batches), maxlen=BATCHES_KEPT)
-            made._states[producer_id] = ProducerState(epoch, kept, coordinator_epoch, last_ms)
+            made.rows.put(Head(producer_id, epoch, 0, coordinator_epoch, last_ms))
+            for number, fields in enumerate(batches):
+                made.rows.keep(Head(producer_id, epoch, number, coordinator_epoch, last_ms), Kept(*fields))
         return made
 
-    def _heard(self, producer_id: int, epoch: int, timestamp_ms: int) -> ProducerState:
-        """The state of a producer that was just heard of in this epoch. Another epoch numbers its batches anew."""
-        state = self._states.get(producer_id)
-        if state is None:
-            state = self._states[producer_id] = ProducerState(epoch)
-        if epoch != state.epoch:
-            state.epoch = epoch
-            state.batches.clear()
-        state.last_ms = max(state.last_ms, timestamp_ms)
-        return state
+    def _next_sequence(self, head: Head) -> int:
+        """The sequence that must come next in the known epoch."""
+        last = self.rows.last_sequence(head) if head.batches else SEQUENCE_MAX
+        return 0 if last == SEQUENCE_MAX else last + 1
+
+    def _heard(self, producer_id: int, epoch: int, timestamp_ms: int) -> Head:
+        """What to write of a producer that was just heard of. Another epoch numbers its batches anew."""
+        head = self.rows.head(producer_id)
+        if head is None:
+            return Head(producer_id, epoch, 0, NO_COORDINATOR, max(0, timestamp_ms))
+        batches = head.batches if epoch == head.epoch else 0
+        return Head(producer_id, epoch, batches, head.coordinator_epoch, max(head.last_ms, timestamp_ms))
 
 
 def last_sequence(first: int, count: int) -> int:

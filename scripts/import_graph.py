@@ -72,6 +72,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "topic",
         "namespaces",
         "topic_existence",
+        "topic_publishing",
         "topic_removal",
         "topic_services",
         "topic_source",

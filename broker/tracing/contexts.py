@@ -16,7 +16,7 @@ TRACEPARENT_SIZE: Final = 55
 """The length of a `traceparent` of version 00. Clients of today write no other."""
 
 CONTEXTS_MAX: Final = 32
-"""Messages of one entry that get spans. A batch may hold thousands, and each span takes about 50 µs."""
+"""Messages of one entry that get spans. A batch may hold thousands, and each span takes about 100 µs."""
 
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED_FLAG: Final = 1

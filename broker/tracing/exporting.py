@@ -41,6 +41,9 @@ BATCH_MAX: Final = 512
 DELAY_MS: Final = 5_000
 """OpenTelemetry's defaults: spans that wait at most, spans of one request, and how long a request waits for more."""
 
+LINES_MAX: Final = 2
+"""Lines of OpenTelemetry that the log repeats of a failed request: its last trouble, and that it was given up."""
+
 THREAD_NAME: Final = "tidewire-traces"
 
 log = structlog.get_logger(__name__)
@@ -114,6 +117,7 @@ class Exporter(SpanProcessor):
     async def _export_batch(self, words: "_LastWords") -> None:
         batch = [self._queue.popleft() for _ in range(min(self._batch_max, len(self._queue)))]
         export = partial(self._exporter.export, batch)
+        words.lines.clear()
         result = await trio.to_thread.run_sync(
             export, thread_name=THREAD_NAME, abandon_on_cancel=True, limiter=self._thread
         )
@@ -124,24 +128,26 @@ class Exporter(SpanProcessor):
         else:
             self._failed += len(batch)
             if not self._is_failing:
-                log.warning("the collector takes no traces", reason=words.text, lost_spans=len(batch))
+                log.warning("the collector takes no traces", reason=" ".join(words.lines), lost_spans=len(batch))
         self._is_failing = result is not SpanExportResult.SUCCESS
 
 
 class _LastWords(logging.Handler):
-    """Keeps the last warning of OpenTelemetry, which logs why an export failed and does not return it."""
+    """Keeps the last warnings of OpenTelemetry, which logs why an export failed and does not return it."""
 
-    text = ""
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: deque[str] = deque(maxlen=LINES_MAX)
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`. Called in the exporting thread."""
-        self.text = record.getMessage()
+        self.lines.append(record.getMessage())
 
 
 @contextmanager
 def _words_of_opentelemetry() -> Iterator[_LastWords]:
     """Keep OpenTelemetry's warnings out of standard error, which has the broker's log. They come at each attempt."""
-    words = _LastWords(logging.WARNING)
+    words = _LastWords()
     logger = logging.getLogger("opentelemetry")
     propagated, logger.propagate = logger.propagate, False
     logger.addHandler(words)

@@ -86,7 +86,7 @@ class EntryCodec(Protocol):
     def trace_contexts_of(self, payload: bytes, message_count: int) -> Sequence[TraceContext]:
         """The sampled trace contexts of its messages, at most `CONTEXTS_MAX`. Asked only if the broker traces.
 
-        It decompresses nothing, because it may not pause. So it finds none in a compressed batch.
+        It may not pause. So it finds none in a compressed batch that is large.
         """
         ...
 

@@ -8,7 +8,7 @@ from broker.entry_codecs import undivided
 from broker.kafka.markers import described
 from broker.tracing.contexts import TRACEPARENT, TRACEPARENT_SIZE, TraceContext, marked
 from storage.entry import Entry
-from tidewire.wire.kafka.record_batches import HEADER_SIZE, CorruptBatch, UnsupportedFormat, read_header
+from tidewire.wire.kafka.record_batches import HEADER_SIZE, Compression, CorruptBatch, UnsupportedFormat, read_header
 from tidewire.wire.kafka.records import opened, parse
 from tidewire.wire.steps import Steps
 from txn.marked_log import Ended
@@ -17,7 +17,8 @@ INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of a batch's records when they are decompressed. A batch with more is delivered as it is."""
 
 KEY_BYTES_MAX: Final = 1024 * 1024
-"""A compressed batch with more decompressed bytes has no key, because `key_of` may not pause (E7)."""
+"""A compressed batch with more decompressed bytes has no key and no trace contexts, because the questions for them may
+not pause (E7)."""
 
 _KEY_STEPS_MAX: Final = 4
 """Steps of decompression, each of which is bounded. Records of KEY_BYTES_MAX take fewer."""
@@ -59,7 +60,14 @@ class KafkaEntryCodec:
 
     def trace_contexts_of(self, payload: bytes, _message_count: int) -> Sequence[TraceContext]:
         """See `EntryCodec`: those in the headers of records."""
-        return marked(payload, _TRACEPARENT, HEADER_SIZE, len(payload))
+        try:
+            header = read_header(payload)
+            if header.compression == Compression.NONE:
+                return marked(payload, _TRACEPARENT, HEADER_SIZE)
+            records = _records_soon(opened(header, payload, KEY_BYTES_MAX))
+        except (CorruptBatch, UnsupportedFormat):
+            return ()
+        return () if records is None else marked(records, _TRACEPARENT)
 
 
 def _records_soon(steps: Steps[bytes]) -> bytes | None:

@@ -24,6 +24,7 @@ from broker.tracing.contexts import (
 from dispatch.chunks import Chunk
 from storage.entry import Entry
 from tidewire.wire.pulsar.checksums import CHECKSUM_MAGIC
+from tidewire.wire.pulsar.compression import decompress
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.messages import metadata_span, parse_payload, partition_key
@@ -38,6 +39,9 @@ _HEAD_SIZE: Final = len(CHECKSUM_MAGIC) + 4 + 4
 
 _TRACEPARENT: Final = bytes((0x0A, len(TRACEPARENT), *TRACEPARENT.encode(), 0x12, TRACEPARENT_SIZE))
 """How a property of this name begins, up to its value: a KeyValue's fields are the key (1) and the value (2)."""
+
+INFLATED_BYTES_MAX: Final = 1024 * 1024
+"""A compressed batch with more decompressed bytes has no trace contexts, because the question may not pause (E7)."""
 
 _BATCH_TAG: Final = pb.MessageMetadata.NUM_MESSAGES_IN_BATCH_FIELD_NUMBER << 3
 """A byte that the metadata of every batch have. Others may have it by chance."""
@@ -100,7 +104,7 @@ class PulsarEntryCodec:
         if payload.find(_TRACEPARENT, start, end) >= 0:
             return _contexts_in(payload)
         if message_count > 1 or payload.find(_BATCH_TAG, start, end) >= 0:
-            return marked(payload, _TRACEPARENT, end, len(payload))
+            return _contexts_in_batch(payload)
         return ()
 
 
@@ -113,6 +117,20 @@ def _contexts_in(payload: bytes) -> list[TraceContext]:
     state = next((pair.value for pair in metadata.properties if pair.key == TRACESTATE), "")
     found = [parsed(pair.value, str(state)) for pair in metadata.properties if pair.key == TRACEPARENT]
     return [context for context in found if context is not None][:CONTEXTS_MAX]
+
+
+def _contexts_in_batch(payload: bytes) -> Sequence[TraceContext]:
+    """Return the contexts in the properties of a batch's messages, if it is one."""
+    try:
+        metadata, body = parse_payload(payload)
+        if not metadata.HasField("num_messages_in_batch") or metadata.encryption_keys:
+            return ()
+        if metadata.compression == pb.CompressionType.NONE:
+            return marked(payload, _TRACEPARENT, len(payload) - len(body))
+        size = metadata.uncompressed_size
+        return marked(bytes(decompress(metadata.compression, body, size, size_max=INFLATED_BYTES_MAX)), _TRACEPARENT)
+    except WireError:
+        return ()
 
 
 def send_id(send: pb.CommandSend, payload: bytes) -> SendId:

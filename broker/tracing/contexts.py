@@ -31,7 +31,7 @@ class TraceContext(NamedTuple):
     """What tracing systems have added (`tracestate`), as it came."""
 
 
-def parsed(traceparent: str | bytes, tracestate: str = "") -> TraceContext | None:
+def parsed(traceparent: str | bytes | bytearray, tracestate: str = "") -> TraceContext | None:
     """Return the context of a message; None if it is malformed or not sampled."""
     text = traceparent if isinstance(traceparent, str) else traceparent.decode("ascii", "replace")
     found = _FORM.fullmatch(text)
@@ -47,18 +47,18 @@ def parsed(traceparent: str | bytes, tracestate: str = "") -> TraceContext | Non
     return TraceContext(trace_id, span_id, tracestate)
 
 
-def marked(payload: bytes, mark: bytes, start: int, end: int) -> tuple[TraceContext, ...]:
+def marked(data: bytes | bytearray, mark: bytes, start: int = 0) -> tuple[TraceContext, ...]:
     """Return the contexts behind each occurrence of `mark`, at most CONTEXTS_MAX.
 
     `mark` is how a format encodes the name `traceparent` and the length of its value. So bytes that merely look like
     one in a message's value give at worst a span too many, and only with a whole, valid context.
     """
     found: list[TraceContext] = []
-    at = payload.find(mark, start, end)
+    at = data.find(mark, start)
     while at >= 0 and len(found) < CONTEXTS_MAX:
         at += len(mark)
-        context = parsed(payload[at : at + TRACEPARENT_SIZE])
+        context = parsed(data[at : at + TRACEPARENT_SIZE])
         if context is not None:
             found.append(context)
-        at = payload.find(mark, at, end)
+        at = data.find(mark, at)
     return tuple(found)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.kafka.entry_codec import KafkaEntryCodec
-from broker.pulsar.entry_codec import PulsarEntryCodec
+from broker.pulsar.entry_codec import _BATCH_TAG, INFLATED_BYTES_MAX, PulsarEntryCodec
 from broker.tracing.contexts import CONTEXTS_MAX, TraceContext, parsed
 from tidewire.wire.kafka.record_batches import Compression
 from tidewire.wire.kafka.records import Header, Record, build
@@ -30,6 +30,10 @@ def batch(*spans: int | None, codec: pb.CompressionType = pb.CompressionType.NON
         for n, span in enumerate(spans)
     ]
     return build_batch(message_metadata("p", 1, 1), messages, codec)
+
+
+def record(*headers: tuple[bytes, bytes]) -> Record:
+    return Record(b"k", b"v", 1, tuple(Header(*header) for header in headers))
 
 
 def test_a_context_is_read_as_w3c_writes_it() -> None:
@@ -84,8 +88,30 @@ def test_a_batch_with_very_many_gives_the_first_ones() -> None:
     assert [context.span_id for context in found] == list(range(1, CONTEXTS_MAX + 1))
 
 
-def test_a_compressed_batch_is_left_alone() -> None:
-    assert not PULSAR.trace_contexts_of(batch(5, 6, codec=pb.CompressionType.ZSTD), 2)
+CODECS = [pb.CompressionType.LZ4, pb.CompressionType.ZLIB, pb.CompressionType.ZSTD, pb.CompressionType.SNAPPY]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_compressed_batch_is_opened(codec: pb.CompressionType) -> None:
+    compressed = batch(5, None, 6, codec=codec)
+    assert PULSAR.trace_contexts_of(compressed, 3) == (TraceContext(7, 5), TraceContext(7, 6))
+    assert not PULSAR.trace_contexts_of(compressed[:-9], 3)
+
+
+def test_a_large_compressed_batch_is_left_alone() -> None:
+    """E7: the question may not pause."""
+    message = single_message_metadata(1, properties={"traceparent": traceparent(5)})
+    for size, expected in ((INFLATED_BYTES_MAX - 200, 1), (INFLATED_BYTES_MAX, 0)):
+        payload = build_batch(message_metadata("p", 1, 1), [(message, bytes(size))], pb.CompressionType.ZSTD)
+        assert len(PULSAR.trace_contexts_of(payload, 1)) == expected
+        records = [record((b"traceparent", traceparent(5).encode())), Record(None, bytes(size), 1)]
+        assert len(KAFKA.trace_contexts_of(build(records, Compression.ZSTD), 2)) == expected
+
+
+def test_a_number_that_looks_like_the_tag_of_a_batch_makes_none() -> None:
+    alone = build_message(message_metadata("p", _BATCH_TAG, 1), single(5))
+    assert alone.find(_BATCH_TAG, 0, 20) >= 0
+    assert not PULSAR.trace_contexts_of(alone, 1)
 
 
 @given(st.binary(max_size=200), st.integers(1, 3))
@@ -100,10 +126,6 @@ def test_no_cut_ends_the_search(size: int) -> None:
     PULSAR.trace_contexts_of(batch(5, 6)[:size], 2)
 
 
-def record(*headers: tuple[bytes, bytes]) -> Record:
-    return Record(b"k", b"v", 1, tuple(Header(*header) for header in headers))
-
-
 def test_records_have_theirs_in_headers() -> None:
     records = [
         record((b"a", b"b"), (b"traceparent", traceparent(5).encode()), (b"tracestate", b"x=1")),
@@ -111,5 +133,5 @@ def test_records_have_theirs_in_headers() -> None:
         record((b"traceparent", traceparent(6).encode())),
         record((b"traceparent", b"short")),
     ]
-    assert KAFKA.trace_contexts_of(build(records), 4) == (TraceContext(7, 5), TraceContext(7, 6))
-    assert not KAFKA.trace_contexts_of(build(records, Compression.ZSTD), 4)
+    for codec in Compression:
+        assert KAFKA.trace_contexts_of(build(records, codec), 4) == (TraceContext(7, 5), TraceContext(7, 6))

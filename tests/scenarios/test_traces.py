@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, cast
 
@@ -23,6 +24,7 @@ import tidewire
 from tests.support.admin import Admin
 from tests.support.collector import Collector, SeenSpan, running_collector
 from tests.support.processes import RunningBroker, running_broker
+from tests.support.real_cluster import EMBEDDED, running_cluster
 
 CHECKOUT: Final = Path(__file__).parents[2]
 APPLICATION_SECONDS_MAX: Final = 90
@@ -167,6 +169,33 @@ def test_an_aborted_transaction_ends_in_an_abort(
     producer.abort_transaction()
     spans = collector.wait_for(lambda spans: len(spans) >= 4)
     assert sorted(span.name.split(" ")[0] for span in spans) == ["abort", "abort", "append", "append"]
+
+
+async def test_every_broker_with_writes_of_a_transaction_ends_it_in_its_traces(
+    collector: Collector, tmp_path: Path
+) -> None:
+    """The coordinator is one of the brokers, or another one. Each owner learns of the decision by itself."""
+    traced = {"traceparent": f"00-{7:032x}-{5:016x}-01"}
+    owners: dict[str, set[str]] = {}
+    async with running_cluster(tmp_path, *EMBEDDED, brokers=("one", "two")) as cluster:
+        # Which broker owns a segment follows from its name, so both always own some of these.
+        topics = [Admin(cluster.any.http_url).create(f"topic://public/default/{number}") for number in range(6)]
+        async with tidewire.connect(cluster.url()) as client, AsyncExitStack() as stack:
+            producers = [await stack.enter_async_context(client.producer(topic)) for topic in topics]
+            async with client.transaction() as txn:
+                for producer in producers:
+                    await producer.send(b"v", properties=traced, txn=txn)
+            for name, broker in (await cluster.claims_now()).items():
+                if name.startswith("segment://"):
+                    owners.setdefault(broker, set()).add(f"topic{name.removeprefix('segment').rpartition('/')[0]}")
+        spans = await trio.to_thread.run_sync(collector.wait_for, lambda spans: len(spans) >= len(topics) + len(owners))
+    assert len(owners) == 2
+    assert {broker: {f"append {topic}" for topic in topics} for broker, topics in owners.items()} == {
+        broker: {span.name for span in named(spans, "append") if span.instance == broker} for broker in owners
+    }
+    assert sorted((span.instance, len(span.links)) for span in named(spans, "commit")) == sorted(
+        (broker, len(topics)) for broker, topics in owners.items()
+    )
 
 
 def lost(broker: RunningBroker) -> float:

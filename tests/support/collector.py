@@ -28,6 +28,8 @@ class SeenSpan:
     """A span as it arrived."""
 
     service: str
+    instance: str
+    """Which broker, or which process of an application; empty if it does not say."""
     name: str
     kind: int
     trace_id: str
@@ -98,11 +100,12 @@ class Collector:
 
 def _decoded(request: ExportTraceServiceRequest) -> Iterator[SeenSpan]:
     for resource in request.resource_spans:
-        service = _values(resource.resource.attributes)["service.name"]
+        sender = _values(resource.resource.attributes)
         for scope in resource.scope_spans:
             for span in scope.spans:
                 yield SeenSpan(
-                    str(service),
+                    str(sender["service.name"]),
+                    str(sender.get("service.instance.id", "")),
                     span.name,
                     span.kind,
                     span.trace_id.hex(),

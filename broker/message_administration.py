@@ -2,8 +2,10 @@
 
 import struct
 from dataclasses import replace
+from typing import Final
 
 import orjson
+import trio
 
 from broker.contents import Content
 from broker.entry_codecs import ViewForTools
@@ -16,13 +18,19 @@ from broker.peek_contract import Asked, DecodedBy, Page, Row, StoredEntry
 from broker.peeked_entries import nth, nth_unacknowledged, stored_entry
 from broker.peeking import peek
 from broker.schemas.registry import Schemas, owner_of
-from broker.schemas.schema import StoredSchema
-from broker.schemas.values import Undecodable, decoded
+from broker.schemas.values import Decoder, Undecodable
 from broker.topic import Topic
 from broker.topics import Topics
 from storage.position import Position
 
 _VERSION = struct.Struct(">q")
+
+
+PEEKS_AT_ONCE: Final = 8
+"""Peeks that read at the same time. Further ones wait. Each has some copies of one entry in memory."""
+
+VERSIONS_KEPT_MAX: Final = 16
+"""Versions of a schema that stay in memory while a page is made. A parsed definition takes many times its bytes."""
 
 
 class MessageAdministration:
@@ -36,11 +44,13 @@ class MessageAdministration:
         self._layouts = layouts
         self._schemas = schemas
         self._view = view
+        self._places = trio.CapacityLimiter(PEEKS_AT_ONCE)
 
     async def page(self, name: TopicName, asked: Asked) -> Page:
         """See `PeekService`."""
         topic = await self._log(name)
-        return await peek(topic, asked, _Decoding(topic, self._schemas, asked.value_bytes).decode)
+        async with self._places:
+            return await peek(topic, asked, _Decoding(topic, self._schemas, asked.value_bytes).decode)
 
     async def entry(self, name: TopicName, position: Position) -> StoredEntry:
         """See `PeekService`."""
@@ -70,8 +80,9 @@ class MessageAdministration:
         return await (await self._log(name)).ledger.position_at_time(timestamp_ms)
 
     async def _entry(self, topic: Topic, position: Position) -> StoredEntry:
-        await topic.caught_up()
-        return await stored_entry(topic, position, self._view)
+        async with self._places:
+            await topic.caught_up()
+            return await stored_entry(topic, position, self._view)
 
     async def _log(self, name: TopicName) -> Topic:
         if name.domain is Domain.PERSISTENT:
@@ -97,28 +108,35 @@ class _Decoding:
         self._owner = topic.scalable_topic or owner_of(topic.name)
         self._schemas = schemas
         self._value_bytes = value_bytes
-        self._known: dict[int | None, StoredSchema | None] = {}
+        self._known: dict[int | None, tuple[DecodedBy, Decoder] | None] = {}
 
     async def decode(self, row: Row, content: Content) -> Row:
         """Add what a value says. See `Decode`."""
-        version, value = _version_in(content), content.value or b""
-        stored = await self._find(version)
-        if stored is None:
+        found, value = await self._find(_version_in(content)), content.value or b""
+        if found is None:
             return row
-        by = DecodedBy(stored.version, stored.schema.type.name, is_named=version is not None)
+        by, decoder = found
         if len(value) > self._value_bytes:
             return replace(row, schema=by._replace(problem="The value is cut here. Ask for more bytes of it."))
+        # One value may take most of a step of the event loop (E7).
+        await trio.lowlevel.checkpoint()
         try:
-            said = decoded(stored.schema, value)
+            said = decoder.decoded(value)
             size = len(orjson.dumps(said))
         except (Undecodable, orjson.JSONEncodeError) as problem:
             return replace(row, schema=by._replace(problem=str(problem)))
         return replace(row, schema=by, value=said, value_bytes=size)
 
-    async def _find(self, version: int | None) -> StoredSchema | None:
+    async def _find(self, version: int | None) -> tuple[DecodedBy, Decoder] | None:
         if version not in self._known:
             find = self._schemas.latest(self._owner) if version is None else self._schemas.version(self._owner, version)
-            self._known[version] = await find
+            stored = await find
+            if len(self._known) >= VERSIONS_KEPT_MAX:
+                self._known.clear()
+            self._known[version] = None
+            if stored is not None:
+                by = DecodedBy(stored.version, stored.schema.type.name, is_named=version is not None)
+                self._known[version] = by, Decoder(stored.schema)
         return self._known[version]
 
 

@@ -4,10 +4,12 @@ A path has one route with all its methods. Another method is answered with 405 a
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
+import trio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, request_response
@@ -56,6 +58,8 @@ class Call:
     """The type of the answer's body."""
     is_empty_at_times: bool = False
     """Whether it may answer 204 in place of the answer."""
+    places: trio.CapacityLimiter | None = None
+    """Answers that may be made and sent at the same time, because each holds much memory. Further ones wait."""
     is_served: bool = True
     """Whether the broker does it. Otherwise it answers 501 with the summary."""
 
@@ -73,7 +77,8 @@ class Resource:
         """Answer one request. The route has checked the method."""
         method = scope["method"]
         call = self.calls["GET" if method == "HEAD" else method]
-        await request_response(call.endpoint)(scope, receive, send)
+        async with call.places or nullcontext():
+            await request_response(call.endpoint)(scope, receive, send)
 
 
 def resources(calls: Iterable[Call]) -> list[BaseRoute]:

@@ -7,6 +7,7 @@ gets are among them. Fields say so, and Pulsar's tools leave them out unless the
 
 from typing import Final
 
+import trio
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +25,9 @@ from storage.position import Position
 _TOPIC: Final = regular.PREFIX + "/{tenant}/{namespace}/{topic}"
 _ANSWER: Final = "What the entry holds, without compression. Fields named X-Pulsar-... say the rest."
 
+ANSWERS_AT_ONCE: Final = 16
+"""Whole entries that are read and sent at the same time. Each is in memory until its client has read it."""
+
 _MARKER_TYPES: Final = {"commit": "21", "abort": "22"}
 """Pulsar's numbers of markers, by the first word of what a marker says."""
 
@@ -31,6 +35,7 @@ _MARKER_TYPES: Final = {"commit": "21", "abort": "22"}
 def calls(service: TopicService) -> list[Call]:
     """The calls, served by `service`."""
     admin = _ToolPeeks(service)
+    places = trio.CapacityLimiter(ANSWERS_AT_ONCE)
     return [
         Call(
             *("GET", _TOPIC + "/subscription/{subscription}/position/{count}", admin.of_subscription),
@@ -38,6 +43,7 @@ def calls(service: TopicService) -> list[Call]:
             _ANSWER,
             errors=(404, 405),
             media_type=BYTES,
+            places=places,
         ),
         Call(
             *("GET", _TOPIC + "/ledger/{ledger}/entry/{entry}", admin.by_id),
@@ -45,6 +51,7 @@ def calls(service: TopicService) -> list[Call]:
             _ANSWER,
             errors=(404, 405),
             media_type=BYTES,
+            places=places,
         ),
         Call(
             *("GET", _TOPIC + "/examinemessage", admin.by_number),
@@ -56,6 +63,7 @@ def calls(service: TopicService) -> list[Call]:
             ),
             errors=(404, 405),
             media_type=BYTES,
+            places=places,
         ),
         Call(
             *("GET", _TOPIC + "/messageid/{timestamp}", admin.id_at_time),

@@ -22,25 +22,36 @@ class Undecodable(ValueError):
     """The bytes are no value of the schema, or the type is not decoded. The message is a sentence."""
 
 
-def decoded(schema: Schema, value: bytes) -> Any:  # noqa: ANN401 - JSON
-    """Return a value in JSON.
+class Decoder:
+    """Gives the values of one schema in JSON. Made once for many values, because a definition may be long."""
 
-    Raises:
-        Undecodable
-    """
-    try:
+    def __init__(self, schema: Schema) -> None:
+        self._type = schema.type
+        self._problem = f"Values of type {schema.type.name} are not decoded here."
+        self._decode = _BY_TYPE.get(schema.type)
         if schema.type is SchemaType.AVRO:
-            return avro_values.decoded(schema.data, value)
-        decode = _BY_TYPE.get(schema.type)
-        if decode is None:
-            raise Undecodable(f"Values of type {schema.type.name} are not decoded here.")
-        return decode(value)
-    except Undecodable:
-        raise
-    except (LookupError, TypeError) as problem:
-        raise Undecodable("Its schema has a form that is not decoded here.") from problem
-    except (ValueError, OverflowError, RecursionError, struct.error) as problem:
-        raise Undecodable(f"The bytes are no value of type {schema.type.name}: {problem}.") from problem
+            try:
+                self._decode = avro_values.decoder(schema.data)
+            except (LookupError, TypeError, ValueError):
+                self._problem = _ODD
+
+    def decoded(self, value: bytes) -> Any:  # noqa: ANN401 - JSON
+        """Return a value in JSON.
+
+        Raises:
+            Undecodable
+        """
+        if self._decode is None:
+            raise Undecodable(self._problem)
+        try:
+            return self._decode(value)
+        except (LookupError, TypeError) as problem:
+            raise Undecodable(_ODD) from problem
+        except (ValueError, OverflowError, RecursionError, struct.error) as problem:
+            raise Undecodable(f"The bytes are no value of type {self._type.name}: {problem}.") from problem
+
+
+_ODD: Final = "Its schema has a form that is not decoded here."
 
 
 def _unpacked(form: str) -> Callable[[bytes], Any]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
+from broker.cluster.ownership import claim_key
 from broker.contents import Content
 from broker.errors import TopicNotFound
 from broker.layouts.layout import Layout
@@ -12,11 +13,13 @@ from broker.peek_contract import Asked, Page, Place, Row, State
 from broker.peeking import peek
 from broker.topic import Topic
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Delete
 from storage.position import EARLIEST, Position
 from tests.broker.test_topic_source import without_aborted_index
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS
 from tests.support.rooms import TOPIC, publish, rooms
+from txn.errors import OwnershipLost
 
 FORWARDS = Asked(start=Place(EARLIEST))
 
@@ -94,3 +97,17 @@ async def test_a_pruned_segment_says_that_its_messages_are_gone(monkeypatch: pyt
         monkeypatch.setattr(broker.layouts, "get", get)
         with pytest.raises(TopicNotFound, match="was pruned: every subscription had all of it"):
             await broker.administration.messages.page(name, Asked())
+
+
+async def test_a_broker_that_lost_its_claim_shows_nothing() -> None:
+    """D4: another broker may have decided and written since."""
+    metadata = MemoryStore()
+    async with rooms(metadata, SimulatedFiles()) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        name = await broker.segment(TOPIC, 0)
+        topic = await broker.topics.get(name)
+        await publish(topic, b"x")
+        assert len((await shown(topic, FORWARDS)).rows) == 1
+        await metadata.commit([Delete(claim_key(str(name)))])
+        with pytest.raises(OwnershipLost):
+            await shown(topic, FORWARDS)

@@ -360,8 +360,14 @@ async def test_places_that_do_not_exist_lead_to_the_next_that_do(one: Served, to
     assert told(await page(one, before="1:1:9")) == ["a", "b"]
     assert told(await page(one, before="0:0")) == []
     assert told(await page(one, **{"from": "0"})) == ["a", "b", "c"]
+    topic.ledger.request_roll()
+    await wait_all_tasks_blocked()
+    await send(topic, message(b"d"))
+    with trio.fail_after(20):
+        assert told(await page(one, before="1:99:5")) == ["a", "b", "c"]
+        assert (await page(one, **{"from": "1:99:5"}))["older"] == "2:0"
     future = await page(one, **{"from": "4102444800000"})
-    assert (told(future), future["newer"], future["older"]) == ([], "1:3", "1:3")
+    assert (told(future), future["newer"], future["older"]) == ([], "2:1", "2:1")
 
 
 async def test_an_empty_topic_has_an_empty_page(one: Served, topic: Topic) -> None:

@@ -2,14 +2,19 @@
 
 import json
 from base64 import b64encode
+from contextlib import AsyncExitStack
+from select import select
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
+from broker.http.tool_peeks import ANSWERS_AT_ONCE
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
 from storage.position import EARLIEST, Position
-from tests.broker.http.test_messages import ENCRYPTED, UNKNOWN, batched, message, send
+from tests.broker.http.test_messages import ENCRYPTED, UNKNOWN, batched, message, page, send, told
 from tests.broker.http.test_messages import topic as topic
 from tests.broker.http.test_regular import NAMESPACE, PATH, PLAIN, Served
 from tests.broker.http.test_regular import one as one
@@ -206,3 +211,24 @@ async def test_another_broker_passes_on_a_large_body_with_its_fields() -> None:
         assert answer.headers["x-pulsar-property"] == '{"a": "b"}'
         assert "X-Pulsar-PROPERTY" in answer.names
         assert (await request(elsewhere, "GET", f"{PATH}/examinemessage?messagePosition=9")).status == 404
+
+
+async def test_clients_that_do_not_read_hold_a_bounded_number_of_large_bodies(one: Served, topic: Topic) -> None:
+    """E7: others wait until one of them leaves. Further requests are served meanwhile."""
+    await send(topic, message(bytes(5_000_000)))
+    head = f"GET {PATH}/examinemessage HTTP/1.1\r\nHost: {one.address}\r\n\r\n".encode()
+    async with AsyncExitStack() as open_streams:
+        streams = []
+        for _ in range(ANSWERS_AT_ONCE):
+            stream = await open_streams.enter_async_context(await trio.open_tcp_stream(*one.address))
+            await stream.send_all(head)
+            assert (await stream.receive_some(4)).startswith(b"HTTP")
+            streams.append(stream)
+        waiting = await open_streams.enter_async_context(await trio.open_tcp_stream(*one.address))
+        await waiting.send_all(head)
+        assert told(await page(one)) != []
+        await wait_all_tasks_blocked()
+        assert select([waiting.socket.fileno()], [], [], 0)[0] == []
+        await streams[0].aclose()
+        with trio.fail_after(20):
+            assert (await waiting.receive_some(4)).startswith(b"HTTP")

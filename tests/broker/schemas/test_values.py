@@ -12,7 +12,7 @@ import pytest
 
 from broker.schemas.avro_values import VALUES_MAX
 from broker.schemas.schema import Schema, SchemaType
-from broker.schemas.values import Undecodable, decoded
+from broker.schemas.values import Decoder, Undecodable
 
 WHOLE = {
     "type": "record",
@@ -41,8 +41,8 @@ WHOLE = {
 }
 
 
-def schema(definition: object) -> Schema:
-    return Schema(SchemaType.AVRO, json.dumps(definition).encode())
+def avro(definition: object) -> Decoder:
+    return Decoder(Schema(SchemaType.AVRO, json.dumps(definition).encode()))
 
 
 def test_every_type_of_avro_is_told() -> None:
@@ -68,7 +68,7 @@ def test_every_type_of_avro_is_told() -> None:
     }
     written = io.BytesIO()
     fastavro.schemaless_writer(written, fastavro.parse_schema(WHOLE), value)
-    assert decoded(schema(WHOLE), written.getvalue()) == value | {
+    assert avro(WHOLE).decoded(written.getvalue()) == value | {
         "raw": "/wA=",
         "fixed": "YWJjZA==",
         "named": "ZWZnaA==",
@@ -116,7 +116,7 @@ def test_bytes_that_are_no_value_or_stand_for_too_much_are_refused(
 ) -> None:
     """E7: a few bytes can stand for any number of values."""
     with pytest.raises(Undecodable) as refused:
-        decoded(schema(definition), data)
+        avro(definition).decoded(data)
     assert problem in str(refused.value)
 
 
@@ -137,7 +137,7 @@ def test_bytes_that_are_no_value_or_stand_for_too_much_are_refused(
     ],
 )
 def test_other_types_are_told(kind: SchemaType, data: bytes, value: object) -> None:
-    assert decoded(Schema(kind), data) == value
+    assert Decoder(Schema(kind)).decoded(data) == value
 
 
 @pytest.mark.parametrize(
@@ -154,5 +154,5 @@ def test_other_types_are_told(kind: SchemaType, data: bytes, value: object) -> N
 )
 def test_other_types_that_cannot_be_told_say_why(kind: SchemaType, data: bytes, problem: str) -> None:
     with pytest.raises(Undecodable) as refused:
-        decoded(Schema(kind), data)
+        Decoder(Schema(kind)).decoded(data)
     assert str(refused.value).startswith(problem)

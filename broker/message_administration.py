@@ -79,6 +79,16 @@ class MessageAdministration:
         """See `PeekService`."""
         return await (await self._log(name)).ledger.position_at_time(timestamp_ms)
 
+    async def place_of_index(self, name: TopicName, index: int) -> Position:
+        """See `PeekService`."""
+        ledger = (await self._log(name)).ledger
+        if not ledger.first_index <= index < ledger.confirmed_index:
+            raise MessageNotFound(
+                f"{name} has no message of index {index}. Its indexes are from {ledger.first_index} to "
+                f"{ledger.confirmed_index - 1}."
+            )
+        return await ledger.position_of_index(index)
+
     async def _entry(self, topic: Topic, position: Position) -> StoredEntry:
         async with self._places:
             await topic.caught_up()

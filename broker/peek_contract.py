@@ -207,3 +207,11 @@ class PeekService(Protocol):
         Raises:
             OnePartitionOnly: the topic has partitions.
         """
+
+    async def place_of_index(self, name: TopicName, index: int) -> Position:
+        """Return the entry with the message of this index, which is Kafka's offset.
+
+        Raises:
+            MessageNotFound: there is none, or it was deleted.
+            OnePartitionOnly: the topic has partitions.
+        """

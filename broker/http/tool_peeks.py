@@ -15,7 +15,7 @@ from starlette.responses import Response
 from broker.administration_contract import TopicService
 from broker.contents import time_text
 from broker.http import regular
-from broker.http.parameters import form_subscription_of, number_of, part_number_of, topic_of
+from broker.http.parameters import form_subscription_of, number_of, part_number_of, required_number_of, topic_of
 from broker.http.refusals import json_response
 from broker.http.resources import BYTES, Call, Parameter
 from broker.names import TopicName
@@ -71,6 +71,13 @@ def calls(service: TopicService) -> list[Call]:
             "The id; that of the next entry, if there is none yet.",
             errors=(404, 405),
         ),
+        Call(
+            *("GET", _TOPIC + "/getMessageIdByIndex", admin.id_of_index),
+            "Show the id of the entry with the message of an index, which is Kafka's offset.",
+            "The id.",
+            (Parameter("index", "The index.", "integer", is_required=True),),
+            errors=(404, 405),
+        ),
     ]
 
 
@@ -97,15 +104,26 @@ class _ToolPeeks:
 
     async def id_at_time(self, request: Request) -> Response:
         name = _name_of(request)
-        place = await self._service.messages.place_at_time(name, part_number_of(request, "timestamp"))
-        index = name.partition_index
-        return json_response(
-            {"ledgerId": place.ledger, "entryId": place.entry, "partitionIndex": -1 if index is None else index}
+        return _id_response(
+            name, await self._service.messages.place_at_time(name, part_number_of(request, "timestamp"))
+        )
+
+    async def id_of_index(self, request: Request) -> Response:
+        name = _name_of(request)
+        return _id_response(
+            name, await self._service.messages.place_of_index(name, required_number_of(request, "index"))
         )
 
 
 def _name_of(request: Request) -> TopicName:
     return topic_of(request).as_regular
+
+
+def _id_response(name: TopicName, place: Position) -> Response:
+    index = name.partition_index
+    return json_response(
+        {"ledgerId": place.ledger, "entryId": place.entry, "partitionIndex": -1 if index is None else index}
+    )
 
 
 def _from_one(number: int) -> int:

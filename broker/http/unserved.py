@@ -70,7 +70,6 @@ _TOPIC_CALLS: Final[_Table] = (
     ("This broker trims a topic by its retention policy. Set that.", ("DELETE",), ("/truncate",)),
     ("Delete the topic's policies one by one. Only retention can be set.", ("DELETE",), ("/policies",)),
     ("A partition is made when it is first used.", ("POST",), ("/createMissedPartitions",)),
-    ("Look at the message ids that a client gets.", _GET, ("/getMessageIdByIndex",)),
     (
         "Look at the subscription's msgBacklog in the topic's stats.",
         ("POST",),

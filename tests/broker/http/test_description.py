@@ -126,8 +126,8 @@ async def test_a_typing_error_is_not_found(server: Address, method: str, path: s
         ("PATCH", "/admin/v2/clusters/far", "It serves GET there."),
         (
             *("GET", "/admin/v2/persistent/public/default/x"),
-            "Below that path it serves GET at examinemessage, internalStats, lastMessageId, log, messages,"
-            " partitioned-internalStats, partitioned-stats, partitions, retention, stats, subscriptions.",
+            "Below that path it serves GET at examinemessage, getMessageIdByIndex, internalStats, lastMessageId, log,"
+            " messages, partitioned-internalStats, partitioned-stats, partitions, retention, stats, subscriptions.",
         ),
     ],
 )

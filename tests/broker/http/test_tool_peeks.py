@@ -154,6 +154,19 @@ async def test_an_id_belongs_to_a_time(one: Served, topic: Topic) -> None:
     assert later == {"ledgerId": 1, "entryId": 1, "partitionIndex": -1}
 
 
+async def test_an_id_belongs_to_an_index(one: Served, topic: Topic) -> None:
+    await send(topic, batched([b"a", b"b"]), count=2)
+    await send(topic, message(b"c"))
+    path = f"{PATH}/getMessageIdByIndex?index="
+    found = [await one.ask("GET", f"{path}{index}") for index in range(3)]
+    assert [(shown["ledgerId"], shown["entryId"]) for shown in found] == [(1, 0), (1, 0), (1, 1)]
+    assert (await one.refused("GET", f"{path}3")).reason.endswith("Its indexes are from 0 to 2.")
+    await topic.delete_below(2)
+    assert (await one.refused("GET", f"{path}1")).status == 404
+    assert (await one.refused("GET", f"{path}-1")).status == 412
+    assert (await one.refused("GET", f"{PATH}/getMessageIdByIndex")).status == 412
+
+
 async def test_ids_that_name_nothing_are_refused(one: Served, topic: Topic) -> None:
     await send(topic, batched([b"a", b"b"]), count=2)
     for path in (f"{BY_ID}/1", f"{PATH}/ledger/9/entry/0", f"{PATH}/ledger/{2**63 - 1}/entry/{2**63 - 1}"):

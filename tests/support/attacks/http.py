@@ -36,6 +36,7 @@ PATHS: Final = (
     *("/admin/v2/segments/public/default/{}/0000-ffff-0/messages", "/admin/v2/persistent/public/default/{}/messages"),
     *("/admin/v2/persistent/public/default/{}/examinemessage", "/admin/v2/persistent/public/default/{}/messageid/{}"),
     *("/admin/v2/persistent/public/default/{}/ledger/{}/entry/{}",),
+    *("/admin/v2/persistent/public/default/{}/getMessageIdByIndex",),
     *("/admin/v2/persistent/public/default/{}/subscription/{}/position/{}",),
     *("/admin/v2/metadata/record", "/admin/v2/metadata/records", "/admin/v2/metadata/index"),
     *("/admin/v2/metadata/watch", "/admin/v2/metadata/snapshot", "/admin/v2/metadata/{}"),
@@ -43,7 +44,7 @@ PATHS: Final = (
 """Every route, with places for names. None of them is a witness's."""
 PARAMETERS: Final = (
     *("numInitialSegments", "force", "type", "timestamp", "property", "prefix", "limit", "key", "name", "from", "to"),
-    *("before", "count", "bytes", "initialPosition", "messagePosition"),
+    *("before", "count", "bytes", "initialPosition", "messagePosition", "index"),
 )
 VALUES: Final = (
     *("0", "1", "3", "-1", "1e9", "9" * 19, "9" * 5000, "true", "nan", "", "%00", "%ff", "QUEUE", "a=b", "=", "/txn"),

@@ -92,6 +92,8 @@ final class PeekScenarios {
         refused(404, () -> topics.getMessagesById(topic, large.getLedgerId(), large.getEntryId() + 2));
         MessageIdAdv early = (MessageIdAdv) topics.getMessageIdByTimestamp(topic, 5);
         Expect.equal("the entry of an early time", early.getEntryId(), 0L);
+        MessageIdAdv indexed = (MessageIdAdv) topics.getMessageIdByIndex(topic, 2);
+        Expect.equal("the entry of an index", indexed.getEntryId(), 2L);
         topics.createPartitionedTopic(topic + "-parts", 2);
         refused(405, () -> topics.examineMessage(topic + "-parts", "latest", 1));
     }

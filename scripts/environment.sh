@@ -38,8 +38,9 @@ if ! new_enough "$folder/bin/python" || ! "$folder/bin/python" -m pip --version 
     "$python" -m venv --clear "$folder"
 fi
 echo "Installing the packages of requirements.lock into $folder (minutes the first time, then seconds)."
+pip=("$folder/bin/python" -m pip --disable-pip-version-check)
 # --no-deps: the lock is complete, so there is nothing to resolve.
-pip=("$folder/bin/python" -m pip --disable-pip-version-check --quiet)
-"${pip[@]}" install --require-hashes --no-deps --requirement requirements.lock
+"${pip[@]}" install --progress-bar off --require-hashes --no-deps --requirement requirements.lock |
+    scripts/pip_progress.sh "$(grep -c '^[a-z0-9].*==' requirements.lock)"
 # The build backend is in the lock too, so the project's own installation downloads nothing.
-"${pip[@]}" install --no-deps --no-build-isolation --editable .
+"${pip[@]}" --quiet install --no-deps --no-build-isolation --editable .

@@ -6,7 +6,7 @@ demo's own lines. Their temporary data goes to a folder, so nothing is left behi
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,17 +44,22 @@ class Answer:
     """Events of each kind."""
 
 
-def ask_spark(service_url: str, topic: str, weather: Path, folder: Path) -> Answer:
+def ask_spark(service_url: str, topic: str, weather: Path, folder: Path, doing: Callable[[str], None]) -> Answer:
     """Read the topic from the broker and compute the answer. Spark's temporary files go into `folder`.
+
+    `doing` is told what Spark does next.
 
     Raises:
         CommandFailed: Spark failed; the text has the end of its log.
     """
     log = folder / "spark.log"
     try:
+        doing("Spark starts")
         with _standard_error_to(log), _session(folder) as spark:
+            doing("Spark reads the events")
             events = _events(spark, service_url, topic).cache()
             kinds = {row["kind"]: row["count"] for row in events.groupBy("kind").count().collect()}
+            doing("Spark counts by hour and joins the weather")
             windows = _windows(spark, events, weather).toPandas()
     except Exception as error:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]

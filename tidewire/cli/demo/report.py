@@ -1,5 +1,7 @@
 """What the user of the demo sees: lines, a progress bar on a terminal, and the tables at the end."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -12,6 +14,9 @@ from rich.table import Table
 from tidewire.cli.demo.answer import Answer
 from tidewire.cli.demo.expected import HAS_WEATHER
 from tidewire.cli.demo.load import Tally
+
+SECONDS_BETWEEN: Final = 10.0
+"""How often it is said what goes on, while nothing else is printed."""
 
 LINES_PER_LOAD: Final = 10
 """How many progress lines are printed when there is no terminal for a bar."""
@@ -50,6 +55,32 @@ class Report:
                 self.say(f"{done:,} of {total:,} transactions")
 
         return show
+
+    @contextmanager
+    def waiting(self, seconds_between: float = SECONDS_BETWEEN) -> Iterator[Callable[[str], None]]:
+        """Say now and then what goes on, while something runs whose end is not known. Quick work says nothing.
+
+        Yield a function; call it with what goes on from then on. A thread prints, because the work holds this one.
+        """
+        begun = time.monotonic()
+        doing = "working"
+        is_over = threading.Event()
+
+        def tell() -> None:
+            while not is_over.wait(seconds_between):
+                self.say(f"{doing}, {time.monotonic() - begun:.0f} s so far")
+
+        def does(what: str) -> None:
+            nonlocal doing
+            doing = what
+
+        thread = threading.Thread(target=tell, name="progress")
+        thread.start()
+        try:
+            yield does
+        finally:
+            is_over.set()
+            thread.join()
 
     def table(self, expected: pd.DataFrame, answer: Answer, tally: Tally) -> None:
         """Print Spark's answer beside that of pandas, and what the load did."""

@@ -55,7 +55,8 @@ def play(
             tally = anyio.run(load.run)
         report.say(f"{tally.committed:,} transactions in {tally.seconds:.1f} s; asking Spark")
         started = time.perf_counter()
-        answer = ask_spark(serving.service_url, TOPIC, source / WEATHER_FILE, folder)
+        with report.waiting() as doing:
+            answer = ask_spark(serving.service_url, TOPIC, source / WEATHER_FILE, folder, doing)
         report.say(f"Spark answered after {time.perf_counter() - started:.1f} s")
 
     windows = expected_windows(flights, read_weather(source))

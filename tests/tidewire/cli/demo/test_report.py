@@ -1,5 +1,6 @@
 """What the user of the demo sees."""
 
+import threading
 from io import StringIO
 
 import pandas as pd
@@ -32,6 +33,34 @@ def test_on_a_terminal_lines_stand_above_a_bar_that_goes_away() -> None:
         show(2)
     assert "a [line] of its own\n" in output.getvalue()
     assert "2/2" in output.getvalue()
+
+
+class Lines(StringIO):
+    """Tells when a second line was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_two = threading.Event()
+
+    def write(self, text: str, /) -> int:
+        written = super().write(text)
+        if self.getvalue().count("\n") >= 2:
+            self.has_two.set()
+        return written
+
+
+def test_long_work_says_what_goes_on_until_it_is_over() -> None:
+    output = Lines()
+    report = Report(Console(file=output))
+    with report.waiting(seconds_between=0.01) as doing:
+        doing("Spark reads")
+        assert output.has_two.wait(60)
+    lines = output.getvalue().splitlines()
+    assert set(lines[1:]) <= {"Spark reads, 0 s so far"}
+    with report.waiting(seconds_between=60):
+        pass
+    # Quick work said nothing, and the first work's thread has ended.
+    assert output.getvalue().splitlines() == lines
 
 
 def test_the_table_shows_both_answers_and_the_load() -> None:

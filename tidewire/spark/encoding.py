@@ -132,7 +132,7 @@ def encode(columns: Columns) -> Rows:
     tails.add_tag(_M.PAYLOAD_SIZE_FIELD_NUMBER, _NUMBER)
     tails.add_varints(value_sizes)
     if columns.event_times is not None:
-        times, has_time = _milliseconds(columns.event_times)
+        times, has_time = _milliseconds(columns.event_times, columns)
         tails.add_tag(_M.EVENT_TIME_FIELD_NUMBER, _NUMBER, has_time)
         tails.add_varints(times, has_time)
     if values.null_count:
@@ -142,7 +142,7 @@ def encode(columns: Columns) -> Rows:
     pieces.append(tails.column())
     sizes += tails.sizes
     if columns.properties is not None:
-        properties = _properties(columns.properties)
+        properties = _properties(columns.properties, columns)
         pieces.append(properties)
         sizes += _sizes(properties)
     sizes += heads.sizes - _SIZE_BYTES
@@ -154,11 +154,14 @@ def encode(columns: Columns) -> Rows:
 def _check_sizes(sizes: Numbers, columns: Columns) -> None:
     if len(sizes) and int(sizes.max()) > ROW_BYTES_MAX:
         place = int(sizes.argmax())
-        key = None if columns.keys is None else columns.keys[place].as_py()
         raise UnwritableRow(
-            f"{_named(key)} takes {sizes[place]} bytes as a message, and no broker accepts more than {ROW_BYTES_MAX}; "
-            "write smaller rows"
+            f"{_named_at(place, columns)} takes {sizes[place]} bytes as a message, and no broker accepts more than "
+            f"{ROW_BYTES_MAX}; write smaller rows"
         )
+
+
+def _named_at(place: int, columns: Columns) -> str:
+    return _named(None if columns.keys is None else columns.keys[place].as_py())
 
 
 def _named(key: str | bytes | None) -> str:
@@ -270,19 +273,32 @@ def _hashes(keys: pa.Array) -> Numbers:
     return hashes
 
 
-def _milliseconds(times: pa.Array) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+def _milliseconds(times: pa.Array, columns: Columns) -> tuple[Numbers, npt.NDArray[np.bool_]]:
     present = _present(times)
     microseconds: Numbers = times.view(pa.int64()).fill_null(0).to_numpy()
     if len(microseconds) and int(microseconds.min()) < 0:
-        raise UnwritableRow("an event_time is before 1970, which is not allowed")
+        place = int(microseconds.argmin())
+        raise UnwritableRow(
+            f"{_named_at(place, columns)} has an event_time before 1970: {times[place]}; messages cannot hold that, so "
+            "write a later time or null"
+        )
     return microseconds // _US_PER_MS, present
 
 
-def _properties(maps: pa.Array) -> pa.BinaryArray:
+def _properties(maps: pa.Array, columns: Columns) -> pa.BinaryArray:
     """The `properties` fields of each row: one field for each entry, joined for each row."""
-    names, texts = maps.keys, maps.items
+    # A part of an array of maps still has the entries of all maps.
+    firsts: npt.NDArray[Any] = maps.offsets.to_numpy()
+    own = (int(firsts[0]), int(firsts[-1] - firsts[0]))
+    names, texts = maps.keys.slice(*own), maps.items.slice(*own)
+    firsts = firsts - firsts[0]
     if texts.null_count:
-        raise UnwritableRow("properties hold a null, which is not allowed; leave such entries out")
+        entry = int(np.flatnonzero(~_present(texts))[0])
+        place = int(np.searchsorted(firsts, entry, "right")) - 1
+        raise UnwritableRow(
+            f"{_named_at(place, columns)} has a property {names[entry].as_py()!r:.100} without a text; leave such "
+            "entries out of properties"
+        )
     count = len(names)
     name_sizes, text_sizes = _sizes(names), _sizes(texts)
     name_heads, text_heads = _Matrix(count), _Matrix(count)
@@ -297,7 +313,6 @@ def _properties(maps: pa.Array) -> pa.BinaryArray:
     entry_heads.add_varints(name_heads.sizes + name_sizes + text_heads.sizes + text_sizes)
     entries = _joined([entry_heads.column(), name_heads.column(), names, text_heads.column(), texts])
     ends = np.frombuffer(entries.buffers()[1], np.int32)[: count + 1]
-    firsts: npt.NDArray[Any] = maps.offsets.to_numpy()
     rows = pa.BinaryArray.from_buffers(
         pa.binary(), len(maps), [None, pa.py_buffer(ends[firsts].astype(np.int32)), entries.buffers()[2]]
     )

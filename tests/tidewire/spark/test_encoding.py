@@ -118,12 +118,29 @@ def test_a_row_may_be_as_large_as_a_message_and_no_larger() -> None:
         encode(Columns(values(b"small", bytes(ROW_BYTES_MAX)), pa.array(["k0", "k1"])))
 
 
-def test_times_before_1970_are_refused() -> None:
-    times = pa.array([datetime(1969, 12, 31, tzinfo=UTC)], TIME)
-    with pytest.raises(UnwritableRow, match="before 1970"):
-        encode(Columns(values(b"a"), None, times))
+def test_times_before_1970_are_refused_by_row() -> None:
+    times = pa.array([datetime(2013, 1, 1, tzinfo=UTC), None, datetime(1969, 12, 31, 23, tzinfo=UTC)], TIME)
+    with pytest.raises(UnwritableRow, match=r"^the row with the key 'k2' has an event_time before 1970: 1969-12-31 23"):
+        encode(Columns(values(b"a", b"b", b"c"), pa.array(["k0", "k1", "k2"]), times))
+    with pytest.raises(UnwritableRow, match=r"^a row without a key has an event_time before 1970"):
+        encode(Columns(values(b"a"), None, times.slice(2)))
 
 
-def test_properties_without_a_text_are_refused() -> None:
-    with pytest.raises(UnwritableRow, match="properties hold a null"):
-        encode(Columns(values(b"a"), None, None, pa.array([[("a", None)]], MAP)))
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_properties_without_a_text_are_refused_by_row(cut: int) -> None:
+    """Also in a part of an array, as Spark's batches are halved."""
+    maps = [[("a", "1"), ("b", "2")], [], None, [("c", "3"), ("d", None)], [("e", "4")]]
+    columns = Columns(
+        values(*[b"v"] * 5).slice(cut),
+        pa.array([f"k{n}" for n in range(5)]).slice(cut),
+        None,
+        pa.array(maps, MAP).slice(cut),
+    )
+    with pytest.raises(UnwritableRow, match=r"^the row with the key 'k3' has a property 'd' without a text; leave"):
+        encode(columns)
+
+
+def test_parts_of_rows_have_their_own_properties() -> None:
+    maps = pa.array([[("a", "1"), ("b", "2")], [], None, [("c", "3")], [("bad", None)]], MAP)
+    found = read(encode(Columns(values(b"v", b"w", b"x", b"y", b"z").slice(1, 3), None, None, maps.slice(1, 3))))
+    assert [message.properties for message in found] == [{}, {}, {"c": "3"}]

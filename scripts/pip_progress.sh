@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Reads what pip prints and says every few seconds how far it is: pip install ... | scripts/pip_progress.sh PACKAGES [SECONDS]
+# Reads what pip prints and says every few seconds how far it is:
 #
-# PACKAGES is how many pip may look for: the lock has some for other systems. Quick work prints nothing. The lines are plain, so a log can hold them. pip's errors
-# go to standard error, past this script.
+#     pip install ... | scripts/pip_progress.sh PACKAGES [SECONDS]
+#
+# PACKAGES is how many pip may look for; the lock has some for other systems. Quick work prints nothing. The lines are
+# plain, so a log can hold them. pip's errors go to standard error, past this script.
 set -euo pipefail
 
 total=$1

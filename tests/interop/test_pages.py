@@ -18,7 +18,12 @@ from tests.scenarios.client.test_readme import CHECKOUT, Piece, run
 from tests.support.ports import ports_in_a_row
 from tests.support.subjects import Subject, running_subject
 
-PAGES: Final = ("docs/tutorial/first-steps.md", "docs/how-to/share-work.md", "docs/how-to/send-and-read.md")
+PAGES: Final = (
+    "docs/tutorial/first-steps.md",
+    "docs/how-to/administer-topics.md",
+    "docs/how-to/share-work.md",
+    "docs/how-to/send-and-read.md",
+)
 RUN_SECONDS_MAX: Final = 60.0
 
 _BLOCK: Final = re.compile(

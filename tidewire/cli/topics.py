@@ -11,13 +11,15 @@ from tidewire.cli import peek
 from tidewire.cli.admin import retention
 from tidewire.cli.admin.confirming import Yes, confirm
 from tidewire.cli.admin.output import Json, print_json, tell
+from tidewire.cli.admin.pushed_views import pushed_topic
 from tidewire.cli.admin.segments import split_segment
 from tidewire.cli.admin.statistics import topic_view
 from tidewire.cli.admin.topic_lists import topics_in
 from tidewire.cli.admin.topic_texts import print_layout, print_regular, statistics_text
+from tidewire.cli.admin.watching import Watch, pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
-from tidewire.cli.endings import UsageError, one_sentence, pairs
+from tidewire.cli.endings import UsageError, one_sentence, pairs, while_somebody_reads
 from tidewire.cli.topic_paths import scalable_path, topic_path
 
 app: Final = typer.Typer(help="Create, list, show, peek at, change and delete topics.", no_args_is_help=True)
@@ -101,10 +103,17 @@ def show(topic: Topic, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAU
 
 
 @app.command("stats")
-def stats(topic: Topic, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
+def stats(
+    topic: Topic, watch: Watch = False, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None
+) -> None:
     """Show what a topic's owners count on each segment or partition, and its subscriptions with their backlog."""
-    with one_sentence(COMMAND):
-        view = topic_view(Brokers(*addresses(data_dir, http)), topic_path(topic))
+    with one_sentence(COMMAND), while_somebody_reads():
+        path, asked = topic_path(topic), addresses(data_dir, http)
+        if watch:
+            pushes = pushed(asked, "topic", name=topic)
+            show_each((pushed_topic(path, parts) for parts in pushes), statistics_text, as_json)
+            return
+        view = topic_view(Brokers(*asked), path)
         if as_json:
             print_json(view)
         else:

@@ -6,10 +6,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidewire.cli.admin.output import Cell, Json, fields, moment, print_json, table, tell
+from tidewire.cli.admin.pushed_views import pushed_topic, segment_place
 from tidewire.cli.admin.statistics import View, topic_view
+from tidewire.cli.admin.watching import Watch, pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
-from tidewire.cli.endings import CommandFailed, one_sentence
+from tidewire.cli.endings import CommandFailed, one_sentence, while_somebody_reads
 from tidewire.cli.topic_paths import TopicPath, scalable_path
 
 app: Final = typer.Typer(help="List, show, split and merge the segments of a topic.", no_args_is_help=True)
@@ -27,15 +29,24 @@ Segment = Annotated[
 def list_all(
     topic: Topic,
     active: Annotated[bool, typer.Option("--active", help="Only segments that take messages.")] = False,
+    watch: Watch = False,
     as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
     """List a topic's segments: their hash ranges, parents, children and sizes, and the largest backlog on each."""
-    with one_sentence(COMMAND):
+    with one_sentence(COMMAND), while_somebody_reads():
         path = scalable_path(topic, _NO_SEGMENTS)
-        views = segment_views(Brokers(*addresses(data_dir, http)), path)
-        shown = [view for view in views if view["state"] == "active"] if active else views
+
+        def chosen(views: list[View]) -> list[View]:
+            return [view for view in views if view["state"] == "active"] if active else views
+
+        asked = addresses(data_dir, http)
+        if watch:
+            pushes = pushed(asked, "topic", name=topic)
+            show_each((chosen(pushed_topic(path, parts)["parts"]) for parts in pushes), _listed, as_json)
+            return
+        shown = chosen(segment_views(Brokers(*asked), path))
         if as_json:
             print_json(shown)
         else:
@@ -125,24 +136,12 @@ def segment_views(brokers: Brokers, path: TopicPath) -> list[View]:
     counted = {part["segment"]: part for part in topic_view(brokers, path)["parts"]}
     # A split between the two answers makes segments of which only one of them knows.
     both = sorted(number for number in map(int, layout) if number in counted)
-    return [{**_place(layout[str(number)]), **counted[number], "topic": path.topic} for number in both]
+    return [{**segment_place(layout[str(number)]), **counted[number], "topic": path.topic} for number in both]
 
 
 def _children(brokers: Brokers, path: TopicPath, segment: int) -> list[int]:
     placed = brokers.ask("GET", path.root)["segments"].get(str(segment), {})
     return [int(child) for child in placed.get("childIds", ())]
-
-
-def _place(answer: Mapping[str, Any]) -> View:
-    return {
-        "segment": answer["segmentId"],
-        "state": str(answer["state"]).lower(),
-        "hashRange": f"{answer['hashRange']['start']:04x}-{answer['hashRange']['end']:04x}",
-        "parents": answer["parentIds"],
-        "children": answer["childIds"],
-        "createdAtMs": answer["createdAtMs"],
-        "sealedAtMs": answer["sealedAtMs"] if answer["sealed"] else None,
-    }
 
 
 def _listed(views: list[View]) -> str:
@@ -177,7 +176,7 @@ def _shown(view: View) -> str:
         ("messages in", view["messagesIn"]),
         ("messages out", view["messagesOut"]),
         ("stored bytes", view["storedBytes"]),
-        ("producers", len(view["producers"])),
+        ("producers", view["producers"]),
     ]
     rows = [
         (name, one["type"], one["consumers"], one["backlog"], one["backlogBytes"], one["unackedMessages"])

@@ -6,7 +6,7 @@ part. None stands for what the broker does not say.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tidewire.cli.asking import Brokers, NotAccepted
 from tidewire.cli.topic_paths import TopicPath
@@ -14,7 +14,8 @@ from tidewire.cli.topic_paths import TopicPath
 View = dict[str, Any]
 Answer = Mapping[str, Any]
 
-_NOT_FOUND = 404
+_NOT_FOUND: Final = 404
+_SUMMED: Final = ("messagesIn", "bytesIn", "messagesOut", "bytesOut", "storedBytes")
 
 
 def topic_view(brokers: Brokers, path: TopicPath) -> View:
@@ -32,7 +33,7 @@ def topic_view(brokers: Brokers, path: TopicPath) -> View:
         answer = brokers.ask("GET", path.root + "/stats")
         parts = [_part(name, one) for name, one in _partitions(brokers, path, answer).items()]
     subscriptions = [_whole(name, one, parts) for name, one in sorted(answer["subscriptions"].items())]
-    return {"topic": path.topic, **_total(parts), "parts": parts, "subscriptions": subscriptions}
+    return {"topic": path.topic, **total(parts), "parts": parts, "subscriptions": subscriptions}
 
 
 def subscription_view(topic: View, name: str) -> View:
@@ -75,7 +76,8 @@ def _part(name: str, answer: Answer, segment: int | None = None) -> View:
         "messagesOut": answer.get("msgOutCounter"),
         "bytesOut": answer.get("bytesOutCounter"),
         "storedBytes": answer.get("storageSize"),
-        "producers": producers,
+        "producers": len(producers),
+        "producerNames": producers,
         "subscriptions": {name: _counted(one) for name, one in answer.get("subscriptions", {}).items()},
     }
 
@@ -121,10 +123,17 @@ def _without_consumers(counted: View) -> View:
     return {name: value for name, value in counted.items() if name != "consumersConnected"}
 
 
-def _total(parts: Iterable[View]) -> View:
+def total(parts: Iterable[View]) -> View:
+    """Return the sums over all parts. A producer of several parts is one, where the parts name their producers."""
     known = list(parts)
-    sums = {
-        name: sum(part[name] or 0 for part in known)
-        for name in ("messagesIn", "bytesIn", "messagesOut", "bytesOut", "storedBytes")
+    names = [part["producerNames"] for part in known]
+    return {
+        **{name: _sum([part[name] for part in known]) for name in _SUMMED},
+        "producers": None if None in names else len({name for ones in names for name in ones}),
     }
-    return {**sums, "producers": len({name for part in known for name in part["producers"]})}
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """The sum of those that are known; None if none is."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None

@@ -7,10 +7,12 @@ import typer
 
 from tidewire.cli.admin.confirming import Yes, confirm
 from tidewire.cli.admin.output import Cell, Json, fields, moment, print_json, table, tell
+from tidewire.cli.admin.pushed_views import pushed_topic
 from tidewire.cli.admin.statistics import View, subscription_view, topic_view
+from tidewire.cli.admin.watching import Watch, pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
-from tidewire.cli.endings import CommandFailed, UsageError, one_sentence
+from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, while_somebody_reads
 from tidewire.cli.produce import milliseconds
 from tidewire.cli.topic_paths import TopicPath, topic_path
 
@@ -42,10 +44,17 @@ class Start(StrEnum):
 
 
 @app.command("list")
-def list_all(topic: Topic, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
+def list_all(
+    topic: Topic, watch: Watch = False, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None
+) -> None:
     """List a topic's subscriptions with their consumers and backlog. A batch of messages counts as one."""
-    with one_sentence(COMMAND):
-        subscriptions = topic_view(Brokers(*addresses(data_dir, http)), topic_path(topic))["subscriptions"]
+    with one_sentence(COMMAND), while_somebody_reads():
+        path, asked = topic_path(topic), addresses(data_dir, http)
+        if watch:
+            pushes = pushed(asked, "topic", name=topic)
+            show_each((pushed_topic(path, parts)["subscriptions"] for parts in pushes), listed, as_json)
+            return
+        subscriptions = topic_view(Brokers(*asked), path)["subscriptions"]
         if as_json:
             print_json(subscriptions)
         elif subscriptions:

@@ -54,7 +54,7 @@ def statistics_text(view: View) -> str:
             one["messagesOut"],
             one["bytesOut"],
             one["storedBytes"],
-            len(one["producers"]),
+            one["producers"],
         )
         for one in view["parts"]
     ]

@@ -16,9 +16,11 @@ import typer
 
 from tidewire.cli.admin.confirming import Yes, confirm
 from tidewire.cli.admin.output import Json, fields, moment, print_json, table, tell
+from tidewire.cli.admin.pushed_views import pushed_transactions
+from tidewire.cli.admin.watching import Watch, pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
-from tidewire.cli.endings import one_sentence
+from tidewire.cli.endings import UsageError, one_sentence, while_somebody_reads
 from tidewire.cli.produce import SERVICE_URL_DEFAULT, ServiceUrl
 from tidewire.cli.transaction_ids import format_transaction_id, parse_transaction_id
 
@@ -74,15 +76,22 @@ def open_ones(
         float, typer.Option("--older-than", min=0.0, help="Only those open for at least this many seconds.")
     ] = 0.0,
     coordinator: Annotated[int | None, typer.Option(min=0, help="Only those of this coordinator.")] = None,
+    watch: Watch = False,
     as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
     """List the open transactions of Pulsar's and Tidewire's clients, oldest first, at most 1,000."""
-    with one_sentence(COMMAND):
+    with one_sentence(COMMAND), while_somebody_reads():
+        asked = addresses(data_dir, http)
+        if watch:
+            if older_than_seconds or coordinator is not None:
+                raise UsageError("--watch shows all open transactions. Leave out --older-than and --coordinator.")
+            show_each(map(pushed_transactions, pushed(asked, "transactions")), _listed, as_json)
+            return
         query = [] if coordinator is None else [("coordinatorId", str(coordinator))]
         age = round(older_than_seconds * 1000)
-        found = Brokers(*addresses(data_dir, http)).ask("GET", f"{_PREFIX}/slowTransactions/{age}", query)
+        found = Brokers(*asked).ask("GET", f"{_PREFIX}/slowTransactions/{age}", query)
         views = [_view(one) for one in found.values()]
         if as_json:
             print_json(views)

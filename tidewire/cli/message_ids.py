@@ -55,8 +55,10 @@ def message_id_of(text: str) -> MessageId | None:
     return MessageId(first, *places[first], others={key: place for key, place in places.items() if key != first})
 
 
-def beginning_of(text: str, now: datetime) -> Literal["earliest", "latest"] | MessageId | datetime:
-    """Where `--from` says to begin: a word, a message id, a time in ISO 8601, or how long ago, such as 15m.
+def beginning_of(
+    text: str, now: datetime, flag: str = "--from"
+) -> Literal["earliest", "latest"] | MessageId | datetime:
+    """Where `flag` says to begin: a word, a message id, a time in ISO 8601, or how long ago, such as 15m.
 
     Raises:
         UsageError: it is none of them.
@@ -73,7 +75,7 @@ def beginning_of(text: str, now: datetime) -> Literal["earliest", "latest"] | Me
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"--from {text!r} is no place to begin. Give earliest, latest, a time such as 2013-01-31T06:15:00Z, how "
+            f"{flag} {text!r} is no place to begin. Give earliest, latest, a time such as 2013-01-31T06:15:00Z, how "
             f"long ago such as 15m, or a message id such as 1000:5."
         ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,5 +1,6 @@
 """`tidewire subscriptions`: list, show, create, move and delete the subscriptions of topics of both kinds."""
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -13,7 +14,6 @@ from tidewire.cli.admin.watching import Watch, pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, while_somebody_reads
-from tidewire.cli.produce import milliseconds
 from tidewire.cli.topic_paths import TopicPath, topic_path
 
 app: Final = typer.Typer(help="List, show, create, move and delete subscriptions.", no_args_is_help=True)
@@ -117,25 +117,40 @@ def seek(
     name: Name,
     to: Annotated[
         str,
-        typer.Option(metavar="PLACE", help="earliest, latest, or a time (2013-01-31T06:15:00Z).", show_default=False),
+        typer.Option(
+            metavar="PLACE",
+            help="earliest, latest, a time (2013-01-31T06:15:00Z), how long ago (15m), or behind the id of a message "
+            "of a persistent:// topic without partitions (1000:5).",
+            show_default=False,
+        ),
     ],
     yes: Yes = False,
     as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
-    """Move a subscription to the first message published at a time or later. Its consumers go on from there."""
+    """Move a subscription to a time or a message. Its consumers go on with the first message from there on."""
     with one_sentence(COMMAND):
+        from tidewire.cli.message_ids import beginning_of
+        from tidewire.protocol.positions import MessageId
+
         path = topic_path(topic)
-        moment_ms = 0 if to == EARLIEST else None if to == LATEST else milliseconds(to)
+        place = beginning_of(to, datetime.now(UTC), "--to")
+        if path.is_scalable and isinstance(place, MessageId):
+            raise UsageError("A message id moves a subscription of a persistent:// topic. Give a time instead.")
         confirm(f"The consumers of {name} will get messages again, or miss some", yes)
         brokers = Brokers(*addresses(data_dir, http))
-        if moment_ms is None:
+        if place == LATEST:
             _skip_all(brokers, path, name)
-        elif path.is_scalable:
-            brokers.ask("POST", path.subscription(name) + "/seek", [("timestamp", str(moment_ms))])
+        elif isinstance(place, MessageId):
+            behind = {"ledgerId": place.ledger_id, "entryId": place.entry_id, "batchIndex": place.batch_index}
+            brokers.ask("POST", path.subscription(name) + "/resetcursor", body={**behind, "excluded": True})
         else:
-            brokers.ask("POST", f"{path.subscription(name)}/resetcursor/{moment_ms}")
+            since_epoch_ms = round(place.timestamp() * 1000) if isinstance(place, datetime) else 0
+            if path.is_scalable:
+                brokers.ask("POST", path.subscription(name) + "/seek", [("timestamp", str(since_epoch_ms))])
+            else:
+                brokers.ask("POST", f"{path.subscription(name)}/resetcursor/{since_epoch_ms}")
         tell(f"moved {name} on {topic} to {to}", as_json, topic=topic, subscription=name, to=to)
 
 

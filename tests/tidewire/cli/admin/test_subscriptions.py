@@ -117,6 +117,20 @@ def test_a_part_of_a_regular_topics_backlog_is_skipped(tidewire: CommandLine) ->
     assert one(tidewire, topic, "board")["backlog"] == 3
 
 
+def test_a_subscription_is_moved_behind_a_message_of_a_regular_topic(tidewire: CommandLine, topic: str) -> None:
+    """The id is the text that `tidewire consume --json` prints. A scalable topic has a position on each segment."""
+    regular = f"persistent://public/default/{uuid.uuid4().hex}"
+    produce(tidewire, regular, *"abc")
+    tidewire.well("subscriptions", "create", regular, "board")
+    second = tidewire.well("consume", regular, "--count", "2", "--format", "%i\\n").splitlines()[1]
+    tidewire.well("subscriptions", "seek", regular, "board", "--to", second, "--yes")
+    assert consume(tidewire, regular, "board", 1) == ["c"]
+    tidewire.well("subscriptions", "seek", regular, "board", "--to", "1h", "--yes")
+    assert one(tidewire, regular, "board")["backlog"] == 3
+    assert "--to" in tidewire.complaint("subscriptions", "seek", topic, "board", "--to", "soon", status=2)
+    assert "Give a time" in tidewire.complaint("subscriptions", "seek", topic, "board", "--to", second, status=2)
+
+
 def test_mistakes_are_told_in_one_sentence(tidewire: CommandLine) -> None:
     scalable, regular = "topic://public/default/none", "persistent://public/default/none"
     for mistake in (

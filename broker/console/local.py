@@ -10,7 +10,8 @@ import trio
 
 from broker.administration_contract import BrokerMonitor, LatencyCounts
 from broker.console.feed import Parts
-from broker.live_contract import LiveLog, LiveService, LiveSubscription
+from broker.console.reading import Facts, facts_of, joined
+from broker.live_contract import LiveLog, LiveService
 from broker.names import TopicName
 from storage.histogram import BOUNDS_SECONDS
 from storage.signal import Signal
@@ -64,23 +65,12 @@ def log_parts(live: LiveService, topic: TopicName) -> Parts:
 
 def subscription_parts(live: LiveService) -> Parts:
     """All subscriptions, by topic and name, over the logs of this broker."""
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, Facts] = {}
     for log in live.logs():
         for name, subscription in log.subscriptions.items():
-            key = f"{log.topic} {name}"
-            one = found.setdefault(
-                key, {"topic": str(log.topic), "name": name, "type": subscription.type, "backlog": 0, "consumers": []}
-            )
-            _add(one, subscription)
+            key, facts = f"{log.topic} {name}", facts_of(log, name, subscription)
+            found[key] = joined(found[key], facts) if key in found else facts
     return {"subscriptions": found}
-
-
-def _add(one: dict[str, object], subscription: LiveSubscription) -> None:
-    backlog, consumers = one["backlog"], one["consumers"]
-    assert isinstance(backlog, int)
-    assert isinstance(consumers, list)
-    one["backlog"] = backlog + subscription.backlog
-    consumers.extend(consumer.name for consumer in subscription.consumers if consumer.name not in consumers)
 
 
 def _log_view(log: LiveLog) -> Mapping[str, object]:

@@ -7,7 +7,7 @@
     overview
     topics          search, first (a number), sort (name or load)
     topic           name
-    subscriptions   search
+    subscriptions   search, only (all, stuck or spark)
     transactions
     groups          search
     group           name
@@ -40,7 +40,7 @@ from broker.console.local import Local, broker_parts, end_parts, log_parts, subs
 from broker.console.metadata_tree import MetadataFeed
 from broker.console.overview import OverviewFeed
 from broker.console.settings import SettingsFeed
-from broker.console.subscriptions import SubscriptionsFeed
+from broker.console.subscriptions import ONLY, SubscriptionsFeed, Wanted
 from broker.console.topic import TopicFeed
 from broker.console.topics import TopicsFeed, Wish
 from broker.console.transactions import OpenTransactions
@@ -172,7 +172,8 @@ class _Console:
         return TopicFeed(self._services.store, name, self._everywhere("logs", str(name)))
 
     def _subscriptions(self, request: Request) -> Feed:
-        return SubscriptionsFeed(self._everywhere("subscriptions"), request.query_params.get("search", ""))
+        wanted = Wanted(request.query_params.get("search", ""), _chosen(request, "only", *ONLY))
+        return SubscriptionsFeed(self._services.store, self._everywhere("subscriptions"), wanted)
 
     def _transactions(self, _request: Request) -> Feed:
         return OpenTransactions(self._services.store, with_details=True)

@@ -198,7 +198,7 @@ class HeldSubscription:
                 self._name,
                 consumer_id,
                 request_id,
-                name=f"spark-{self._name}",
+                name=commands.spark_consumer_name(self._name),
                 initial_position=pb.CommandSubscribe.Earliest,
             ),
             pb.CommandSuccess,

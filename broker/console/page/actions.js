@@ -13,6 +13,16 @@ function tidewire(...words) {
 
 const abortion = (id) => `/admin/v3/transactions/abortTransaction/${id.split(":").join("/")}`;
 const scalable = (topic) => `/admin/v2/scalable/${path(topic)}`;
+// A subscription's calls: Pulsar's for a regular topic, with other words for the same.
+function subscriptionCalls(topic, name) {
+  const named = encodeURIComponent(name);
+  if (topic.startsWith("topic://")) {
+    const url = `${scalable(topic)}/subscriptions/${named}`;
+    return { skip: `${url}/skip-all`, seek: (timestamp) => `${url}/seek?timestamp=${timestamp}`, remove: url };
+  }
+  const url = `/admin/v2/persistent/${path(topic)}/subscription/${named}`;
+  return { skip: `${url}/skip_all`, seek: (timestamp) => `${url}/resetcursor/${timestamp}`, remove: `${url}?force=true` };
+}
 
 export const actions = {
   create: (topic, segments) => ({
@@ -53,7 +63,7 @@ export const actions = {
     title: `Skip the backlog of ${subscription}`,
     text: "Its consumers do not get what is readable now and not acknowledged.",
     method: "POST",
-    url: `${scalable(topic)}/subscriptions/${encodeURIComponent(subscription)}/skip-all`,
+    url: subscriptionCalls(topic, subscription).skip,
     command: tidewire("subscriptions", "skip", topic, subscription),
     button: "Skip the backlog",
     isDanger: true,
@@ -62,7 +72,7 @@ export const actions = {
     title: `Move ${subscription} to ${new Date(timestamp).toISOString()}`,
     text: "Its consumers go on with the first message that was published then or later. They get messages again, or miss some.",
     method: "POST",
-    url: `${scalable(topic)}/subscriptions/${encodeURIComponent(subscription)}/seek?timestamp=${timestamp}`,
+    url: subscriptionCalls(topic, subscription).seek(timestamp),
     command: tidewire("subscriptions", "seek", topic, subscription, "--to", new Date(timestamp).toISOString()),
     button: "Move it",
     isDanger: true,
@@ -71,7 +81,7 @@ export const actions = {
     title: `Delete subscription ${subscription}`,
     text: "Its progress is lost, and its consumers are disconnected. This cannot be undone.",
     method: "DELETE",
-    url: `${scalable(topic)}/subscriptions/${encodeURIComponent(subscription)}`,
+    url: subscriptionCalls(topic, subscription).remove,
     command: tidewire("subscriptions", "unsubscribe", topic, subscription),
     button: "Delete the subscription",
     typed: subscription,
@@ -85,6 +95,14 @@ export const actions = {
     command: tidewire("transactions", "abort", id),
     button: "Abort it",
     isDanger: true,
+  }),
+  load: (topic) => ({
+    title: `Load ${topic}`,
+    text: "Brokers load all its segments and count what each subscription has left. They unload what nobody uses after two minutes.",
+    method: "GET",
+    url: `${scalable(topic)}/stats`,
+    command: tidewire("topics", "show", topic),
+    button: "Load it",
   }),
   unload: (topic) => ({
     title: `Unload ${topic}`,

@@ -70,6 +70,36 @@ async def test_rates_backlogs_and_holders_come_from_every_owner() -> None:
             await frames.until(lambda parts: parts["total"] == 1)
             (shown,) = frames.parts["subscriptions"]
             assert (shown["topic"], shown["name"], shown["backlog"]) == (str(TOPIC), "s", 0)
+            assert shown["reading"] == "current"
+
+
+async def test_a_stuck_subscription_comes_first() -> None:
+    """One that nobody reads is named before a larger backlog that is read, and Spark's are shown alone."""
+    other = TopicName.parse("topic://public/default/audit")
+    async with served("one") as ((broker, address),):
+        for topic, subscription in ((TOPIC, "s"), (other, "query")):
+            await broker.controller.create_topic(topic, 1, {})
+            await broker.controller.subscriptions.add(
+                topic, subscription, SubscriptionKind.QUEUE, StartPosition.EARLIEST
+            )
+        async with watching(address, "view=subscriptions") as frames:
+            await frames.until(lambda parts: parts["total"] == 2)
+            assert {one["reading"] for one in frames.parts["subscriptions"]} == {"unloaded"}
+            logs = [await broker.topics.get(await broker.segment(topic, 0)) for topic in (TOPIC, other)]
+            consumer, _outlet = recording_consumer(name="spark-query")
+            logs[1].subscriptions["query"].add_consumer(consumer)
+            logs[1].clients.add_consumer(consumer, Client())
+            for log, count in zip(logs, (1, 3), strict=True):
+                for _ in range(count):
+                    await publish(log, b"a")
+            await frames.until(lambda parts: [one["backlog"] for one in parts["subscriptions"]] == [1, 3])
+            assert [one["reading"] for one in frames.parts["subscriptions"]] == ["nobody", "spark"]
+            assert frames.parts["subscriptions"][0]["unread"] == [str(logs[0].name)]
+            assert frames.parts["stuck"] == 1
+        for only, names in (("stuck", ["s"]), ("spark", ["query"])):
+            async with watching(address, f"view=subscriptions&only={only}") as frames:
+                parts = await frames.next()
+                assert [one["name"] for one in parts["subscriptions"]] == names
 
 
 async def test_an_open_transaction_is_shown_with_its_participants() -> None:

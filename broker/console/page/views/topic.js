@@ -10,7 +10,7 @@ import { actions, useActions } from "../actions.js";
 
 const COUNTERS = ["messages_in", "messages_out", "bytes_in", "bytes_out"];
 
-export function Topic({ name }) {
+export function Topic({ name, query }) {
   const meters = useRef(new Meters());
   const stream = useStream("topic", { name }, (parts, at) => {
     for (const [log, counted] of Object.entries(parts.logs)) {
@@ -31,7 +31,7 @@ export function Topic({ name }) {
       ${parts.layout && html`<button onClick=${() => ask(actions.unload(name))}>Unload</button>
       <button class="danger-quiet" onClick=${() => ask({ ...actions.removeTopic(name), onDone: () => (location.hash = address("topics")) })}>Delete</button>`}`}>
     ${parts && html`<${Silent} silent=${parts.silent} />`}
-    ${parts && (parts.layout ? html`<${Scalable} parts=${parts} rates=${rates} ask=${ask} />` : html`<${Regular} name=${name} parts=${parts} rates=${rates} />`)}
+    ${parts && (parts.layout ? html`<${Scalable} parts=${parts} rates=${rates} ask=${ask} chosen=${query.get("subscription")} />` : html`<${Regular} name=${name} parts=${parts} rates=${rates} ask=${ask} chosen=${query.get("subscription")} />`)}
     ${dialog}
   <//>`;
 }
@@ -65,7 +65,7 @@ export function logName(topic, segment) {
   return `${topic.replace("topic://", "segment://")}/${hash(segment.hashRange.start)}-${hash(segment.hashRange.end)}-${segment.segmentId}`;
 }
 
-function Scalable({ parts, rates, ask }) {
+function Scalable({ parts, rates, ask, chosen: opened }) {
   const [selected, setSelected] = useState(null);
   const { layout } = parts;
   const lives = livesOf(parts, rates);
@@ -100,7 +100,7 @@ function Scalable({ parts, rates, ask }) {
           { label: "Owner", value: (segment) => owner(lives[segment.segmentId].owner) },
         ]} />
     <//>
-    <${Subscriptions} parts=${parts} ask=${ask} />`;
+    <${Subscriptions} parts=${parts} ask=${ask} opened=${opened} />`;
 }
 
 function owner(broker) {
@@ -155,12 +155,13 @@ export function joined(logs, known = {}) {
   return Object.values(found).sort((one, other) => one.name.localeCompare(other.name));
 }
 
-function Subscriptions({ parts, ask }) {
+function Subscriptions({ parts, ask, opened }) {
   const subscriptions = joined(parts.logs, parts.layout?.subscriptions);
-  const canChange = Boolean(parts.layout);
-  return html`<${Panel} title="Subscriptions" flush>
+  const isPartlyLoaded = parts.layout && Object.values(parts.layout.segments).some((segment) => !parts.logs[segment.legacyTopicName ?? logName(parts.topic, segment)]);
+  return html`<${Panel} title="Subscriptions" flush actions=${isPartlyLoaded && subscriptions.length > 0 && html`<button onClick=${() => ask(actions.load(parts.topic))}>Load all segments</button>`}>
+    ${isPartlyLoaded && subscriptions.length > 0 && html`<p class="pad muted">Some segments are not loaded, because no client uses them. What is left to read there is not counted.</p>`}
     ${subscriptions.length === 0 && html`<p class="empty">Nobody has subscribed.</p>`}
-    ${subscriptions.map((one) => html`<details class="subscription" key=${one.name}>
+    ${subscriptions.map((one) => html`<details class="subscription" key=${one.name} open=${one.name === opened}>
       <summary><b>${one.name}</b> <${Badge}>${one.type.toLowerCase()}<//> <span class="spacer"></span>
         <span>${plural(Object.keys(one.consumers).length, "consumer")}</span> <span class=${one.backlog ? "lag" : "muted"}>${one.isKnown ? `${number(one.backlog)} behind` : "backlog unknown"}</span></summary>
       <${Table} caption="Consumers" rows=${Object.values(one.consumers)} rowKey=${(consumer) => consumer.name} empty="No consumer is connected."
@@ -171,7 +172,7 @@ function Subscriptions({ parts, ask }) {
           { label: "Asks for", numeric: true, value: (consumer) => number(consumer.permits) },
           { label: "Got", numeric: true, value: (consumer) => number(consumer.messages_out) },
         ]} />
-      ${canChange && html`<${Steer} topic=${parts.topic} name=${one.name} ask=${ask} />`}
+      <${Steer} topic=${parts.topic} name=${one.name} ask=${ask} />
     </details>`)}
   <//>`;
 }
@@ -186,7 +187,7 @@ function Steer({ topic, name, ask }) {
   </div>`;
 }
 
-function Regular({ name, parts, rates }) {
+function Regular({ name, parts, rates, ask, chosen }) {
   const logs = Object.entries(parts.logs).sort(([one], [other]) => one.localeCompare(other, "en", { numeric: true }));
   const isUnknown = parts.partitions === null && logs.length === 0 && !Object.keys(parts.owners).length;
   if (name.startsWith("topic://")) return html`<div class="notice error" role="alert">${parts.problem ?? "There is no such topic. It may have been deleted."}</div>`;
@@ -204,5 +205,5 @@ function Regular({ name, parts, rates }) {
           { label: "Owner", value: ([, counted]) => owner(counted.broker) },
         ]} />
     <//>
-    <${Subscriptions} parts=${parts} ask=${null} />`;
+    <${Subscriptions} parts=${{ ...parts, topic: name }} ask=${ask} opened=${chosen} />`;
 }

@@ -34,6 +34,7 @@ from tidewire.wire.pulsar.commands.consuming import (
     reached_end_of_topic,
     redeliver,
     seek,
+    spark_consumer_name,
     subscribe,
     unsubscribe,
 )
@@ -163,6 +164,7 @@ __all__ = [
     "send",
     "send_error",
     "send_receipt",
+    "spark_consumer_name",
     "subscribe",
     "success",
     "tc_client_connect",

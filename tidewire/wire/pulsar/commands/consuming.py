@@ -55,6 +55,11 @@ def subscribe(
     return pb.BaseCommand(type=_Type.SUBSCRIBE, subscribe=content)
 
 
+def spark_consumer_name(subscription: str) -> str:
+    """Return the name of the consumer by which a Spark query or job holds a subscription."""
+    return f"spark-{subscription}"
+
+
 def flow(consumer_id: int, permits: int) -> pb.BaseCommand:
     """The consumer accepts this many more messages."""
     made = pb.BaseCommand()

@@ -1,6 +1,6 @@
 """Implements the contract of live numbers, from the topics that are loaded."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from broker.live_contract import LiveConsumer, LiveLog, LiveSubscription
 from broker.names import TopicName
@@ -20,6 +20,18 @@ class Live:
     def logs(self, topic: TopicName | None = None) -> Iterator[LiveLog]:
         """See `LiveService`."""
         return (_log(each) for each in self._topics if topic is None or _topic_of(each) == topic)
+
+    def unread(self) -> Sequence[tuple[TopicName, str]]:
+        """See `LiveService`."""
+        consumed: set[tuple[TopicName, str]] = set()
+        left: set[tuple[TopicName, str]] = set()
+        for log in self._topics:
+            for name, subscription in log.subscriptions.items():
+                if subscription.consumers:
+                    consumed.add((_topic_of(log), name))
+                elif subscription.backlog_entries:
+                    left.add((_topic_of(log), name))
+        return sorted(left - consumed, key=lambda one: (str(one[0]), one[1]))
 
 
 def _topic_of(log: Topic) -> TopicName:

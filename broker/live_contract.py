@@ -4,7 +4,7 @@ Counters come with no rate, because a rate depends on who looks and how often. W
 counts and their times.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from broker.names import TopicName
@@ -62,3 +62,9 @@ class LiveService(Protocol):
 
     def logs(self, topic: TopicName | None = None) -> Iterable[LiveLog]:
         """Return the logs of this topic that the broker serves; without a topic, all that it serves."""
+
+    def unread(self) -> Sequence[tuple[TopicName, str]]:
+        """Return the topics and names of subscriptions that have a backlog on a log here, and no consumer on any.
+
+        It costs less than `logs`, because it counts nothing where a consumer is connected.
+        """

@@ -33,8 +33,9 @@ class Local:
             await trio.sleep_forever()
 
 
-def broker_parts(monitor: BrokerMonitor) -> Parts:
-    """What the broker counts as a whole."""
+def broker_parts(monitor: BrokerMonitor, live: LiveService) -> Parts:
+    """What the broker counts as a whole, and the subscriptions that nobody reads here."""
+    unread = live.unread()
     statistics = monitor.statistics()
     counted = asdict(statistics)
     loop = counted.pop("loop")
@@ -46,6 +47,7 @@ def broker_parts(monitor: BrokerMonitor) -> Parts:
         "bounds_ms": [1000 * bound for bound in BOUNDS_SECONDS],
         "stall_ms": round(1000 * loop["wall_seconds_max"]),
         "problem": monitor.problem(),
+        "unread": {"total": len(unread), "first": f"{unread[0][1]} of {unread[0][0]}" if unread else None},
     }
 
 

@@ -1,7 +1,8 @@
 """The first view: the brokers with their counters, how many topics and open transactions there are, what needs care."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from typing import Any
 
 import trio
 
@@ -73,6 +74,7 @@ class OverviewFeed:
                 attention.append(
                     {"level": "note", "text": f"Broker {broker.broker} drains: it takes nothing new.", "to": "cluster"}
                 )
+        attention += _unread(told)
         unfinished = sum(self._topics.values())
         if unfinished:
             text = (
@@ -102,3 +104,18 @@ class OverviewFeed:
             self._topics.pop(key, None)
         for record in change.records:
             self._topics[record.key] = any(entry.name == UNFINISHED_LAYOUTS for entry in record.indexes)
+
+
+def _unread(told: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Say which brokers have messages for subscriptions to which no consumer is connected."""
+    attention = []
+    for broker, said in sorted(told.items()):
+        unread = said.get("unread")
+        if unread is not None and unread["total"]:
+            others = unread["total"] - 1
+            more = f" and {others} other subscription{'s' if others > 1 else ''}" if others else ""
+            text = (
+                f"Messages wait at broker {broker} for {unread['first']}{more}, and nobody is connected to read them."
+            )
+            attention.append({"level": "warning", "text": text, "to": "subscriptions", "only": "stuck"})
+    return attention

@@ -142,7 +142,7 @@ class _Console:
         live, monitor, pause = self._services.live, self._services.monitor, self._services.pause_seconds
         names = [TopicName.parse(topic) for topic in topics]
         if what == "broker":
-            return Local(live, lambda: broker_parts(monitor)), pause
+            return Local(live, lambda: broker_parts(monitor, live)), pause
         if what == "subscriptions":
             return Local(live, lambda: subscription_parts(live)), SLOWER * pause
         if what == "logs" and len(names) == 1:

@@ -188,6 +188,25 @@ async def test_a_move_between_brokers_is_shown() -> None:
             assert set(frames.parts["told"]) == {"one", "two"}
 
 
+async def test_messages_that_nobody_reads_need_attention() -> None:
+    """The overview says so while it lasts, on a broker that another one asks, too."""
+    async with served("one", "two") as ((broker, _), (_two, elsewhere)), watching(elsewhere, "view=overview") as frames:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        for name in ("s", "t"):
+            await broker.controller.subscriptions.add(TOPIC, name, SubscriptionKind.QUEUE, StartPosition.EARLIEST)
+        log = await broker.topics.get(await broker.segment(TOPIC, 0))
+        await publish(log, b"a")
+        await frames.until(lambda parts: [one["level"] for one in parts["attention"]] == ["warning"])
+        (attention,) = frames.parts["attention"]
+        assert f"for s of {TOPIC} and 1 other subscription, and nobody" in attention["text"]
+        assert (attention["to"], attention["only"]) == ("subscriptions", "stuck")
+        log.subscriptions["s"].cursor.acknowledge(log.readable.value)
+        consumer, _outlet = recording_consumer()
+        log.subscriptions["t"].add_consumer(consumer)
+        log.clients.add_consumer(consumer, Client())
+        await frames.until(lambda parts: parts["attention"] == [])
+
+
 async def test_a_silent_broker_is_said_to_be_silent() -> None:
     async with served("one") as ((broker, address),), watching(address, "view=overview") as frames:
         await frames.next()

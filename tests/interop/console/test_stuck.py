@@ -53,8 +53,9 @@ def test_a_dead_consumers_subscription_is_found_and_passed(open_page: OpenPage, 
     topic = Admin(broker.http_url).new_topic(2)
     with reading(broker, topic):
         fill(broker, topic)
-    page = open_page("/#/subscriptions").page
-    page.get_by_role("button", name="Needs care").click()
+    page = open_page("/").page
+    page.get_by_role("link", name=f"for {READER} of {topic}, and nobody").click()
+    expect(page.get_by_role("button", name="Needs care")).to_have_attribute("aria-pressed", "true")
     row = page.get_by_role("row").filter(has_text=topic.rpartition("/")[2])
     expect(row).to_contain_text("nobody reads")
     expect(row).to_contain_text("Start its consumers.")

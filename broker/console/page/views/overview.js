@@ -73,7 +73,7 @@ function Body({ parts, doctor, rate, data, latency }) {
   const open = parts.transactions.open;
   const stall = Math.max(0, ...Object.values(parts.told).map((told) => told.stall_ms ?? 0));
   return html`
-    ${parts.attention.length > 0 && html`<ul class="attention" aria-label="What needs attention">${parts.attention.map((one) => html`<li class=${one.level}><a href=${address(one.to)}>${one.text}</a></li>`)}</ul>`}
+    ${parts.attention.length > 0 && html`<ul class="attention" aria-label="What needs attention">${parts.attention.map((one) => html`<li class=${one.level}><a href=${address(one.to, "", { only: one.only })}>${one.text}</a></li>`)}</ul>`}
     <div class="tiles">
       <${Tile} label="Messages in" value=${short(rate("messages_in"))} unit="/s" note=${`${bytes(rate("bytes_in"))}/s`} tone="in" />
       <${Tile} label="Messages out" value=${short(rate("messages_out"))} unit="/s" note=${`${bytes(rate("bytes_out"))}/s`} tone="out" />

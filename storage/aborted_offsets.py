@@ -71,20 +71,39 @@ def decode(data: bytes, *, before: int = -1) -> tuple[list[AbortedOffsets], bool
     return entries, whole == len(data)
 
 
+def decode_at(data: bytes | bytearray, number: int) -> AbortedOffsets:
+    """The entry of this number, from 0 on, of an index that is well formed."""
+    return AbortedOffsets._make(_ENTRY.unpack_from(data, number * ENTRY_SIZE)[1:])
+
+
+def is_well_formed(data: bytes) -> bool:
+    """Whether an index has whole entries of this version. It takes one step for any number of entries.
+
+    Raises:
+        UnknownIndexVersion: an entry is of a later version.
+    """
+    versions = data[0::ENTRY_SIZE], data[1::ENTRY_SIZE]
+    if all(part.count(0) == len(part) for part in versions):
+        return len(data) % ENTRY_SIZE == 0
+    _entries, is_whole = decode(data)
+    return is_whole
+
+
 def _follows(entry: AbortedOffsets, before: int) -> bool:
     """Whether an abort can have these offsets, behind one that left `before` as the last stable offset."""
     return 0 <= entry.first <= entry.last and before <= entry.last_stable <= entry.last + 1
 
 
-def overlapping(indexes: Iterable[Iterable[AbortedOffsets]], start: int, end: int) -> Iterator[AbortedOffsets]:
-    """Yield the transactions that have offsets in the range from `start` to `end`, which is exclusive (K8).
+def searched(
+    indexes: Iterable[Iterable[AbortedOffsets]], start: int, end: int
+) -> Iterator[tuple[AbortedOffsets, bool]]:
+    """Yield each entry that a search looks at, and whether it has offsets from `start` to `end`, exclusive (K8).
 
     The indexes are those of the ledgers from the one on that holds `start`, in order (K7).
     """
     for index in indexes:
         for entry in index:
-            if entry.last >= start and entry.first < end:
-                yield entry
+            yield entry, entry.last >= start and entry.first < end
             if entry.last_stable >= end:
                 return
 

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from storage.aborted_offsets import ENTRY_SIZE, AbortedOffsets, UnknownIndexVersion, decode, encode
+from storage.aborted_offsets import ENTRY_SIZE, AbortedOffsets, UnknownIndexVersion, decode_at, encode, is_well_formed
 from storage.position import Position
 from txn.producer_rows import ProducerRows
 from txn.producer_states import Batch, EndMarker, ProducerStates
@@ -87,9 +87,7 @@ class AbortedIndex:
         return len(self.data) // ENTRY_SIZE
 
     def __getitem__(self, number: int) -> AbortedOffsets:
-        at = range(len(self))[number] * ENTRY_SIZE
-        (entry,), _whole = decode(bytes(self.data[at : at + ENTRY_SIZE]))
-        return entry
+        return decode_at(self.data, range(len(self))[number])
 
     def from_offset(self, start: int) -> Iterator[AbortedOffsets]:
         """Yield the transactions whose marker is at or behind this offset, in the order of their markers."""
@@ -187,7 +185,7 @@ def _parsed(payload: bytes) -> tuple[int, LedgerAborts, dict[str, Any], bytes | 
         (size,) = _SIZE.unpack_from(payload)
         at = _SIZE.size + size
         index = payload[_SIZE.size : at]
-        _entries, is_whole = decode(index)
+        is_whole = is_well_formed(index)
         rows = None
         if payload[at] != _JSON_BEGINS:
             version, rows_size = _HEAD.unpack_from(payload, at)

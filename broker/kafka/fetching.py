@@ -40,6 +40,9 @@ FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 10 * 60 * 1000
 """The longest wait of one fetch."""
 
+ABORTED_AT_ONCE: Final = 5_000
+"""Aborted transactions of a response that one step makes. It takes about 3 ms."""
+
 WATCHED_MS_MIN: Final = 1_000
 """The shortest wait in which the connection is watched, so that it ends with its client. To watch costs as much as the
 rest of the wait. Most clients wait for half a second, again and again."""
@@ -184,7 +187,11 @@ class FetchHandler:
             )
         if isinstance(read, PartitionRead) and is_committed:
             try:
-                aborted = tuple(AbortedTransaction(one.producer_id, one.first) for one in await read.aborted())
+                found = []
+                for number, one in enumerate(await read.aborted()):
+                    await take_turns(number, ABORTED_AT_ONCE)
+                    found.append(AbortedTransaction(one.producer_id, one.first))
+                aborted = tuple(found)
             except EXPECTED as error:
                 read = error
         if isinstance(read, Exception):

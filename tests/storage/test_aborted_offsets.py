@@ -1,12 +1,22 @@
 """The index of aborted transactions of a log with markers: its bytes, its damage, and searches in it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from storage.aborted_offsets import ENTRY_SIZE, AbortedOffsets, UnknownIndexVersion, cut_at, decode, encode, overlapping
+from storage.aborted_offsets import (
+    ENTRY_SIZE,
+    AbortedOffsets,
+    UnknownIndexVersion,
+    cut_at,
+    decode,
+    decode_at,
+    encode,
+    is_well_formed,
+    searched,
+)
 
 # P1: 0, 1, C3; P2: 2, 4, A5; P1: 6, 8, A9; P2: 7, C10.
 SECOND = AbortedOffsets(2, 2, 5, 6)
@@ -81,6 +91,23 @@ def test_a_negative_version_is_damage() -> None:
     assert decode(encode(SECOND) + b"\xff\xff" + encode(FIRST)[2:]) == ([SECOND], False)
 
 
+def overlapping(indexes: Iterable[Iterable[AbortedOffsets]], start: int, end: int) -> list[AbortedOffsets]:
+    return [entry for entry, is_hit in searched(indexes, start, end) if is_hit]
+
+
+def test_an_index_is_checked_and_read_without_decoding_all_of_it() -> None:
+    """E7, K18: its size and its versions tell whether it is whole."""
+    index = encode(SECOND) + encode(FIRST)
+    assert is_well_formed(b"")
+    assert is_well_formed(index)
+    assert [decode_at(bytearray(index), number) for number in range(2)] == [SECOND, FIRST]
+    assert not is_well_formed(index[:-1])
+    assert not is_well_formed(encode(SECOND) + b"\xff\xff" + encode(FIRST)[2:])
+    for later in (b"\0\1", b"\1\0"):
+        with pytest.raises(UnknownIndexVersion):
+            is_well_formed(encode(SECOND) + later + encode(FIRST)[2:])
+
+
 @pytest.mark.parametrize(
     ("start", "end", "found"),
     [
@@ -93,8 +120,8 @@ def test_a_negative_version_is_damage() -> None:
 )
 def test_a_fetch_gets_the_aborted_transactions_of_its_range(start: int, end: int, found: list[AbortedOffsets]) -> None:
     """K8, K9: the worked example. `end` is exclusive."""
-    assert list(overlapping([[SECOND, FIRST]], start, end)) == found
-    assert list(overlapping([[SECOND], [FIRST]], start, end)) == found
+    assert overlapping([[SECOND, FIRST]], start, end) == found
+    assert overlapping([[SECOND], [FIRST]], start, end) == found
 
 
 def test_a_search_ends_where_the_last_stable_offset_has_passed_the_range() -> None:
@@ -106,7 +133,7 @@ def test_a_search_ends_where_the_last_stable_offset_has_passed_the_range() -> No
             opened.append(index)
             yield index
 
-    assert list(overlapping(opening(), 0, 6)) == [SECOND]
+    assert overlapping(opening(), 0, 6) == [SECOND]
     assert opened == [[SECOND]]
 
 

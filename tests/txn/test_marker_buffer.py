@@ -23,7 +23,7 @@ from tests.support.kafka_batches import batch, marker
 from tests.support.ledgers import LEDGERS, ledger_store
 from tests.support.managed_ledgers import Clock
 from tests.support.markers import open_marker_buffer
-from txn import marker_buffer, producer_states
+from txn import marked_reading, marker_buffer, producer_states
 from txn.marked_log import Ended
 from txn.marked_reading import INDEXES_CACHED_MAX
 from txn.marker_buffer import Appended, MarkerBuffer
@@ -363,6 +363,30 @@ class Story:
                 for last, (producer, first) in sorted(self._firsts.items())
                 if last >= start and first < end
             ]
+
+
+async def test_a_search_of_many_aborts_lets_others_run(autojump_clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E7: a fetch may meet any number of aborted transactions."""
+    monkeypatch.setattr(marked_reading, "SEARCHED_AT_ONCE", 10)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with Host().owner() as owner:
+        for sequence in range(100):
+            await owner.send(1, sequence)
+            await owner.end(1, is_commit=False)
+        await owner.durable()
+        at = await owner.ledger.position_of_index(0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            assert len(await owner.buffer.aborted_between(at, 0, 200)) == 100
+            nursery.cancel_scope.cancel()
+    assert turns >= 9
 
 
 async def test_an_index_that_is_damaged_is_made_again_from_the_log(autojump_clock: None) -> None:

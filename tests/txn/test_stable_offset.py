@@ -6,7 +6,7 @@ from typing import NamedTuple
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from storage.aborted_offsets import AbortedOffsets, overlapping
+from storage.aborted_offsets import AbortedOffsets, searched
 from storage.position import Position
 from tests.support.examples import examples
 from txn.stable_offset import Place, StableOffset
@@ -171,6 +171,6 @@ def test_every_fetch_shows_what_was_committed(log: list[Stored], roll: int, data
         before = now
     start = data.draw(st.integers(0, before))
     end = data.draw(st.integers(start, before))
-    aborted = list(overlapping(indexes[start // roll :], start, end))
+    aborted = [one for one, is_hit in searched(indexes[start // roll :], start, end) if is_hit]
     committed = [offset for offset in range(start, end) if fates.get(offset)]
     assert shown_to_consumer(log, aborted, start, end) == committed

@@ -367,7 +367,7 @@ class Story:
 
 async def test_a_search_of_many_aborts_lets_others_run(autojump_clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """E7: a fetch may meet any number of aborted transactions."""
-    monkeypatch.setattr(marked_reading, "SEARCHED_AT_ONCE", 10)
+    monkeypatch.setattr(marked_reading, "SEARCHED_AT_ONCE", 2)
     turns = 0
 
     async def others() -> None:
@@ -377,16 +377,16 @@ async def test_a_search_of_many_aborts_lets_others_run(autojump_clock: None, mon
             turns += 1
 
     async with Host().owner() as owner:
-        for sequence in range(100):
+        for sequence in range(20):
             await owner.send(1, sequence)
             await owner.end(1, is_commit=False)
         await owner.durable()
         at = await owner.ledger.position_of_index(0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
-            assert len(await owner.buffer.aborted_between(at, 0, 200)) == 100
+            assert len(await owner.buffer.aborted_between(at, 0, 40)) == 20
             nursery.cancel_scope.cancel()
-    assert turns >= 9
+    assert turns >= 5, "others run between its ten steps, in any order"
 
 
 async def test_an_index_that_is_damaged_is_made_again_from_the_log(autojump_clock: None) -> None:

@@ -190,11 +190,20 @@ class PartitionTransactions:
             self._join(registration, version)
 
     async def is_registered(self, producer_id: int) -> bool:
-        """Return whether the partition takes part in a transaction of this producer id that is not settled yet."""
+        """Return whether the partition takes part in a transaction of this producer id that is not settled yet.
+
+        It holds until the caller waits for something. If damage has removed the registration, nothing more is taken
+        under it.
+        """
+        before = self._joined.get(producer_id)
         async with aclosing(self._registered()) as registered:
             async for registration, _version in registered:
                 if registration.producer.id == producer_id:
                     return True
+        # One that was made while the others were read is noted here before it has data.
+        if self._joined.get(producer_id) != before:
+            return True
+        self._joined.pop(producer_id, None)
         return False
 
     @property

@@ -55,14 +55,20 @@ class HangingHandler:
 
     async def _end(self, name: str, index: int, marker: WritableTxnMarker) -> ErrorCode:
         try:
+            if min(marker.producer_id, marker.producer_epoch) < 0:
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST,
+                    f"No producer has the id {marker.producer_id} and the epoch {marker.producer_epoch}.",
+                )
             topic = await self._topics.writable(name, index)
             markers = topic.markers
+            await markers.admit_producer()
             if await markers.transactions.is_registered(marker.producer_id):
                 raise Refused(
                     ErrorCode.INVALID_TXN_STATE,
                     f"Producer {marker.producer_id} is in a transaction that the coordinator knows. End it there.",
                 )
-            await markers.admit_producer()
+            # Without a pause since the question, so that nothing of a transaction comes in between.
             coordinator_epoch = min(marker.coordinator_epoch, COORDINATOR_EPOCH)
             end = EndMarker(marker.producer_id, marker.producer_epoch, coordinator_epoch, bumps_epoch=False)
             payload = MARKERS.build(end, marker.transaction_result, self._now_ms())

@@ -32,7 +32,7 @@ from tidewire.wire.kafka.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tidewire.wire.kafka.record_batches import Compression, batches, check, stamped
+from tidewire.wire.kafka.record_batches import NO_PRODUCER_ID, Compression, batches, check, stamped
 from txn.kafka_transaction import Producer
 from txn.partition_transactions import Sender
 from txn.producer_states import Duplicate
@@ -137,6 +137,16 @@ class ProduceHandler:
                 raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{header.compression} is no known compression.")
             if header.is_transactional and within is None:
                 raise Refused(ErrorCode.INVALID_TXN_STATE, "A batch of a transaction comes without a transactional id.")
+            if header.producer_id != NO_PRODUCER_ID:
+                if min(header.producer_id, header.producer_epoch, header.base_sequence) < 0:
+                    raise Refused(
+                        ErrorCode.INVALID_RECORD,
+                        f"A batch has the producer id {header.producer_id}, the epoch {header.producer_epoch} and the "
+                        f"sequence {header.base_sequence}. None of them may be negative.",
+                    )
+            elif header.is_transactional:
+                # It would be in no transaction, and be read at once.
+                raise Refused(ErrorCode.INVALID_RECORD, "A batch of a transaction comes without a producer id.")
             checked.append((header, batch))
         if not checked:
             raise Refused(ErrorCode.INVALID_RECORD, "A partition of a Produce request has no record batch.")

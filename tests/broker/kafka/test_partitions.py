@@ -295,6 +295,9 @@ BAD = {
     "unknown format": (changed(GOOD, 16, b"\7"), ErrorCode.CORRUPT_MESSAGE),
     "too large": (of(b"x" * MESSAGE_BYTES_MAX), ErrorCode.MESSAGE_TOO_LARGE),
     "transactional": (batch(7, 0, 0, in_txn=True), ErrorCode.INVALID_TXN_STATE),
+    "negative producer": (batch(-2, 0, 0), ErrorCode.INVALID_RECORD),
+    "negative epoch": (batch(7, -1, 0), ErrorCode.INVALID_RECORD),
+    "negative sequence": (batch(7, 0, -1), ErrorCode.INVALID_RECORD),
 }
 
 

@@ -13,7 +13,8 @@ from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op, Put, starting_with
 from tests.support.disk import SimulatedFiles
-from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_in, kafka_client
+from tests.support.kafka_batches import batch
+from tests.support.kafka_connection import READ_COMMITTED, KafkaClient, committed_in, kafka_client, produce_request
 from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import Rooms, moving_clock, rooms
 from tests.support.steered_store import SteeredStore
@@ -27,6 +28,7 @@ from tidewire.wire.kafka.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from tidewire.wire.kafka.messages.produce import ProduceResponse
 from tidewire.wire.kafka.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tidewire.wire.kafka.messages.transactions import (
     AddPartitionsToTxnRequest,
@@ -111,6 +113,16 @@ async def test_a_partition_that_was_not_added_takes_nothing() -> None:
         }
         assert await producer.end(is_commit=True) == 0
         assert await committed(client) == []
+
+
+async def test_a_transactional_batch_without_a_producer_is_refused() -> None:
+    """K3: no marker could ever end it, so readers of committed records would get it at once."""
+    async with served() as (_broker, client):
+        await client.create("t")
+        request = produce_request("t", batch(-1, -1, -1, in_txn=True), transactional_id="tid")
+        answer = await client.ask(request, ProduceResponse, 9)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD
+        assert (await client.offset("t", LATEST)).offset == 0
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -542,6 +554,9 @@ async def test_a_marker_by_hand_does_not_keep_later_transactions_from_ending() -
         marker = WritableTxnMarker(producer.producer_id, producer.epoch, False, topics, coordinator_epoch=9)
         answer = await client.ask(WriteTxnMarkersRequest((marker,)), WriteTxnMarkersResponse, 1)
         assert answer.markers[0].topics[0].partitions[0].error_code == 0
+        nobody = WritableTxnMarker(-2, 0, False, topics, coordinator_epoch=0)
+        answer = await client.ask(WriteTxnMarkersRequest((nobody,)), WriteTxnMarkersResponse, 1)
+        assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
         await producer.add(("t", 0))
         await producer.send("t", b"b")
         assert await producer.end(is_commit=True) == 0

@@ -159,7 +159,10 @@ class MarkerBuffer:
         return len(self._log.stable.open_transactions)
 
     def active_producers(self) -> Iterator[tuple[int, ProducerState, int | None]]:
-        """Yield each known producer id, its state, and the first offset of its open transaction."""
+        """Yield each known producer id, its state, and the first offset of its open transaction.
+
+        The caller may pause: producers that come or go meanwhile may be missing.
+        """
         for producer_id, state in self._log.producers:
             first = self._log.stable.first_of(producer_id)
             yield producer_id, state, None if first is None else first.offset

@@ -119,10 +119,11 @@ class ProducerStates:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[tuple[int, ProducerState]]:
-        for producer_id in self.rows:
+        """Yield each producer's id, and what is known of it. Those that are forgotten meanwhile are left out."""
+        for producer_id in tuple(self.rows):
             state = self.get(producer_id)
-            assert state is not None, "it has a row"
-            yield producer_id, state
+            if state is not None:
+                yield producer_id, state
 
     def get(self, producer_id: int) -> ProducerState | None:
         """What is known of a producer."""

@@ -68,10 +68,14 @@ class InspectionHandler:
         }
 
     async def _producers(self, request: DescribeProducersRequest, _asked: Asked) -> DescribeProducersResponse:
-        topics = []
+        # Each once. Otherwise a small request could ask for a very large response.
+        wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
-            parts = [await self._producers_of(topic.name, index) for index in topic.partitions]
-            topics.append(DescribedTopic(topic.name, tuple(parts)))
+            wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
+        topics = []
+        for name, indexes in wanted.items():
+            parts = [await self._producers_of(name, index) for index in indexes]
+            topics.append(DescribedTopic(name, tuple(parts)))
         return DescribeProducersResponse(topics=tuple(topics))
 
     async def _producers_of(self, name: str, index: int) -> DescribedPartition:
@@ -84,20 +88,13 @@ class InspectionHandler:
         if not topic.has_markers:
             # Kafka's producers cannot write there.
             return DescribedPartition(index)
-        return DescribedPartition(
-            index,
-            active_producers=tuple(
-                ProducerState(
-                    producer_id,
-                    state.epoch,
-                    state.batches[-1].last_sequence if state.batches else -1,
-                    state.last_ms,
-                    state.coordinator_epoch,
-                    -1 if first is None else first,
-                )
-                for producer_id, state, first in topic.markers.active_producers()
-            ),
-        )
+        found = []
+        for number, (producer_id, state, first) in enumerate(topic.markers.active_producers()):
+            await take_turns(number)
+            last = state.batches[-1].last_sequence if state.batches else -1
+            offset = -1 if first is None else first
+            found.append(ProducerState(producer_id, state.epoch, last, state.last_ms, state.coordinator_epoch, offset))
+        return DescribedPartition(index, active_producers=tuple(found))
 
     async def _describe(self, request: DescribeTransactionsRequest, _asked: Asked) -> DescribeTransactionsResponse:
         states = [await self._described(each) for each in request.transactional_ids]

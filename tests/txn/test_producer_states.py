@@ -199,6 +199,20 @@ def test_producers_expire_by_idle_time_alone() -> None:
     assert states.get(4_989) is None
 
 
+def test_producers_may_come_and_go_while_they_are_listed() -> None:
+    """E7: a list of many is made in steps."""
+    states = ProducerStates()
+    for producer in range(4):
+        states.note(batch(0, producer=producer), producer, NOW + producer)
+    listed = []
+    for producer, _ in states:
+        listed.append(producer)
+        if producer == 0:
+            states.expire(NOW + 2, besides=())
+            states.note(batch(0, producer=9), 9, NOW + 9)
+    assert listed == [0, 2, 3]
+
+
 def test_a_marker_is_a_sign_of_life() -> None:
     """K26: a clock that went back makes nobody older."""
     states = ProducerStates()

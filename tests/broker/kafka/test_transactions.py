@@ -508,6 +508,9 @@ async def test_administrators_see_producers_and_transactions() -> None:
         places = DescribeProducersRequest((AddPartitionsToTxnTopic("t", (0, 1, 2)),))
         parts = (await client.ask(places, DescribeProducersResponse, 0)).topics[0].partitions
         assert [len(part.active_producers) for part in parts] == [0, 1, 0]
+        repeated = DescribeProducersRequest((AddPartitionsToTxnTopic("t", (1,) * 100),) * 2)
+        (once,) = (await client.ask(repeated, DescribeProducersResponse, 0)).topics
+        assert once.partitions == (parts[1],), "E8: a small request asks for no large response"
         assert parts[1].active_producers[0].current_txn_start_offset == 0
         assert parts[2].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await producer.end(is_commit=True)

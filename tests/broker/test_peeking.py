@@ -15,11 +15,13 @@ from broker.topic import Topic
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Delete
 from storage.position import EARLIEST, Position
+from tests.broker.kafka.test_hidden_backlogs import PLAIN, Writer
 from tests.broker.test_topic_source import without_aborted_index
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS
-from tests.support.rooms import TOPIC, publish, rooms
+from tests.support.rooms import TOPIC, publish, rooms, visible
 from txn.errors import OwnershipLost
+from txn.states import EndAction
 
 FORWARDS = Asked(start=Place(EARLIEST))
 
@@ -111,3 +113,70 @@ async def test_a_broker_that_lost_its_claim_shows_nothing() -> None:
         await metadata.commit([Delete(claim_key(str(name)))])
         with pytest.raises(OwnershipLost):
             await shown(topic, FORWARDS)
+
+
+async def paged(topic: Topic, count: int, *, backwards: bool) -> list[Row]:
+    """All rows of a log, page by page."""
+    rows: list[Row] = []
+    asked = Asked(count=count) if backwards else replace(FORWARDS, count=count)
+    while True:
+        page = await shown(topic, asked)
+        if backwards:
+            rows[:0] = page.rows
+            if not page.has_older:
+                return rows
+            asked = Asked(before=page.start, count=count)
+        else:
+            rows += page.rows
+            if not page.has_newer:
+                return rows
+            asked = Asked(start=page.end, count=count)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_pages_of_any_size_show_the_same_both_ways_and_agree_with_readers(seed: int) -> None:
+    """K5, K22: drawn batches of numbered producers, in transactions that commit, abort or stay open, over ledgers."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=seed)) as broker:
+        topic = await broker.topics.get(PLAIN)
+        writer = Writer(seed)
+        await writer.write(topic, 60)
+        whole = await paged(topic, 1_000, backwards=False)
+        for count in (1, 3, 7, 50):
+            for backwards in (False, True):
+                assert await paged(topic, count, backwards=backwards) == whole
+        indexes = [row.index for row in whole if row.messages and row.index is not None]
+        assert indexes == sorted(set(indexes))
+        by_state: dict[State, set[Position]] = {state: set() for state in State}
+        for row in whole:
+            by_state[row.state].add(row.position)
+        seen = {entry.position for entry in await visible(topic)}
+        readable = topic.readable.value
+        assert seen == {place for place in by_state[State.COMMITTED] if place <= readable}
+        assert all(place > readable for place in by_state[State.OPEN])
+        assert bool(by_state[State.OPEN]) == bool(writer.open)
+        await writer.end_all(topic)
+        decided = await paged(topic, 1_000, backwards=True)
+        assert State.OPEN not in {row.state for row in decided}
+        seen = {entry.position for entry in await visible(topic)}
+        assert seen == {row.position for row in decided if row.state is State.COMMITTED}
+
+
+async def test_the_next_owner_knows_what_became_of_each_message() -> None:
+    """T25: also of transactions whose records were removed, and of those that are still open."""
+    files, metadata = SimulatedFiles(), MemoryStore()
+    states = []
+    for _ in range(2):
+        async with rooms(metadata, files) as broker:
+            if not await broker.layouts.names():
+                await broker.controller.create_topic(TOPIC, 1, {})
+                topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+                for action in (EndAction.ABORT, EndAction.COMMIT, None):
+                    txn = await broker.coordinator.new_transaction(0, 900_000)
+                    await publish(topic, b"x", txn)
+                    if action is not None:
+                        await broker.coordinator.end(txn, action)
+                    topic.ledger.request_roll()
+                    await wait_all_tasks_blocked()
+            topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+            states.append([row.state for row in (await shown(topic, FORWARDS)).rows])
+    assert states == 2 * [[State.ABORTED, State.COMMITTED, State.OPEN]]

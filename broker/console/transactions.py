@@ -158,6 +158,9 @@ def _participant(record: Record) -> Shown:
         shown = {"kind": fields["kind"], "segment": fields["segment"]}
         if fields["kind"] == "ack":
             shown["subscription"] = fields["subscription"]
+        elif "ledger" in fields:
+            # No message of the transaction is before it.
+            shown["from"] = f"{fields['ledger']}:{fields['entry']}"
     except (KeyError, TypeError, ValueError):
         return {"kind": "unreadable", "segment": record.key}
     return shown

@@ -113,7 +113,8 @@ async def test_an_open_transaction_is_shown_with_its_participants() -> None:
             await publish(segment, b"a", txn)
             await frames.until(lambda parts: parts["open"][0]["participants_total"] == 1)
             (shown,) = frames.parts["open"]
-            assert shown["participants"] == [{"kind": "write", "segment": str(segment.name)}]
+            first = str(segment.ledger.last_position)
+            assert shown["participants"] == [{"kind": "write", "segment": str(segment.name), "from": first}]
             assert shown["deadline_ms"] - shown["created_ms"] == 1_000
             await topic.until(lambda parts: parts["transactions"] == 1)
             counted = topic.parts["logs"][str(segment.name)]

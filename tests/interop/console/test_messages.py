@@ -160,3 +160,19 @@ def test_segments_are_chosen_sealed_ones_too(open_page: OpenPage, broker: Runnin
     chosen.select_option(index=2)
     expect(cells(page, "value")).to_have_text(["before"])
     expect(rows(page)).to_have_count(1)
+
+
+def test_an_open_transaction_leads_to_its_messages(open_page: OpenPage, broker: RunningBroker) -> None:
+    topic = "topic://public/default/led-to"
+    Admin(broker.http_url).create(topic, 1)
+    with scalable_writer(broker.service_url, topic) as writer:
+        writer.send(b"before")
+        begun = writer.begin()
+        writer.send(b"in it", txn=begun)
+        page = open_page("/#/transactions").page
+        row = page.get_by_role("row").filter(has_text=":".join(map(str, begun.transaction_id)))
+        row.get_by_role("link", name="messages").click()
+        expect(cells(page, "value")).to_have_text(["in it"])
+        expect(states(page)).to_have_text(["… open"])
+        writer.abort(begun)
+        expect(states(page)).to_have_text(["✕ aborted"])

@@ -45,7 +45,7 @@ function Participants({ one }) {
   if (one.participants_total === null) return html`<span class="muted">see its producer</span>`;
   if (!one.participants_total) return html`<span class="muted">nothing yet</span>`;
   return html`<ul class="participants">
-    ${one.participants.slice(0, 6).map((each) => html`<li><${Badge}>${each.kind === "ack" ? `acknowledges ${each.subscription}` : "writes"}<//> <a href=${address("topics", topicOf(each.segment))}><code>${each.segment.split("/").slice(-2).join("/")}</code></a></li>`)}
+    ${one.participants.slice(0, 6).map((each) => html`<li><${Badge}>${each.kind === "ack" ? `acknowledges ${each.subscription}` : "writes"}<//> <a href=${address("topics", topicOf(each.segment))}><code>${each.segment.split("/").slice(-2).join("/")}</code></a>${each.from && html` <a href=${address("messages", topicOf(each.segment), { log: each.segment, from: each.from })}>messages</a>`}</li>`)}
     ${one.participants_total > 6 && html`<li class="muted">and ${number(one.participants_total - 6)} more</li>`}
   </ul>`;
 }

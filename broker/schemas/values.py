@@ -12,8 +12,11 @@ from typing import Any, Final
 
 import orjson
 
-from broker.schemas import avro_values
+from broker.errors import IncompatibleSchema
+from broker.schemas import avro_values, key_value
 from broker.schemas.schema import Schema, SchemaType
+
+_LENGTH: Final = struct.Struct(">i")
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,10 +32,11 @@ class Decoder:
         self._type = schema.type
         self._problem = f"Values of type {schema.type.name} are not decoded here."
         self._decode = _BY_TYPE.get(schema.type)
-        if schema.type is SchemaType.AVRO:
+        make = _MADE.get(schema.type)
+        if make is not None:
             try:
-                self._decode = avro_values.decoder(schema.data)
-            except (LookupError, TypeError, ValueError):
+                self._decode = make(schema)
+            except (IncompatibleSchema, LookupError, TypeError, ValueError):
                 self._problem = _ODD
 
     def decoded(self, value: bytes) -> Any:  # noqa: ANN401 - JSON
@@ -45,6 +49,8 @@ class Decoder:
             raise Undecodable(self._problem)
         try:
             return self._decode(value)
+        except Undecodable:
+            raise
         except (LookupError, TypeError) as problem:
             raise Undecodable(_ODD) from problem
         except (ValueError, OverflowError, RecursionError, struct.error) as problem:
@@ -52,6 +58,35 @@ class Decoder:
 
 
 _ODD: Final = "Its schema has a form that is not decoded here."
+
+
+def _pairs(schema: Schema) -> Callable[[bytes], Any]:
+    """Return what decodes pairs: `[i32 length][key][i32 length][value]`, or the value alone if the key is apart."""
+    parts = key_value.split(schema)
+    key, value = Decoder(parts.key), Decoder(parts.value)
+    if schema.properties.get("kv.encoding.type") == "SEPARATED":
+        return value.decoded
+
+    def decoded(data: bytes) -> dict[str, Any]:
+        key_bytes, rest = _taken(data)
+        value_bytes, rest = _taken(rest)
+        if rest:
+            raise ValueError(f"{len(rest)} bytes are left behind it")
+        return {
+            "key": None if key_bytes is None else key.decoded(key_bytes),
+            "value": None if value_bytes is None else value.decoded(value_bytes),
+        }
+
+    return decoded
+
+
+def _taken(data: bytes) -> tuple[bytes | None, bytes]:
+    """Return the first part of a pair, None if it is null, and what is behind it."""
+    (length,) = _LENGTH.unpack_from(data)
+    end = _LENGTH.size + max(length, 0)
+    if end > len(data):
+        raise ValueError("it ends in the middle of a part")
+    return (None if length < 0 else data[_LENGTH.size : end]), data[end:]
 
 
 def _unpacked(form: str) -> Callable[[bytes], Any]:
@@ -102,4 +137,9 @@ _BY_TYPE: Final[dict[SchemaType, Callable[[bytes], Any]]] = {
     SchemaType.LOCAL_TIME: _local_time,
     SchemaType.LOCAL_DATE_TIME: _local_date_time,
     SchemaType.NONE: lambda value: b64encode(value).decode(),
+}
+
+_MADE: Final[dict[SchemaType, Callable[[Schema], Callable[[bytes], Any]]]] = {
+    SchemaType.AVRO: lambda schema: avro_values.decoder(schema.data),
+    SchemaType.KEY_VALUE: _pairs,
 }

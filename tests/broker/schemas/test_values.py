@@ -11,6 +11,7 @@ import fastavro
 import pytest
 
 from broker.schemas.avro_values import VALUES_MAX
+from broker.schemas.key_value import joined
 from broker.schemas.schema import Schema, SchemaType
 from broker.schemas.values import Decoder, Undecodable
 
@@ -149,10 +150,31 @@ def test_other_types_are_told(kind: SchemaType, data: bytes, value: object) -> N
         (SchemaType.STRING, b"\xff", "The bytes are no value of type STRING: "),
         (SchemaType.DATE, b"\x7f" * 8, "The bytes are no value of type DATE: "),
         (SchemaType.PROTOBUF_NATIVE, b"", "Values of type PROTOBUF_NATIVE are not decoded here."),
-        (SchemaType.KEY_VALUE, b"", "Values of type KEY_VALUE are not decoded here."),
+        (SchemaType.KEY_VALUE, b"", "Its schema has a form that is not decoded here."),
     ],
 )
 def test_other_types_that_cannot_be_told_say_why(kind: SchemaType, data: bytes, problem: str) -> None:
     with pytest.raises(Undecodable) as refused:
         Decoder(Schema(kind)).decoded(data)
     assert str(refused.value).startswith(problem)
+
+
+def pairs(encoding: str) -> Decoder:
+    properties = {"key.schema.type": "STRING", "value.schema.type": "INT32", "kv.encoding.type": encoding}
+    return Decoder(Schema(SchemaType.KEY_VALUE, joined(b"", b""), properties))
+
+
+def pair(key: bytes | None, value: bytes | None) -> bytes:
+    return b"".join(
+        struct.pack(">i", -1) if part is None else struct.pack(">i", len(part)) + part for part in (key, value)
+    )
+
+
+def test_pairs_are_told_by_the_schemas_of_their_parts() -> None:
+    seven = struct.pack(">i", 7)
+    assert pairs("INLINE").decoded(pair(b"k", seven)) == {"key": "k", "value": 7}
+    assert pairs("INLINE").decoded(pair(None, None)) == {"key": None, "value": None}
+    assert pairs("SEPARATED").decoded(seven) == 7
+    for wrong in (b"", pair(b"k", seven)[:-1], pair(b"k", seven) + b"x", pair(b"\xff", seven), pair(b"k", b"")):
+        with pytest.raises(Undecodable, match=r"The bytes are no value of type (KEY_VALUE|STRING|INT32): "):
+            pairs("INLINE").decoded(wrong)

@@ -14,8 +14,9 @@ from broker.http.tool_peeks import ANSWERS_AT_ONCE
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
 from storage.position import EARLIEST, Position
-from tests.broker.http.test_messages import ENCRYPTED, UNKNOWN, batched, message, page, send, told
+from tests.broker.http.test_messages import batched, message, page, send, told
 from tests.broker.http.test_messages import topic as topic
+from tests.broker.http.test_odd_messages import ENCRYPTED, UNKNOWN
 from tests.broker.http.test_regular import NAMESPACE, PATH, PLAIN, Served
 from tests.broker.http.test_regular import one as one
 from tests.broker.test_administration_anywhere import served

@@ -21,6 +21,7 @@ from tests.support.subjects import Subject, running_subject
 PAGES: Final = (
     "docs/tutorial/first-steps.md",
     "docs/how-to/administer-topics.md",
+    "docs/how-to/look-at-messages.md",
     "docs/how-to/share-work.md",
     "docs/how-to/send-and-read.md",
 )

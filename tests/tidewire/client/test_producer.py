@@ -443,7 +443,8 @@ async def test_a_full_disk_is_shown_while_messages_wait_for_it() -> None:
         async with broker.client() as client, client.producer(X) as producer:
             assert producer.troubles.current is None
             receipt = await producer.enqueue(b"x")
-            trouble = await producer.troubles.change(None)
+            with trio.fail_after(60):
+                trouble = await producer.troubles.change(None)
             assert trouble is not None
             assert isinstance(trouble.error, BrokerFull)
             assert trouble.since_seconds == trio.current_time()
@@ -469,7 +470,8 @@ async def test_a_lost_broker_is_shown_even_while_nothing_is_sent() -> None:
             assert client.troubles.current is None
             broker.refuses = True
             broker.drop_connections()
-            trouble = await producer.troubles.change(None)
+            with trio.fail_after(60):
+                trouble = await producer.troubles.change(None)
             assert trouble is not None
             assert isinstance(trouble.error, ConnectionLost)
             broker.refuses = False

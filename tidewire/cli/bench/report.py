@@ -151,7 +151,8 @@ def _bounds(low_seconds: float, high_seconds: float) -> list[float]:
 def _time(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
-        milliseconds = seconds * 1000
-        return f"{milliseconds:.{max(0, 2 - math.floor(math.log10(milliseconds)))}f} ms"
-    return f"{seconds:.2f} s"
+    return f"{_three_digits(seconds * 1000)} ms" if seconds < 1 else f"{_three_digits(seconds)} s"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f}"

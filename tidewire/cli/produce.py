@@ -3,7 +3,6 @@
 Optionally at a steady rate, checked by a schema, or in a transaction. On a terminal, a line shows how far it is.
 """
 
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
@@ -19,12 +18,10 @@ from tidewire.cli.transaction_ids import parse_transaction_id
 
 if TYPE_CHECKING:
     import tidewire
-    from tidewire.cli.live import LiveLine, Rate
+    from tidewire.cli.live import LiveLine
+    from tidewire.cli.receipts import Receipts
 
 SERVICE_URL_DEFAULT: Final = "pulsar://127.0.0.1:6650"
-
-UNANSWERED_MAX: Final = 1000
-"""Most messages in flight. At this number, the next line is read when the oldest message is acknowledged."""
 
 ServiceUrl = Annotated[
     str,
@@ -138,7 +135,7 @@ class _Job:
     rate: float | None
     sent: int = 0
     """Durable messages."""
-    unanswered: int = 0
+    unknown: int = 0
     """Messages of which nobody knows whether they are stored, because the command was interrupted."""
 
     async def send_all(
@@ -150,34 +147,30 @@ class _Job:
             UsageError: a line cannot be sent. Those before it were.
         """
         from tidewire.cli.live import Rate
+        from tidewire.cli.receipts import Receipts
         from tidewire.client.background import background_tasks
 
-        sent = Rate()
-        waiting: deque[tuple[tidewire.Receipt, int]] = deque()
+        durable = Rate()
+        receipts = Receipts(durable)
         async with background_tasks() as tasks:
-            tasks.start_soon(line.keep, sent.now)
+            tasks.start_soon(line.keep, durable.now)
             try:
-                await self._enqueue_all(producer, txn, sent, waiting)
+                await self._enqueue_all(producer, txn, receipts)
             except UsageError as unfit:
-                await self._settle(sent, waiting, 0)
-                before = f" The {self.sent} before it were sent." if txn is None else ""
+                await receipts.all_durable()
+                before = f" The {durable.messages} before it were sent." if txn is None else ""
                 raise UsageError(f"{unfit}{before}") from unfit
             else:
-                await self._settle(sent, waiting, 0)
+                await receipts.all_durable()
             finally:
                 # If Ctrl-C or an error ended it, some were answered meanwhile.
-                answered = sum(receipt.is_answered for receipt, _ in waiting)
-                self.sent += answered
-                self.unanswered = len(waiting) - answered
+                self.unknown = receipts.give_up()
+                self.sent = durable.messages
         if line.is_shown:
-            line.say(sent.whole())
+            line.say(durable.whole())
 
     async def _enqueue_all(
-        self,
-        producer: "tidewire.Producer[bytes]",
-        txn: "tidewire.Transaction | None",
-        sent: "Rate",
-        waiting: "deque[tuple[tidewire.Receipt, int]]",
+        self, producer: "tidewire.Producer[bytes]", txn: "tidewire.Transaction | None", receipts: "Receipts"
     ) -> None:
         from tidewire.cli.pacing import Pace
 
@@ -195,23 +188,13 @@ class _Job:
                 receipt = await producer.enqueue(
                     value, key=key, properties=self.properties, event_time_ms=self.event_time_ms, txn=txn
                 )
-                waiting.append((receipt, len(value)))
-                await self._settle(sent, waiting, UNANSWERED_MAX - 1)
-
-    async def _settle(self, sent: "Rate", waiting: "deque[tuple[tidewire.Receipt, int]]", left_max: int) -> None:
-        """Count what is answered, and wait until at most `left_max` messages are not."""
-        while waiting and (len(waiting) > left_max or waiting[0][0].is_answered):
-            receipt, size = waiting[0]
-            await receipt
-            waiting.popleft()
-            sent.count(size)
-            self.sent += 1
+                await receipts.add(receipt, len(value))
 
     def interrupted(self, *, in_own_transaction: bool) -> str:
         """What was sent, after Ctrl-C."""
         if in_own_transaction:
             return "interrupted. The transaction was aborted, so consumers get none of the messages."
-        doubt = f" {self.unanswered} more may be stored, too." if self.unanswered else ""
+        doubt = f" {self.unknown} more may be stored, too." if self.unknown else ""
         return f"interrupted after {self.sent} message{'' if self.sent == 1 else 's'}.{doubt}"
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tidewire.cli import lines
+from tests.support.scripted_broker import scripted_broker
+from tidewire.cli import lines, receipts
 from tidewire.cli.endings import CommandFailed, UsageError
 from tidewire.cli.live import LiveLine, Rate
 from tidewire.cli.pacing import CATCH_UP_SECONDS_MAX, Pace
@@ -97,3 +98,35 @@ async def test_elsewhere_there_are_lines_only(autojump_clock: MockClock) -> None
     await line.keep(Rate().now)
     line.say("tidewire: waiting")
     assert stream.getvalue() == "tidewire: waiting\n"
+
+
+async def test_receipts_are_bounded_by_number_and_by_bytes(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receipts, "MESSAGES_MAX", 3)
+    monkeypatch.setattr(receipts, "BYTES_MAX", 100)
+    async with scripted_broker() as broker:
+        topic = broker.add_topic("topic://public/default/x", 1)
+        topic.segments[0].held = []
+        async with broker.client() as client, client.producer("topic://public/default/x") as producer:
+            for sizes, accepted in (([1] * 5, 3), ([60] * 5, 1)):
+                durable = Rate()
+                waiting, added = receipts.Receipts(durable), 0
+                async with trio.open_nursery() as nursery:
+
+                    async def send_all(sizes: list[int] = sizes, waiting: receipts.Receipts = waiting) -> None:
+                        nonlocal added
+                        for size in sizes:
+                            await waiting.add(await producer.enqueue(bytes(size)), size)
+                            added += 1
+
+                    nursery.start_soon(send_all)
+                    await wait_all_tasks_blocked()
+                    assert (added, durable.messages) == (accepted, 0)
+                    broker.answer_held(topic.segments[0])
+                    await wait_all_tasks_blocked()
+                    broker.answer_held(topic.segments[0])
+                await waiting.all_durable()
+                assert (durable.messages, durable.bytes) == (5, sum(sizes))
+                assert waiting.give_up() == 0
+                topic.segments[0].held = []

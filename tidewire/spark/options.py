@@ -33,6 +33,7 @@ here.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
@@ -65,6 +66,18 @@ WRITE_ONLY_NAMES: Final = (
     "trust_batch_numbers",
     "transaction_timeout_seconds",
 )
+_WRITTEN_FORMS: Final = ("json", "avro")
+
+_OF_KAFKA: Final = {
+    "kafka.bootstrap.servers": "service_url",
+    "subscribe": "topic",
+    "subscribepattern": "topic_pattern",
+    "startingoffsets": "starting_position",
+    "endingoffsets": "ending_position",
+    "maxoffsetspertrigger": "max_rows_per_trigger",
+}
+"""What the options of Spark's Kafka connector are here."""
+
 TOPIC: Final = re.compile(r"(?:topic|persistent)://[^/,]+/[^/,]+/[^,]+")
 _PATTERN: Final = re.compile(r"topic://([^/]+/[^/]+)/(.+)")
 
@@ -141,7 +154,7 @@ class ReadOptions:
             starting=starting,
             ending=ending,
             uncommitted=choice_of(options, "isolation", "read_committed", "read_uncommitted"),
-            decoded=choice_of(options, "schema", "none", "auto"),
+            decoded=_decoded(options),
             columns=_columns(options),
             fail_on_data_loss=choice_of(options, "fail_on_data_loss", "false", "true", default=True),
             partition_bytes=count_of(options, "partition_bytes", PARTITION_BYTES_MIN) or PARTITION_BYTES_DEFAULT,
@@ -163,12 +176,22 @@ def by_name(given: Mapping[str, str], known: Sequence[str], others: Sequence[str
         if name.lower() == "path":
             raise InvalidOption('a topic is not a path: leave it out of load and save, and give .option("topic", ...)')
         if _bare(name) not in by_bare_name:
-            raise InvalidOption(f"unknown option {name.lower()!r}; format tidewire knows {', '.join(known)}")
+            meant = _meant(_bare(name), known)
+            begun = "format" if meant is None else f"did you mean {meant}? Format"
+            raise InvalidOption(f"unknown option {name.lower()!r}; {begun} tidewire knows {', '.join(known)}")
     return {by_bare_name[_bare(name)]: value for name, value in given.items()}
 
 
 def _bare(name: str) -> str:
     return name.lower().replace("_", "")
+
+
+def _meant(bare_name: str, known: Sequence[str]) -> str | None:
+    """The name that the user perhaps meant; None if none is similar."""
+    by_bare_name = {_bare(name): name for name in known}
+    by_bare_name |= {theirs: ours for theirs, ours in _OF_KAFKA.items() if ours in known}
+    similar = get_close_matches(bare_name, by_bare_name, 1)
+    return by_bare_name[similar[0]] if similar else None
 
 
 def service_of(options: Mapping[str, str]) -> tuple[BrokerAddress, ...]:
@@ -236,6 +259,13 @@ def _columns(options: Mapping[str, str]) -> frozenset[str]:
         if name not in ALL_COLUMNS:
             raise InvalidOption(f"option columns: {name!r} is none of {', '.join(SCHEMA.fieldNames())}")
     return frozenset(named)
+
+
+def _decoded(options: Mapping[str, str]) -> bool:
+    form = options.get("schema", "").lower()
+    if form in _WRITTEN_FORMS:
+        raise InvalidOption(f"option schema: {form!r} is for writing; auto reads values by the topic's own schema")
+    return choice_of(options, "schema", "none", "auto")
 
 
 def choice_of(options: Mapping[str, str], name: str, no: str, yes: str, *, default: bool = False) -> bool:

@@ -229,7 +229,7 @@ def test_the_format_can_be_registered_by_hand(spark: SparkSession, broker: Runni
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"topics": "x"}, "unknown option 'topics'; format tidewire knows service_url, topic"),
+        ({"topics": "x"}, "unknown option 'topics'; did you mean topic? Format tidewire knows service_url, topic"),
         ({"service_url": "localhost"}, "option service_url: 'localhost' is not a broker address"),
         ({"topic": "topic://public/default/none"}, "; `tidewire topics create topic://public/default/none` makes it"),
     ],

@@ -22,7 +22,15 @@ def test_names_are_compared_as_spark_does() -> None:
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"topics": "x"}, "unknown option 'topics'; format tidewire knows service_url, topic, topic_pattern, start"),
+        (
+            {"topics": "x"},
+            "unknown option 'topics'; did you mean topic? Format tidewire knows service_url, topic, topic_p",
+        ),
+        ({"startingPositon": "x"}, "unknown option 'startingpositon'; did you mean starting_position? Format tidewire"),
+        ({"startingOffsets": "latest"}, "unknown option 'startingoffsets'; did you mean starting_position?"),
+        ({"kafka.bootstrap.servers": "x"}, "did you mean service_url?"),
+        ({"subscribe": "x"}, "did you mean topic?"),
+        ({"zzz": "x"}, "unknown option 'zzz'; format tidewire knows service_url, topic, topic_pattern, start"),
         ({"path": "x"}, "a topic is not a path: leave it out of load and save"),
         ({"service_url": ""}, "option service_url is missing; give it as"),
         ({"topic": ""}, "option topic is missing; give it as"),
@@ -51,7 +59,8 @@ def test_names_are_compared_as_spark_does() -> None:
         ({"starting_position": '{"topic://a/b/c": {"": "3"}}'}, "'3' is not a position; give LEDGER:ENTRY"),
         ({"ending_position": "earliest"}, "option ending_position: there is nothing before earliest"),
         ({"isolation": "dirty"}, "option isolation: 'dirty' is neither read_committed nor read_uncommitted"),
-        ({"schema": "json"}, "option schema: 'json' is neither none nor auto"),
+        ({"schema": "json"}, "option schema: 'json' is for writing; auto reads values by the topic's own schema"),
+        ({"schema": "text"}, "option schema: 'text' is neither none nor auto"),
         ({"columns": "value,offset"}, "option columns: 'offset' is none of key, value, topic"),
         ({"columns": ""}, "option columns: '' is none of key, value, topic"),
         ({"failOnDataLoss": "maybe"}, "option fail_on_data_loss: 'maybe' is neither false nor true"),

@@ -40,7 +40,11 @@ def test_what_spark_adds_for_a_stream_is_no_option_of_ours() -> None:
 @pytest.mark.parametrize(
     ("given", "use", "sentence"),
     [
-        ({"topics": "x"}, Use.BATCH, "unknown option 'topics'; format tidewire knows service_url, topic, schema"),
+        (
+            {"topics": "x"},
+            Use.BATCH,
+            r"unknown option 'topics'; did you mean topic\? Format tidewire knows service_url, topic, schema",
+        ),
         (
             {"starting_position": "latest"},
             Use.BATCH,

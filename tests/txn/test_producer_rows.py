@@ -59,7 +59,7 @@ def test_rows_are_what_was_written(taken: list[tuple[str, int, int]]) -> None:
 
 
 def test_the_largest_numbers_have_room() -> None:
-    """K24, K30."""
+    """K24, K30: the largest producer id, epoch, sequence and offset fit in a row of a snapshot."""
     rows = ProducerRows()
     head = Head(2**63 - 1, 2**15 - 1, 0, 2**31 - 1, 2**63 - 1)
     rows.keep(head, LARGE)

@@ -107,15 +107,12 @@ class OverviewFeed:
 
 
 def _unread(told: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Say which brokers have messages for subscriptions to which no consumer is connected."""
-    attention = []
-    for broker, said in sorted(told.items()):
-        unread = said.get("unread")
-        if unread is not None and unread["total"]:
-            others = unread["total"] - 1
-            more = f" and {others} other subscription{'s' if others > 1 else ''}" if others else ""
-            text = (
-                f"Messages wait at broker {broker} for {unread['first']}{more}, and nobody is connected to read them."
-            )
-            attention.append({"level": "warning", "text": text, "to": "subscriptions", "only": "stuck"})
-    return attention
+    """Say for which subscriptions messages wait to which no consumer is connected. Several brokers may tell of one."""
+    all_told = [said["unread"] for said in told.values() if "unread" in said]
+    names = sorted({name for unread in all_told for name in unread["names"]})
+    if not names:
+        return []
+    others = max(len(names), *(unread["total"] for unread in all_told)) - 1
+    more = f" and {others} other subscription{'s' if others > 1 else ''}" if others else ""
+    text = f"Messages wait for {names[0]}{more}, and nobody is connected to read them."
+    return [{"level": "warning", "text": text, "to": "subscriptions", "only": "stuck"}]

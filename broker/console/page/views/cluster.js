@@ -44,6 +44,6 @@ export function Cluster({ query }) {
 }
 
 function lead(parts) {
-  const controller = parts.controller === null ? "Metadata is in etcd." : parts.controller ? `${parts.controller} decides for the metadata.` : "No broker decides for the metadata at this moment.";
+  const controller = parts.controller === null ? "Metadata is in etcd." : parts.controller ? `Broker ${parts.controller} decides for the metadata.` : "No broker decides for the metadata at this moment.";
   return `${plural(parts.brokers.length, "broker")}. ${controller}`;
 }

@@ -51,14 +51,19 @@ def _log(log: Topic) -> LiveLog:
         log.ledger.next_index,
         log.readable_end,
         len(log.clients.producers),
-        {name: _subscription(subscription) for name, subscription in log.subscriptions.items()},
+        {name: _subscription(log, subscription) for name, subscription in log.subscriptions.items()},
     )
 
 
-def _subscription(subscription: Subscription) -> LiveSubscription:
+def _subscription(log: Topic, subscription: Subscription) -> LiveSubscription:
     found = subscription.statistics()
     consumers = (
         LiveConsumer(consumer.name, consumer.permits, consumer.unacked_messages, consumer.messages_sent)
         for consumer in found.consumers
     )
-    return LiveSubscription(found.kind.name, found.backlog_entries, tuple(consumers))
+    return LiveSubscription(
+        found.kind.name,
+        found.backlog_entries,
+        tuple(consumers),
+        subscription.handled_upto >= log.readable.value,
+    )

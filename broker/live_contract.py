@@ -30,6 +30,8 @@ class LiveSubscription(NamedTuple):
     backlog: int
     """Readable entries that are not acknowledged."""
     consumers: tuple[LiveConsumer, ...]
+    is_all_sent: bool
+    """Whether every readable entry was sent to a consumer at least once, acknowledged or skipped."""
 
 
 class LiveLog(NamedTuple):

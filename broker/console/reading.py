@@ -6,6 +6,7 @@
     nobody     messages wait, and no consumer is connected to any of its logs
     spark      a Spark query or job holds it. That asks for positions and never for messages
     blocked    a log's consumers hold as many unacknowledged messages as they may, so they get no more
+    sent       all that waits was sent, and is not acknowledged. That is stuck if it lasts, which one moment cannot tell
     idle       messages wait, and no consumer asks for any
     partly     messages wait on logs to which no consumer is connected, and others are read
     going      messages wait, and its consumers ask for them
@@ -37,6 +38,7 @@ class Reading(StrEnum):
     NOBODY = "nobody"
     SPARK = "spark"
     BLOCKED = "blocked"
+    SENT = "sent"
     IDLE = "idle"
     PARTLY = "partly"
     GOING = "going"
@@ -59,6 +61,7 @@ def facts_of(log: LiveLog, name: str, subscription: LiveSubscription) -> Facts:
         "asked_for": sum(consumer.permits for consumer in subscription.consumers),
         "is_blocked": sum(unacked) >= UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX
         or any(one >= UNACKED_MESSAGES_PER_CONSUMER_MAX for one in unacked),
+        "has_unsent": bool(subscription.backlog) and not subscription.is_all_sent,
         "unread": [str(log.name)] if subscription.backlog and not subscription.consumers else [],
     }
 
@@ -72,6 +75,7 @@ def joined(one: Facts, other: Facts) -> Facts:
         "unacked": one["unacked"] + other["unacked"],
         "asked_for": one["asked_for"] + other["asked_for"],
         "is_blocked": one["is_blocked"] or other["is_blocked"],
+        "has_unsent": one["has_unsent"] or other["has_unsent"],
         "unread": sorted({*one["unread"], *other["unread"]})[:NAMED_MAX],
     }
 
@@ -93,6 +97,8 @@ def reading_of(facts: Mapping[str, Any]) -> Reading:
         return Reading.NOBODY
     if facts["is_blocked"]:
         return Reading.BLOCKED
+    if not facts["has_unsent"]:
+        return Reading.SENT
     if not facts["asked_for"]:
         return Reading.IDLE
     return Reading.PARTLY if facts["unread"] else Reading.GOING

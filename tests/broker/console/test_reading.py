@@ -13,10 +13,10 @@ from tidewire.wire.pulsar import commands
 TOPIC = "topic://public/default/orders"
 
 
-def log(number: int, backlog: int, *consumers: LiveConsumer) -> dict[str, Any]:
+def log(number: int, backlog: int, *consumers: LiveConsumer, is_all_sent: bool = False) -> dict[str, Any]:
     """Return what segment `number` says of the subscription `s`."""
     name = TopicName.parse(f"segment://public/default/orders/0000-ffff-{number}")
-    subscription = LiveSubscription("SHARED", backlog, consumers)
+    subscription = LiveSubscription("SHARED", backlog, consumers, is_all_sent)
     live = LiveLog(name, name.scalable_topic, 0, 0, 0, 0, 0, 0, 0, 0, {"s": subscription})
     return facts_of(live, "s", subscription)
 
@@ -37,6 +37,11 @@ SPARK = LiveConsumer("spark-s", 0, 0, 0)
         (log(0, 1, FULL), Reading.BLOCKED),
         (log(0, 1, SILENT), Reading.IDLE),
         (log(0, 1, SILENT, ASKS), Reading.GOING),
+        (log(0, 1, SILENT, is_all_sent=True), Reading.SENT),
+        (log(0, 1, ASKS, is_all_sent=True), Reading.SENT),
+        (log(0, 1, is_all_sent=True), Reading.NOBODY),
+        (joined(log(0, 1, ASKS, is_all_sent=True), log(1, 0, ASKS)), Reading.SENT),
+        (joined(log(0, 1, ASKS, is_all_sent=True), log(1, 1, ASKS)), Reading.GOING),
         (log(0, 1, SPARK), Reading.SPARK),
         (joined(log(0, 1), log(1, 1)), Reading.NOBODY),
         (joined(log(0, 1), log(1, 0, ASKS)), Reading.PARTLY),

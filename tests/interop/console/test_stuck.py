@@ -76,6 +76,7 @@ def test_a_consumer_that_never_acknowledges_is_named(open_page: OpenPage, broker
     with reading(broker, topic, MESSAGES):
         page = open_page("/#/subscriptions").page
         row = page.get_by_role("row").filter(has_text=topic.rpartition("/")[2])
+        expect(row).to_contain_text("all sent, not acknowledged")
         expect(row.get_by_role("cell").nth(4)).to_have_text(str(MESSAGES))
         row.get_by_role("link", name=READER).click()
         consumer = page.get_by_role("table", name="Consumers").get_by_role("row").nth(1)

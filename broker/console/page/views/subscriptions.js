@@ -11,7 +11,8 @@ const READING = {
   current: ["good", "has read everything", ""],
   nobody: ["bad", "nobody reads", "Start its consumers. If nobody needs it any more, delete it, so that its messages can be removed."],
   spark: ["", "Spark", "A Spark query or job holds it, and moves it after each batch."],
-  blocked: ["bad", "waits for acknowledgements", "Its consumers hold as many messages as they may. Restart those that do not acknowledge."],
+  sent: ["", "all sent, not acknowledged", "Its consumers have got all of it. If that lasts, they do not acknowledge: look at them, and restart them."],
+  blocked: ["bad", "holds all it may", "Its consumers hold as many messages as they may. Restart those that do not acknowledge."],
   idle: ["warn", "consumers ask for nothing", "Its consumers are connected and take no messages. Restart them if that lasts."],
   partly: ["", "is read in part", "No consumer is connected to some of its segments. They may wait for the segments before them."],
   going: ["good", "is read", ""],
@@ -50,5 +51,5 @@ export function Subscriptions({ query }) {
 
 function State({ one }) {
   const [tone, label, advice] = READING[one.reading];
-  return html`<span><${Badge} tone=${tone}>${label}<//>${tone && advice && html`<br /><small class="muted">${advice}</small>`}</span>`;
+  return html`<span><${Badge} tone=${tone} title=${advice}>${label}<//>${tone && advice && html`<br /><small class="muted">${advice}</small>`}</span>`;
 }

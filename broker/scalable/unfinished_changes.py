@@ -9,6 +9,7 @@ was full.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 
 import structlog
 import trio
@@ -72,14 +73,16 @@ class UnfinishedChanges:
         """
         self._elections.attach(self._controller_changed)
         self._turns.attach(self._members_changed)
-        for topic, layout in (await self._layouts.scan()).items():
-            if isinstance(layout, LayoutUnreadable):
-                log.error("a topic is unavailable: its layout is damaged", topic=str(topic), reason=str(layout))
-            elif layout.is_half_done:
-                if self._turns.is_alone:
-                    await self._take_up(topic)
-                else:
-                    self._take_up_soon(topic)
+        # One after another: there may be a hundred thousand layouts, and few are half done.
+        async with aclosing(self._layouts.each()) as layouts:
+            async for topic, layout in layouts:
+                if isinstance(layout, LayoutUnreadable):
+                    log.error("a topic is unavailable: its layout is damaged", topic=str(topic), reason=str(layout))
+                elif layout.is_half_done:
+                    if self._turns.is_alone:
+                        await self._take_up(topic)
+                    else:
+                        self._take_up_soon(topic)
 
     def failed(self, topic: TopicName, error: Exception) -> None:
         """Note that a change of the topic has failed here. If it had begun, it may have to be finished."""

@@ -1,4 +1,4 @@
-"""Measures what traces cost a broker: its CPU time for each message that is published and delivered.
+"""Measures what traces cost: a broker's CPU time for each message, and the time until a lone send is answered.
 
     .venv/bin/python scripts/bench_traces.py [--repeats 3]
 
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import quantiles
 from typing import Final
 from urllib.request import urlopen
 
@@ -32,6 +33,7 @@ from tests.support.processes import RunningBroker, running_broker
 
 VALUE: Final = bytes(100)
 WARM_UP: Final = 2_000
+LONE: Final = 2_000
 KINDS: Final = {"alone": 10_000, "in batches": 200_000}
 """How messages are sent, and how many."""
 
@@ -72,6 +74,18 @@ async def cost(broker: RunningBroker, kind: str, every: int | None) -> float:
         before = cpu_seconds(broker.pid)
         await turn(WARM_UP, WARM_UP + count)
         return (cpu_seconds(broker.pid) - before) / count
+
+
+async def waits(broker: RunningBroker, every: int | None) -> list[float]:
+    """Send messages one after another; the seconds until each is answered."""
+    topic = Admin(broker.http_url).new_topic()
+    seconds = []
+    async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
+        for number in range(WARM_UP + LONE):
+            start = trio.current_time()
+            await producer.send(VALUE, key="k", properties=properties(number, every))
+            seconds.append(trio.current_time() - start)
+    return seconds[WARM_UP:]
 
 
 def dropped_percent(broker: RunningBroker) -> float:
@@ -115,6 +129,10 @@ def main(arguments: Sequence[str]) -> None:
                     for kind in KINDS:
                         seconds = trio.run(cost, broker, kind, every)
                         report.add(f"a message sent {kind}, µs of CPU", system, seconds * 1e6, ".1f")
+                    seconds_each = trio.run(waits, broker, every)
+                    p50, *_between, p99 = quantiles(seconds_each, n=100)[49:]
+                    report.add("a lone send, p50 ms", system, p50 * 1e3, ".2f")
+                    report.add("a lone send, p99 ms", system, p99 * 1e3, ".2f")
                     if every:
                         report.add("spans that did not fit into the queue, %", system, dropped_percent(broker), ".0f")
     report.print()

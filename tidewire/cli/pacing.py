@@ -23,10 +23,10 @@ class Pace:
         self._begun = 0.0
         self._steps = 0
 
-    async def step(self) -> float:
-        """Return at the moment of the next step, and return that moment. Without a rate, that is now.
+    def take(self) -> float:
+        """Take the next step. Return its moment, which the caller waits for. Without a rate, that is now.
 
-        Any number of tasks may share the steps.
+        Any number of tasks may take steps in turn.
         """
         now = anyio.current_time()
         if self._per_second is None:
@@ -35,6 +35,10 @@ class Pace:
         if not self._steps or now - due > self._catch_up_seconds_max:
             self._begun, self._steps, due = now, 0, now
         self._steps += 1
-        if due > now:
-            await anyio.sleep_until(due)
         return due
+
+    async def step(self) -> None:
+        """Return at the moment of the next step. Does not yield if that has come."""
+        due = self.take()
+        if due > anyio.current_time():
+            await anyio.sleep_until(due)

@@ -142,7 +142,7 @@ def _run(
                 result = report.Result(what, settings, unit, measuring.done, measuring.bytes, measuring.seconds, series)
 
     def show() -> None:
-        if result is not None and result.done:
+        if result is not None:
             is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
             typer.echo(report.as_json(result) if as_json else report.as_text(result, is_unicode=is_unicode))
 

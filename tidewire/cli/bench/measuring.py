@@ -27,11 +27,6 @@ class Measuring:
         """The end, on the event loop's clock."""
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing more is to begin."""
-        return anyio.current_time() >= self.upto
-
-    @property
     def seconds(self) -> float:
         """How long it has measured."""
         return max(0.0, min(anyio.current_time(), self.upto) - self._from)

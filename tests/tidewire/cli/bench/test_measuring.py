@@ -46,6 +46,22 @@ async def test_a_stall_counts_for_all_that_was_due_meanwhile(autojump_clock: Moc
     assert whole.count == pytest.approx(200, abs=1)
 
 
+async def test_what_was_due_counts_even_if_it_begins_after_the_end(autojump_clock: MockClock) -> None:
+    measuring = Measuring(["send"], warm_up_seconds=0, seconds=10)
+
+    async def one(due: float, _number: int) -> None:
+        await trio.sleep(1)
+        measuring.took("send", due)
+        measuring.count(1, 16)
+
+    await Load("x", 16, rate=2, in_flight=1, keys=0).work(measuring, one)
+    assert trio.current_time() == pytest.approx(20, abs=1)
+    assert measuring.series["send"].timeline.whole().count == pytest.approx(20, abs=1)
+    # Throughput is what was finished within the time.
+    assert measuring.done == pytest.approx(10, abs=1)
+    assert measuring.seconds == 10
+
+
 async def test_the_first_failure_ends_the_load_and_is_raised_as_it_is(autojump_clock: MockClock) -> None:
     measuring = Measuring([], warm_up_seconds=0, seconds=1000)
 

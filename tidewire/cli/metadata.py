@@ -14,6 +14,7 @@ import typer
 
 from tidewire.cli.daemon import make_importable
 from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, while_somebody_reads
+from tidewire.cli.output import Json, tell
 
 if TYPE_CHECKING:
     from tidewire.cli.metadata_folder import FolderMetadata
@@ -142,6 +143,7 @@ def snapshot(
         int | None,
         typer.Option(help="Write for releases of this level (stopped brokers only); 1 and 2: without epochs."),
     ] = None,
+    as_json: Json = False,
     data_dir: DataDir = None,
     http: Http = None,
 ) -> None:
@@ -150,15 +152,25 @@ def snapshot(
         if data_dir is None and feature_level is None:
             broker = _broker(http)
             taken = broker.snapshot()
-            typer.echo(
+            tell(
                 f"{broker.url} wrote a snapshot of revision {taken.revision}, after batch {taken.sequence}: "
-                f"{taken.size_bytes:,} bytes"
+                f"{taken.size_bytes:,} bytes",
+                as_json,
+                revision=taken.revision,
+                sequence=taken.sequence,
+                sizeBytes=taken.size_bytes,
             )
             return
         written = _folder(data_dir, http, "--feature-level is for the folder").snapshot(feature_level)
-        typer.echo(
+        tell(
             f"wrote {written.path}: {written.records:,} record{'' if written.records == 1 else 's'} at revision "
-            f"{written.revision}, feature level {written.feature_level}, {written.size_bytes:,} bytes"
+            f"{written.revision}, feature level {written.feature_level}, {written.size_bytes:,} bytes",
+            as_json,
+            path=str(written.path),
+            records=written.records,
+            revision=written.revision,
+            featureLevel=written.feature_level,
+            sizeBytes=written.size_bytes,
         )
 
 

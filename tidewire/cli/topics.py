@@ -10,7 +10,6 @@ import typer
 from tidewire.cli import peek
 from tidewire.cli.admin import retention
 from tidewire.cli.admin.confirming import Yes, confirm
-from tidewire.cli.admin.output import Json, print_json, tell
 from tidewire.cli.admin.pushed_views import pushed_topic
 from tidewire.cli.admin.segments import split_segment
 from tidewire.cli.admin.statistics import topic_view
@@ -20,6 +19,7 @@ from tidewire.cli.admin.watching import Watch, pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import UsageError, one_sentence, pairs, while_somebody_reads
+from tidewire.cli.output import Json, print_json, tell
 from tidewire.cli.topic_paths import scalable_path, topic_path
 
 app: Final = typer.Typer(help="Create, list, show, peek at, change and delete topics.", no_args_is_help=True)

@@ -202,7 +202,10 @@ def test_a_snapshot_of_a_running_broker(tmp_path: Path) -> None:
         (log,) = (tmp_path / "data" / "metadata").glob("*.log")
         assert int(log.stem[:20]) == int(snapshot.stem[:20]) + 1
         tidewire.well("topics", "create", "topic://public/default/b")
-        tidewire.well("metadata", "snapshot")
+        told = json.loads(tidewire.well("metadata", "snapshot", "--json"))
+        newest = max((tmp_path / "data" / "metadata").glob("*-*.snapshot"))
+        assert told["sizeBytes"] == newest.stat().st_size
+        assert told["sequence"] == int(newest.stem[:20])
         broker.kill()
         folder = FolderCommands(tmp_path / "data")
         assert len(parsed(folder.well("dump", "--prefix", "/topics/"))) == 2
@@ -372,6 +375,9 @@ def test_a_snapshot_for_another_release(folder: FolderCommands) -> None:
     assert "feature level 2" in folder("snapshot", "--feature-level", "2").stdout
     assert folder.well("dump") == before
     assert "wrote " in folder("snapshot").stdout
+    told = json.loads(folder("snapshot", "--json").stdout)
+    assert told["sizeBytes"] == Path(told["path"]).stat().st_size
+    assert told["featureLevel"] == 3
     for level in ("0", "9"):
         assert f"feature level {level}" in folder.complaint("snapshot", "--feature-level", level, status=2)
 

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tidewire.cli.admin.output import Json, print_json
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import UsageError, one_sentence
+from tidewire.cli.output import Json, print_json
 from tidewire.cli.topic_paths import topic_path
 
 COMMAND: Final = "tidewire topics"

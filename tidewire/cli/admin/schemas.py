@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidewire.cli.admin.confirming import Yes, confirm
-from tidewire.cli.admin.output import Json, fields, moment, print_json, table, tell
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import EXIT_FAILED, UsageError, one_sentence
+from tidewire.cli.output import Json, fields, moment, print_json, table, tell
 from tidewire.cli.topic_paths import topic_path
 
 app: Final = typer.Typer(

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from tidewire.cli.admin.output import table
 from tidewire.cli.admin.statistics import View
 from tidewire.cli.admin.subscriptions import listed as subscriptions_listed
+from tidewire.cli.output import table
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from tidewire.cli.admin.output import print_json
 from tidewire.cli.asking import NotAccepted, NotAnswered
 from tidewire.cli.broker_http import BrokerHttp
 from tidewire.cli.endings import CommandFailed
+from tidewire.cli.output import print_json
 
 Watch = Annotated[
     bool,

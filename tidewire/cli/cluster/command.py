@@ -13,6 +13,7 @@ import typer
 
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, HTTP_DEFAULT, DataDir, Http, addresses, named
 from tidewire.cli.endings import EXIT_FAILED, CommandFailed, UsageError, one_sentence, while_somebody_reads
+from tidewire.cli.output import Json, print_json, tell
 
 if TYPE_CHECKING:
     from tidewire.cli.cluster.folder import Cluster
@@ -146,7 +147,7 @@ def status(
 
 @app.command("doctor")
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
@@ -173,12 +174,13 @@ def move(
         ),
     ],
     broker: Annotated[str, typer.Argument(help="The id of the broker that should own it.", show_default=False)],
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
     """Hand a topic over to another broker. Its clients follow by themselves."""
     _ask(data_dir, http, "POST", "/move", {"topic": topic, "to": broker})
-    typer.echo(f"moved {topic} to {broker}")
+    tell(f"moved {topic} to {broker}", as_json, topic=topic, broker=broker)
 
 
 @app.command("unload")
@@ -189,48 +191,54 @@ def unload(
             help="segment://..., persistent://..., or topic://... for all its segments.", show_default=False
         ),
     ],
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
     """Let the owner of a topic release it. The next client that needs it decides where it goes."""
     _ask(data_dir, http, "POST", "/unload", {"topic": topic})
-    typer.echo(f"unloaded {topic}")
+    tell(f"unloaded {topic}", as_json, topic=topic, unloaded=True)
 
 
 @app.command("drain")
-def drain(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
+def drain(broker: Broker, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
     """Let a broker hand over everything that it owns, and take nothing new. Then it can be stopped."""
     _ask(data_dir, http, "POST", f"/brokers/{quote(broker, safe='')}/drain")
-    typer.echo(f"drained {broker}")
+    tell(f"drained {broker}", as_json, broker=broker, isDrained=True)
 
 
 @app.command("undrain")
-def undrain(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
+def undrain(broker: Broker, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
     """Let a drained broker take topics again. A restart does the same."""
     _ask(data_dir, http, "DELETE", f"/brokers/{quote(broker, safe='')}/drain")
-    typer.echo(f"{broker} takes topics again")
+    tell(f"{broker} takes topics again", as_json, broker=broker, isDrained=False)
 
 
 @app.command("balance")
-def balance(data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
+def balance(as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None) -> None:
     """Spread the topics over all brokers again, for example after a restart of each. Their clients follow."""
     with one_sentence(COMMAND):
         from tidewire.cli.cluster.status import views
 
         (view,) = views(addresses(data_dir, http), watch=False)
+    handed_over = {}
     for broker in [one["broker"] for one in view["brokers"] if one["state"] == "running"]:
         (answer,) = _ask(data_dir, http, "POST", f"/brokers/{quote(broker, safe='')}/balance")
-        moved = json.loads(answer)["moved"]
-        typer.echo(f"{broker} handed over {moved} topic{'' if moved == 1 else 's'}")
+        handed_over[broker] = moved = json.loads(answer)["moved"]
+        if not as_json:
+            typer.echo(f"{broker} handed over {moved} topic{'' if moved == 1 else 's'}")
+    if as_json:
+        print_json({"handedOver": handed_over})
 
 
 @app.command("kill")
-def kill(broker: Broker, data_dir: DataDir = DATA_DIR_DEFAULT) -> None:
+def kill(broker: Broker, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT) -> None:
     """Kill a broker of this machine as a crash would (kill -9), to see what the others do."""
     with one_sentence(COMMAND):
         from tidewire.cli.cluster.killing import kill_broker
 
-        typer.echo(f"killed {broker}, which had the pid {kill_broker(data_dir.absolute(), broker)}")
+        pid = kill_broker(data_dir.absolute(), broker)
+        tell(f"killed {broker}, which had the pid {pid}", as_json, broker=broker, pid=pid)
 
 
 def _ask(data_dir: Path, http: str | None, method: str, path: str, content: object = None) -> list[bytes]:

@@ -248,14 +248,18 @@ def test_topics_are_moved_and_brokers_drained_and_killed(made: Callable[[str], C
             await send(b"4")
             assert (owned()["broker-3"], states(cluster.status())["broker-3"]) == (0, "draining")
             assert "is draining" in cluster.complaint("move", topics[0], "broker-3")
-            cluster.well("undrain", "broker-3")
+            told = json.loads(cluster.well("undrain", "broker-3", "--json"))
+            assert told == {"broker": "broker-3", "isDrained": False}
             # Its share comes back, and everything else stays.
             assert "handed over" in await anyio.to_thread.run_sync(cluster.well, "balance")
             await send(b"5")
             assert max(owned().values()) < len(topics)
             again = await anyio.to_thread.run_sync(cluster.well, "balance")
             assert again == "".join(f"{broker} handed over 0 topics\n" for broker in BROKERS)
-            cluster.well("unload", topics[0])
+            told = json.loads(await anyio.to_thread.run_sync(cluster.well, "balance", "--json"))
+            assert told == {"handedOver": dict.fromkeys(BROKERS, 0)}
+            told = json.loads(cluster.well("unload", topics[0], "--json"))
+            assert told == {"topic": topics[0], "unloaded": True}
             killed = f"killed broker-1, which had the pid {cluster.pids()['broker-1']}\n"
             assert cluster.well("kill", "broker-1") == killed
             assert "runs on this machine" in cluster.complaint("kill", "broker-1")

@@ -1,6 +1,6 @@
 """Tables and lists for people."""
 
-from tidewire.cli.admin.output import fields, moment, table
+from tidewire.cli.output import fields, moment, table
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_numbers_stand_right() -> None:

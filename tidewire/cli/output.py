@@ -1,4 +1,4 @@
-"""What the administrative commands print: tables and sentences for people, one JSON document for programs."""
+"""What commands print: tables and sentences for people, one JSON document for programs."""
 
 import json
 from collections.abc import Iterable, Sequence

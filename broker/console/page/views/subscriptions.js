@@ -37,13 +37,12 @@ export function Subscriptions({ query }) {
       empty=${search ? `No subscription here matches “${search}”.` : EMPTY[only]}
       onOpen=${(one) => (location.hash = link(one))}
       columns=${[
-        { label: "Subscription", wide: true, value: (one) => html`<a class="name" href=${link(one)}><b>${one.name}</b></a>` },
+        { label: "Subscription", wide: true, value: (one) => html`<a class="name" href=${link(one)}><b>${one.name}</b><span>${one.type.toLowerCase()}</span></a>` },
         { label: "Topic", value: (one) => html`<${TopicLink} name=${one.topic} />` },
         { label: "State", value: (one) => html`<${State} one=${one} />` },
         { label: "Backlog", numeric: true, value: (one) => html`<span>${number(one.backlog)} <${Bar} value=${one.backlog ?? 0} most=${most} /></span>` },
         { label: "Not acknowledged", numeric: true, value: (one) => number(one.unacked) },
         { label: "Consumers", numeric: true, value: (one) => number(one.consumers.length) },
-        { label: "Type", value: (one) => html`<${Badge}>${one.type.toLowerCase()}<//>` },
       ]} /><//>
       ${parts.matched > parts.subscriptions.length && html`<p class="muted">${number(parts.matched - parts.subscriptions.length)} more have a smaller backlog. Search to find them.</p>`}`}
   <//>`;

@@ -25,7 +25,7 @@ class Answers:
         """Set up for a group with this record."""
         self._members = members
         self._effects: list[Effect] = []
-        self._persisted = 0
+        self.number = 0
         """The number of the last record."""
         self.newest = stored
         """The newest record. The next coordinator goes on from this one, or from one that was stored before."""
@@ -66,7 +66,7 @@ class Answers:
 
     def persist(self, record: GroupRecord) -> int:
         """Store a record. Return its number."""
-        self._persisted += 1
+        self.number += 1
         self.newest = record
-        self._effects.append(Persist(self._persisted, record))
-        return self._persisted
+        self._effects.append(Persist(self.number, record))
+        return self.number

@@ -83,6 +83,8 @@ class Generations:
         self._unsynced: set[str] = set()
         self._assigning: int | None = None
         """The record whose storing completes the rebalance."""
+        self._stored = 0
+        """The number of the last record that is stored; 0 for the one that was found."""
         self._correcting: int | None = None
         """The record that has all new ids of static members. The next generation begins when it is stored."""
         self._renewals: dict[str, tuple[int, JoinAnswer]] = {}
@@ -240,6 +242,7 @@ class Generations:
 
     def stored(self, number: int) -> None:
         """Note that the record of this number is stored, and so all before it."""
+        self._stored = number
         if self._assigning is not None and self._assigning <= number:
             self._assigning = None
             self._move(GroupState.STABLE)
@@ -299,8 +302,10 @@ class Generations:
         if corrected != self.answers.newest:
             self._correcting = self._persist(corrected)
         elif self._renewals:
-            # Their new ids are being stored.
-            self._correcting = max(needed for needed, _ in self._renewals.values())
+            self._correcting = max(needed for needed, _ in self._renewals.values())  # Their new ids are being stored.
+        elif self._stored < self.answers.number and self._has_unstored_instance():
+            # It may have another id in the record before, which is perhaps the last one that gets stored.
+            self._correcting = self.answers.number
         if self._correcting is not None:
             return
         for member in self.members:
@@ -367,6 +372,10 @@ class Generations:
         ids = {known.member_id: present.get(known.instance_id or "", known.member_id) for known in record.members}
         members = tuple(known._replace(member_id=ids[known.member_id]) for known in record.members)
         return record._replace(leader=ids.get(record.leader or "", record.leader), members=members)
+
+    def _has_unstored_instance(self) -> bool:
+        known = {member.instance_id for member in self.answers.newest.members}
+        return any(member.instance_id is not None and member.instance_id not in known for member in self.members)
 
     def _persist(self, record: GroupRecord | None = None) -> int:
         return self.answers.persist(record or self.record())

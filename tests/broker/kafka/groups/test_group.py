@@ -447,6 +447,29 @@ def test_the_next_coordinator_knows_a_static_member_that_restarted_in_a_rebalanc
     assert after.group.record().members[1].assignment == b"s2"
 
 
+@pytest.mark.parametrize("others", [(), ("m",)])
+def test_a_static_member_that_comes_back_waits_until_its_former_self_is_forgotten(others: tuple[str, ...]) -> None:
+    """KIP-345: the coordinator dies before it has stored that the former self is gone.
+
+    Otherwise the next one would fence the only member of that instance, which ends its process.
+    """
+    group = DrivenGroup().stable("s1", *others)
+    group.stores_at_once = False
+    group.leave(Leaver("s1", "s1"))
+    for other in others:
+        group.rejoin(other)
+        group.sync(other, {other: b"all"})
+    ticket = group.join("s1-again", join_request(instance_id="s1"))
+    for other in others:
+        group.rejoin(other)
+    assert ticket not in group.joined
+    group.store()
+    assert group.joined[ticket].error is None
+    after = DrivenGroup(record=group.records[-1].record)
+    generation = group.joined[ticket].generation
+    assert after.group.heartbeat("s1-again", "s1", generation, after.now_ms) is GroupError.UNKNOWN_MEMBER_ID
+
+
 def test_a_rebalance_waits_for_the_new_id_of_a_static_member_that_is_being_stored() -> None:
     """KIP-345: it restarted in a stable group, and a rebalance began at once. Nobody learns of a generation before."""
     group = DrivenGroup().stable("s1", "s2")

@@ -298,7 +298,8 @@ class Broker:
             MessageAdministration(owners, self.topics, self.layouts, self.schemas, base.for_tools),
             initial_segments=settings.default_initial_segments,
         )
-        self.live = Live(self.topics, self.services.changes)
+        unloaded = UnloadedBacklogs(metadata, settings.broker_id, settings.metrics_series_max)
+        self.live = Live(self.topics, unloaded, self.services.changes)
         self.topics.attach(lambda _topic: self.services.changes.set())
         self.monitor = Monitor(
             self.topics,
@@ -317,7 +318,7 @@ class Broker:
                     self.topics,
                     settings.metrics_labels,
                     settings.metrics_series_max,
-                    UnloadedBacklogs(metadata, settings.broker_id, settings.metrics_series_max),
+                    unloaded,
                 ),
                 metadata,
                 base.group_offsets,

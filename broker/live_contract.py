@@ -35,7 +35,7 @@ class LiveSubscription(NamedTuple):
 
 
 class LiveLog(NamedTuple):
-    """A segment or regular topic that this broker serves now."""
+    """A segment or regular topic that this broker serves now, or served last, with a backlog."""
 
     name: TopicName
     topic: TopicName
@@ -63,10 +63,13 @@ class LiveService(Protocol):
         """Rings whenever an answer of `logs` may have changed."""
 
     def logs(self, topic: TopicName | None = None) -> Iterable[LiveLog]:
-        """Return the logs of this topic that the broker serves; without a topic, all that it serves."""
+        """Return the logs of this topic that the broker serves; without a topic, all that it serves.
+
+        Logs that it has unloaded are among them if a subscription has a backlog there and nobody has loaded them since.
+        """
 
     def unread(self) -> Sequence[tuple[TopicName, str]]:
-        """Return the topics and names of subscriptions that have a backlog on a log here, and no consumer on any.
+        """Return the topics and names of subscriptions that have a backlog on a log of `logs`, and no consumer on any.
 
         It costs less than `logs`, because it counts nothing where a consumer is connected.
         """

@@ -62,6 +62,8 @@ class Topic(PublishedTopic):
         )
         self._trimmer = LedgerTrimmer(name, ledger, self._buffer, self._durable, services, self.deduplication)
         self._is_closed = False
+        self.closed_with: Mapping[str, Subscription] = {}
+        """The durable subscriptions at the moment when `close` was called. They are not served any more."""
         self._nursery: trio.Nursery | None = None
         if ledger.is_sealed:
             # An earlier owner sealed it. Splits that it left open are finished before clients are served.
@@ -127,6 +129,7 @@ class Topic(PublishedTopic):
         """
         self._is_closed = True
         self.clients.send_away(assigned_url)
+        self.closed_with = dict(self.subscriptions)
         await self._durable.close()
         try:
             await self.ledger.close()

@@ -1,9 +1,9 @@
-"""The backlogs of logs that this broker has unloaded, as the last scrape before that counted them.
+"""The backlogs of logs that this broker has unloaded: what the console saw, and what the last scrape counted.
 
 Nobody publishes to an unloaded log and nobody acknowledges there, so its backlog only grows older. What is kept counts
 until the log is loaded again, here or elsewhere, or deleted. Its records tell that at each scrape: another broker has
 the claim, or the log's leader epoch has risen, or the log has no record. So nothing has to be told, and nothing runs
-between scrapes. A backlog that changed behind the last scrape is not kept, because what it was is not known.
+between scrapes. What a scrape counted is not kept if it changed behind that, because what it became is not known.
 
 A restart forgets all of it.
 """
@@ -16,6 +16,8 @@ import structlog
 
 from broker.backlogs import SUBSCRIPTION, Counted, Places
 from broker.cluster.ownership import ClaimUnreadable, claim_key, owner_in
+from broker.live_contract import LiveLog
+from broker.live_log import live_log
 from broker.names import TopicName
 from broker.topic import Topic
 from storage.cursor_record import cursor_key
@@ -36,6 +38,8 @@ class UnloadedLog:
     """The name by which users know it: without its segment or partition."""
     leader_epoch: int
     """That of this broker, when it had the log."""
+    last: LiveLog
+    """What was to be said of it when it was closed."""
     readers: Mapping[str, Counted]
     """By `SUBSCRIPTION` or `GROUP` with the reader's name. Each of them had a backlog."""
     checked_version: int = ABSENT
@@ -60,7 +64,8 @@ class UnloadedBacklogs:
             for reader, counted in places.counted.items()
             if counted.is_current(readable)
         }
-        if not readers:
+        last = live_log(topic, topic.closed_with)
+        if not readers and not any(one.backlog for one in last.subscriptions.values()):
             return
         if len(self._logs) >= self.logs_max:
             log.warning(
@@ -68,7 +73,7 @@ class UnloadedBacklogs:
                 topic=str(topic.name),
             )
             return
-        self._logs[topic.name] = UnloadedLog(topic.name, public_name, topic.ledger.leader_epoch, readers)
+        self._logs[topic.name] = UnloadedLog(topic.name, public_name, topic.ledger.leader_epoch, last, readers)
 
     def forget(self, name: TopicName) -> None:
         """Forget a log, because it is loaded."""
@@ -81,11 +86,20 @@ class UnloadedBacklogs:
             for reader, counted in unloaded.readers.items()
             if reader.startswith(SUBSCRIPTION)
         }
-        return {
-            name: counted
-            for name, counted in named.items()
-            if self.metadata.peek(cursor_key(str(unloaded.name), name)) is not None
+        return {name: counted for name, counted in named.items() if self._exists(unloaded, name)}
+
+    def seen(self, unloaded: UnloadedLog) -> LiveLog:
+        """What is to be said of a log now: what was, without clients and deleted subscriptions."""
+        last = unloaded.last
+        subscriptions = {
+            name: subscription._replace(consumers=())
+            for name, subscription in last.subscriptions.items()
+            if self._exists(unloaded, name)
         }
+        return last._replace(producers=0, subscriptions=subscriptions)
+
+    def _exists(self, unloaded: UnloadedLog, subscription: str) -> bool:
+        return self.metadata.peek(cursor_key(str(unloaded.name), subscription)) is not None
 
     def __iter__(self) -> Iterator[UnloadedLog]:
         """Yield those whose backlog is still as it was, and forget the others."""

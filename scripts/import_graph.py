@@ -91,6 +91,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "regular_contract",
         "schema_contract",
         "live_contract",
+        "live_log",
         "own_load",
         "peers",
         "segment_requests",

@@ -1,7 +1,7 @@
 """How a subscription is being read, from what its logs say at one moment. Pure.
 
     state      meaning
-    unloaded   no broker has its topic loaded, so nobody reads it, and what it has left is not known
+    unloaded   no broker has its topic loaded or remembers what is left there, so that is not known
     current    it has read everything
     nobody     messages wait, and no consumer is connected to any of its logs
     spark      a Spark query or job holds it. That asks for positions and never for messages

@@ -15,6 +15,7 @@ from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST
 from tests.broker.test_handover import brokers
 from tests.broker.test_series_monitor import broker_with, commit, regular, scrape, written
+from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms
 
 NAME = regular("t")
@@ -157,6 +158,45 @@ async def test_a_group_of_kafka_keeps_its_lag_until_it_commits(mock_clock: MockC
         assert (lag.backlog_messages, lag.backlog_seconds) == (2, 5)
         await commit(broker, "g", "p", 1, 3)
         assert (await scrape(broker)).groups == {}
+
+
+async def test_the_console_sees_what_a_subscription_has_left() -> None:
+    """Without any scrape: an operator with the console alone must not be told that there is no backlog."""
+    async with broker_with() as broker:
+        topic = await written(broker, NAME, 3)
+        for name in ("s", "done"):
+            await topic.subscribe(name, EARLIEST)
+        topic.subscriptions["done"].cursor.acknowledge_cumulative(topic.readable.value)
+        (loaded,) = broker.live.logs(NAME)
+        await broker.topics.unload(NAME)
+        await wait_all_tasks_blocked()
+        assert list(broker.live.logs(NAME)) == [loaded] == list(broker.live.logs())
+        assert [one.backlog for one in loaded.subscriptions.values()] == [3, 0]
+        assert broker.live.unread() == [(NAME, "s")]
+        assert list(broker.live.logs(regular("other"))) == []
+        await broker.topics.get(NAME)
+        assert len(list(broker.live.logs())) == 1
+
+
+async def test_the_console_does_not_see_who_was_disconnected() -> None:
+    async with broker_with() as broker:
+        topic = await written(broker, NAME, 3)
+        subscription = await topic.subscribe("s", EARLIEST)
+        consumer, _ = recording_consumer("c")
+        subscription.add_consumer(consumer)
+        assert [len(one.subscriptions["s"].consumers) for one in broker.live.logs()] == [1]
+        await broker.topics.unload(NAME)
+        await wait_all_tasks_blocked()
+        assert [one.subscriptions["s"].consumers for one in broker.live.logs()] == [()]
+
+
+async def test_a_log_without_a_backlog_is_forgotten() -> None:
+    async with broker_with() as broker:
+        topic = await written(broker, NAME, 3)
+        (await topic.subscribe("s", EARLIEST)).cursor.acknowledge_cumulative(topic.readable.value)
+        await broker.topics.unload(NAME)
+        await wait_all_tasks_blocked()
+        assert list(broker.live.logs()) == []
 
 
 async def test_their_number_is_bounded() -> None:

@@ -32,6 +32,7 @@ from broker.pulsar.schemas import SchemaGate, SchemaHandler
 from broker.pulsar.session import PulsarSession
 from broker.pulsar.transactions import TransactionHandler
 from broker.pulsar.unsupported import Peer
+from broker.regular_contract import RegularService
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
@@ -66,6 +67,7 @@ class PulsarServices:
     elections: Elections
     locator: Locator
     partitioned: PartitionedTopics
+    regular: RegularService
     segment_owners: SegmentOwners
     segment_work: SegmentWork
     schemas: Schemas
@@ -92,6 +94,7 @@ class PulsarServices:
             elections=broker.elections,
             locator=broker.locator,
             partitioned=broker.partitioned_topics,
+            regular=broker.administration.regular,
             segment_owners=broker.segment_owners,
             segment_work=broker.segment_work,
             schemas=broker.schemas,
@@ -156,7 +159,7 @@ def open_session(
     session = PulsarSession(
         stream, connection, server_version=services.server_version, message_bytes_max=services.message_bytes_max
     )
-    session.use(LookupHandler(connection, services.locator, services.partitioned))
+    session.use(LookupHandler(connection, services.locator, services.partitioned, services.regular))
     schemas = SchemaGate(services.schemas, services.topics, services.layouts, services.segment_work)
     session.use(SchemaHandler(connection, schemas))
     registry = Registry(services.reports)

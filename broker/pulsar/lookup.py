@@ -1,6 +1,6 @@
-"""Lookup commands: which broker serves a topic, and how many partitions it has."""
+"""Lookup commands: which broker serves a topic, how many partitions it has, and which topics a namespace has."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from broker.cluster.locating import Answer, At, Here, NotNow, Redirect
 from broker.cluster.locator import Locator
@@ -8,19 +8,24 @@ from broker.errors import NotSupported
 from broker.names import Domain, TopicName
 from broker.partitioned_topics import PartitionedTopics
 from broker.pulsar.connection import Connection
+from broker.pulsar.namespaces import check_namespace
 from broker.pulsar.requests import Inline, Request
 from broker.pulsar.unsupported import require_no_principal
+from broker.regular_contract import RegularService
 from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.frames import MAX_FRAME_SIZE, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
 class LookupHandler:
     """Serves the lookup commands of one connection."""
 
-    def __init__(self, connection: Connection, locator: Locator, partitioned: PartitionedTopics) -> None:
+    def __init__(
+        self, connection: Connection, locator: Locator, partitioned: PartitionedTopics, regular: RegularService
+    ) -> None:
         self._connection = connection
         self._partitioned = partitioned
+        self._regular = regular
         self._locator = locator
 
     @property
@@ -44,6 +49,7 @@ class LookupHandler:
                     command.lookup_topic.request_id, fault.code, fault.message
                 ),
             ),
+            pb.BaseCommand.GET_TOPICS_OF_NAMESPACE: Request(self._topics),
         }
 
     def close(self) -> Iterator[None]:
@@ -71,6 +77,23 @@ class LookupHandler:
             )
         located = await self._locator.locate(TopicName.parse(request.topic), authoritative=request.authoritative)
         self._connection.outbox.put(encode_command(self._answer(request.request_id, located)))
+
+    async def _topics(self, command: pb.BaseCommand) -> None:
+        # Clients that subscribe by a pattern ask again every minute, and apply the pattern themselves.
+        request = command.get_topics_of_namespace
+        check_namespace(request.namespace)
+        names: Sequence[str] = ()
+        if request.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+            tenant, _separator, namespace = request.namespace.partition("/")
+            names = await self._regular.names(tenant, namespace)
+        response = encode_command(commands.topics_of_namespace_response(request.request_id, names))
+        if len(response) > MAX_FRAME_SIZE:
+            raise NotSupported(
+                f"Namespace {request.namespace} has {len(names):,} topics and partitions, too many for one answer. "
+                "Subscribe to topics by their names, or divide the namespace."
+            )
+        await self._connection.outbox.wait_writable()
+        self._connection.outbox.put(response)
 
     def _answer(self, request_id: int, located: Answer) -> pb.BaseCommand:
         match located:

@@ -1,7 +1,9 @@
 """The unmodified Python `pulsar-client` on `persistent://` topics, against a broker started as users start it."""
 
+import re
 import subprocess
 import sys
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -301,3 +303,20 @@ def test_an_illegal_name_is_refused(broker: RunningBroker) -> None:
     """The broker answers InvalidTopicName; this client takes that for a transient error and retries."""
     with connected(broker, timeout_seconds=1) as client, pytest.raises(pulsar.Timeout):
         client.create_producer("persistent://public/default/..")
+
+
+def test_a_pattern_finds_the_topics_of_its_namespace(broker: RunningBroker) -> None:
+    """E20: topics, and all partitions of a partitioned one, which the client joins to one topic."""
+    kind = uuid.uuid4().hex
+    topic, parted = (f"persistent://public/default/{kind}-{local}" for local in ("topic", "parted"))
+    path = f"/admin/v2/{parted.replace('://', '/')}/partitions"
+    made = urllib.request.Request(f"{broker.http_url}{path}", b"2", method="PUT")
+    assert urllib.request.urlopen(made).status == 204
+    sent = {topic: b"1", f"{parted}-partition-0": b"2", f"{parted}-partition-1": b"3", f"{topic}x": b"not asked for"}
+    with connected(broker) as client:
+        for name, payload in sent.items():
+            client.create_producer(name).send(payload)
+        pattern = re.compile(f"persistent://public/default/{kind}-(topic|parted)")
+        consumer = client.subscribe(pattern, "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert sorted(receive_all(consumer, 3)) == [b"1", b"2", b"3"]
+        expect_nothing(consumer)

@@ -22,6 +22,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Type = pb.BaseCommand.Type
 Response = pb.CommandLookupTopicResponse
+Mode = pb.CommandGetTopicsOfNamespace.Mode
 ONE, TWO = "pulsar://one:6650", "pulsar://two:6650"
 
 
@@ -245,3 +246,38 @@ async def test_a_claim_of_a_broker_that_is_gone(cluster: Cluster) -> None:
     assert await cluster.found("one", name) == "one"
     await cluster.store.put(claim_key(str(name)), b"\xff")
     assert (await cluster.look("one", name)).error == pb.ServiceNotReady, "E11: a damaged claim is somebody's"
+
+
+async def test_a_namespace_lists_its_regular_topics_and_partitions(client: WireClient, broker: Rooms) -> None:
+    """C21: clients that subscribe by a pattern find what they can subscribe to. Scalable topics are not among it."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    regular = broker.administration.regular
+    for local in ("b", "a"):
+        await regular.create(TopicName.parse(f"persistent://public/default/{local}"))
+    await regular.create(TopicName.parse("persistent://public/other/c"))
+    await regular.create_partitioned(TopicName.parse("persistent://public/default/parts"), 2)
+
+    async def listed(namespace: str, mode: Mode = Mode.PERSISTENT) -> list[str]:
+        command = commands.topics_of_namespace(9, namespace, mode=mode, topics_pattern="a.*", topics_hash="x")
+        answer = (await client.ask(command)).get_topics_of_namespace_response
+        assert (answer.request_id, answer.filtered, answer.changed) == (9, False, True)
+        return [name.removeprefix("persistent://") for name in answer.topics]
+
+    default = [f"public/default/{local}" for local in ("a", "b", "parts-partition-0", "parts-partition-1")]
+    assert await listed("public/default") == await listed("public/default", Mode.ALL) == default
+    assert await listed("public/other") == ["public/other/c"]
+    assert await listed("public/default", Mode.NON_PERSISTENT) == await listed("public/none") == []
+
+
+async def test_a_list_of_topics_is_refused_that_no_frame_holds(
+    client: WireClient, broker: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E20: the refusal says what to do, and the connection continues."""
+    await broker.administration.regular.create(TopicName.parse("persistent://public/default/a"))
+    monkeypatch.setattr("broker.pulsar.lookup.MAX_FRAME_SIZE", 40)
+    refusal = (await client.ask(commands.topics_of_namespace(9, "public/default"))).error
+    assert (refusal.request_id, refusal.error) == (9, pb.NotAllowedError)
+    assert "1 topics and partitions" in refusal.message
+    assert "by their names" in refusal.message
+    misnamed = (await client.ask(commands.topics_of_namespace(10, "public"))).error
+    assert "tenant/namespace" in misnamed.message

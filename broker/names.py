@@ -61,6 +61,13 @@ class InvalidTopicName(ExpectedError, ValueError):
         super().__init__(f"{shown!r} is not a valid name: {reason}.")
 
 
+class NonPersistentTopic(InvalidTopicName):
+    """The name is legal in Pulsar, but this broker stores every topic."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "non-persistent topics are not supported. Use persistent://")
+
+
 class Domain(StrEnum):
     """The kind of topic: the part of its name before `://`."""
 
@@ -267,7 +274,7 @@ def text_problem(text: str) -> str | None:
 
 def _domain(scheme: str, name: str) -> Domain:
     if scheme == "non-persistent":
-        raise InvalidTopicName(name, "non-persistent topics are not supported")
+        raise NonPersistentTopic(name)
     try:
         return Domain(scheme)
     except ValueError:

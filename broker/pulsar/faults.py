@@ -23,7 +23,7 @@ from broker.errors import (
     TopicNotFound,
     sentences,
 )
-from broker.names import InvalidTopicName
+from broker.names import InvalidTopicName, NonPersistentTopic
 from broker.peers import PeerSilent
 from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed, TooManyHoles
 from storage.cursor import CursorError
@@ -70,6 +70,8 @@ from txn.errors import (
 # growing pauses (`tests/broker/pulsar/test_faults.py` has the list).
 _CODES: dict[type[Exception], pb.ServerError] = {
     InvalidTopicName: pb.InvalidTopicName,
+    # At InvalidTopicName the C++ client looks up again until its timeout. It checks names itself, but knows this domain.
+    NonPersistentTopic: pb.NotAllowedError,
     TopicNotFound: pb.TopicNotFound,
     SubscriptionNotFound: pb.SubscriptionNotFound,
     TopicClosed: pb.ServiceNotReady,

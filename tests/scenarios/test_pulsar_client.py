@@ -320,3 +320,9 @@ def test_a_pattern_finds_the_topics_of_its_namespace(broker: RunningBroker) -> N
         consumer = client.subscribe(pattern, "s", initial_position=pulsar.InitialPosition.Earliest)
         assert sorted(receive_all(consumer, 3)) == [b"1", b"2", b"3"]
         expect_nothing(consumer)
+
+
+def test_a_non_persistent_topic_is_refused_at_once(broker: RunningBroker) -> None:
+    """E20: the client gives up at the answer. At InvalidTopicName it would look up again until its timeout."""
+    with connected(broker, timeout_seconds=3600) as client, pytest.raises(pulsar.NotAllowedError):
+        client.create_producer("non-persistent://public/default/orders")

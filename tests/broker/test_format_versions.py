@@ -19,6 +19,7 @@ from storage.metadata.batches import BEGINNING, Body, Damage, encode_batches, re
 from storage.metadata.etcd.keys import FORMAT as ETCD_FORMAT
 from storage.metadata.record_codec import CorruptRecord
 from storage.metadata.records import FEATURE_LEVEL, FeatureLevel
+from txn import marked_log
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "operations" / "upgrade.md").read_text(encoding="utf-8")
@@ -34,6 +35,7 @@ VERSIONS: Final = {
     "aborted transactions of a ledger": aborted_index._MAGIC.to_bytes(4).decode(),
     "entries of that index": aborted_index.VERSION,
     "aborted offsets of a Kafka log": aborted_offsets.VERSION,
+    "producers of a Kafka log": marked_log.SNAPSHOT_VERSION,
     "hidden entries of a ledger": hidden_entries._MAGIC.to_bytes(4).decode(),
     "layout of a scalable topic": layout.VERSION,
     "list of a backup": manifest.FORMAT,

@@ -59,9 +59,13 @@ NOT_OF_THE_ROOT: Final = {
     "DamagedBlock",
     "DamagedSector",
     "RecordUnreadable",
+    "RowsDamaged",
     "SnapshotDamaged",
     "StaleIndex",
+    "Undecodable",
     "UnknownIndexVersion",
+    "UnknownSnapshotVersion",
+    "_OtherCount",
     # `storage.files` raises what the operating system does.
     "AlreadyLocked",
     "DiskFull",

@@ -70,7 +70,7 @@ from txn.errors import (
 # growing pauses (`tests/broker/pulsar/test_faults.py` has the list).
 _CODES: dict[type[Exception], pb.ServerError] = {
     InvalidTopicName: pb.InvalidTopicName,
-    # At InvalidTopicName the C++ client looks up again until its timeout. It checks names itself, but knows this domain.
+    # At InvalidTopicName the C++ client looks up again until its timeout. It checks names first, but knows this domain.
     NonPersistentTopic: pb.NotAllowedError,
     TopicNotFound: pb.TopicNotFound,
     SubscriptionNotFound: pb.SubscriptionNotFound,

@@ -79,8 +79,14 @@ class SentFrame(NamedTuple):
     """A frame that is not answered yet."""
 
     sequence_id: int
+    """That of its first message."""
     rows: list[Rows]
     size_bytes: int
+
+    @property
+    def last_sequence_id(self) -> int:
+        """That of its last message."""
+        return self.sequence_id + sum(map(len, self.rows)) - 1
 
 
 def encode_frame(rows: list[Rows], session: Producing, sequence_id: int, publish_time_ms: int) -> tuple[bytes, bytes]:

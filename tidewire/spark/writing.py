@@ -10,9 +10,13 @@ and refuses the next one. That frame and all later ones are not stored, and thei
 order, before any new row. The task first settles all segments that the new layout does not have, and only then divides
 rows by it. So the rows of a key stay in order.
 
-**Doubt.** The task never sends anything twice to the same place. When a connection is lost, or a broker closes a
-producer with unanswered frames, the frames may or may not be stored. That is an error: the transaction is not
-committed, and Spark runs the task again.
+**A closed producer.** A broker may close a producer with unanswered frames: the segment was replaced or moved, or the
+disk is full. The new layout may come later, by another connection. So the task asks for the layout, and opens the
+producer again under its name. A sealed segment that stored nothing of this name refuses that. Otherwise the task sends
+the frames again, with their sequence ids. The broker drops what it has, and a sealed segment refuses the rest.
+
+**Doubt.** When a connection is lost, or the broker does not remember the closed producer, the unanswered frames may or
+may not be stored. That is an error: the transaction is not committed, and Spark runs the task again.
 """
 
 import random
@@ -27,7 +31,7 @@ from tidewire.protocol.coordination import TransactionId
 from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
 from tidewire.protocol.layout import Succession
 from tidewire.protocol.refusals import Refused, refusal
-from tidewire.protocol.unanswered import SEALING, End, Fate, fate
+from tidewire.protocol.unanswered import SEALING
 from tidewire.spark.batching import Producing, SentFrame, encode_frame
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
@@ -163,10 +167,10 @@ class Attempt:
         producer.connection.send_encoded(*pieces)
 
     def _open_producer(self, topic: WrittenTopic, segment: WrittenSegment) -> OpenProducer | None:
-        """Open a producer; None when the segment is sealed.
+        """Open a producer, and send the unanswered frames of a closed one again; None when the segment is sealed.
 
         Raises:
-            TidewireError: it could not be opened.
+            TidewireError: it could not be opened, or unanswered frames may or may not be stored.
         """
         if segment.phase is Phase.UNTOUCHED:
             persistently(
@@ -176,7 +180,7 @@ class Attempt:
             )
             segment.included()
         else:
-            # Its broker has closed the producer: the segment has moved, or its topic was deleted without a push.
+            # Its broker has closed the producer. The segment was replaced or has moved, or its topic was deleted.
             self._ask_layout(topic)
         try:
             owner, answer, producer_id = persistently(
@@ -191,20 +195,28 @@ class Attempt:
             return None
         # Nothing was received between the answer and here, so nothing about this producer was missed.
         producing = Producing(producer_id, answer.producer_name, answer.schema_version, self._transaction)
-        producer = OpenProducer(owner, producing, answer.last_sequence_id + 1)
-        segment.opened(producer)
+        producer = segment.opened(owner, producing, answer.last_sequence_id)
+        for frame in segment.unanswered:
+            owner.send_encoded(*encode_frame(frame.rows, producing, frame.sequence_id, _now_ms()))
         return producer
 
     def _producer(
         self, topic: WrittenTopic, segment: WrittenSegment
     ) -> tuple[BlockingConnection, pb.CommandProducerSuccess, int]:
-        name = segment.part.wire_name
-        owner = self._listening(self._brokers.owner_of(name))
+        part, doubted = segment.part.wire_name, segment.doubted
+        owner = self._listening(self._brokers.owner_of(part))
         producer_id = next(self._producer_ids)
         self._by_producer[producer_id] = (topic, segment)
         answer = owner.request(
             lambda request_id: commands.producer(
-                name, producer_id, request_id, txn_enabled=True, schema=self._declared
+                part,
+                producer_id,
+                request_id,
+                name=None if doubted is None else doubted.producing.name,
+                is_generated=True,
+                epoch=0 if doubted is None else doubted.epoch + 1,
+                txn_enabled=True,
+                schema=self._declared,
             ),
             pb.CommandProducerSuccess,
         )
@@ -276,7 +288,7 @@ class Attempt:
             answering = next((one for one in replaced if one.unanswered and not one.is_sealed), None)
             if answering is None:
                 break
-            self._receive(answering)
+            self._receive(topic, answering)
         taken_back: list[Rows] = []
         for segment in replaced:
             for frame in segment.unanswered:
@@ -307,12 +319,14 @@ class Attempt:
 
     def _await_answers(self) -> None:
         # The segment with the most frames in flight gets an answer, or the wait fails.
-        self._receive(max((segment for _, segment in self._all_segments()), key=lambda one: len(one.unanswered)))
+        self._receive(*max(self._all_segments(), key=lambda one: len(one[1].unanswered)))
 
-    def _receive(self, segment: WrittenSegment) -> None:
-        assert segment.producer is not None, "frames were sent by it"
-        connection = segment.producer.connection
-        self._hear(connection.receive(connection.deadline(), f"its answer to a frame of {segment.part.wire_name}"))
+    def _receive(self, topic: WrittenTopic, segment: WrittenSegment) -> None:
+        """Wait for an answer to a frame; or learn that the segment is sealed."""
+        producer = segment.producer or self._open_producer(topic, segment)
+        if producer is not None:
+            owner = producer.connection
+            self._hear(owner.receive(owner.deadline(), f"its answer to a frame of {segment.part.wire_name}"))
 
     def _hear(self, frame: Frame) -> None:
         command = frame.command
@@ -343,11 +357,13 @@ class Attempt:
         if known is None:
             return
         _, segment = known
-        if not segment.unanswered or segment.unanswered[0].sequence_id != receipt.sequence_id:
+        producer, unanswered = segment.producer, segment.unanswered
+        if producer is None or not unanswered or unanswered[0].sequence_id != receipt.sequence_id:
             raise ProtocolViolation(
                 f"the broker of {segment.part.wire_name} confirms frame {receipt.sequence_id} out of order"
             )
-        self._forget(segment.unanswered.popleft())
+        producer.answered_upto = unanswered[0].last_sequence_id
+        self._forget(unanswered.popleft())
 
     def _refused(self, error: pb.CommandSendError) -> None:
         known = self._by_producer.get(error.producer_id)
@@ -368,10 +384,6 @@ class Attempt:
         if segment.producer is None or segment.producer.producing.producer_id != producer_id:
             # The broker closed a refused or replaced producer, which has no unanswered frames.
             return
-        # A segment that was replaced but not sealed yet may have stored its frames, too.
-        end = End.SEALED if segment.is_sealed else End.CLOSED
-        if segment.unanswered and fate(end, in_transaction=True) is Fate.UNKNOWN:
-            raise WriteFailed(f"the broker of {segment.part.wire_name} closed the producer before it answered a task")
         segment.closed()
 
     def _forget(self, frame: SentFrame) -> None:

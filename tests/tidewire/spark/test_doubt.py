@@ -11,7 +11,6 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import TOPIC, segment
 from tests.tidewire.spark.writable import TRANSACTION, T, Writable, rows
-from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import OperationTimedOut, ProtocolViolation
 from tidewire.protocol.refusals import Refused
 from tidewire.spark import batching, persisting, writing
@@ -140,39 +139,6 @@ def test_two_parents_are_settled_before_rows_go_to_their_child() -> None:
     assert [value for value in world.stored["0000-ffff-2"] if value in (1, 3, 4)] == [1, 3, 4]
     assert [value for value in world.stored["0000-ffff-2"] if value in (2, 5)] == [2, 5]
     assert len(world.stored) == 1
-
-
-@pytest.mark.parametrize("is_replaced_first", [False, True])
-def test_a_producer_that_is_closed_before_all_is_answered_leaves_doubt(is_replaced_first: bool) -> None:
-    """The segment moved away from its broker. Unanswered frames may be stored, although others replace it now."""
-    world = Writable()
-    world.holds = True
-    attempt = world.attempt()
-    attempt.write(TOPIC, rows((0, 1)))
-    world.replace(0, LOW, HIGH)
-    if is_replaced_first:
-        world.say_layout()
-    world.close_producers()
-    if not is_replaced_first:
-        world.say_layout()
-    world.holds = False
-    with pytest.raises(WriteFailed, match=f"^the broker of {SEGMENT} closed the producer before it answered a task$"):
-        attempt.finish()
-    assert not world.stored
-
-
-def test_a_producer_that_is_closed_when_all_is_answered_is_opened_again() -> None:
-    world = Writable()
-    attempt = world.attempt()
-    attempt.write(TOPIC, rows((0, 1)))
-    attempt.finish()
-    world.close_producers()
-    world.owners[SEGMENT] = BrokerAddress("other", 6650)
-    attempt.write(TOPIC, rows((0, 2)))
-    attempt.finish()
-    assert world.stored == {ALL: [1, 2]}
-    assert len(world.commands_of(T.PRODUCER)) == 2
-    assert len(world.commands_of(T.ADD_PARTITION_TO_TXN)) == 1
 
 
 def refusing(world: Writable, *codes: pb.ServerError, then: Callable[[], None] | None = None) -> None:

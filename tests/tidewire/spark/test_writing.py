@@ -175,6 +175,29 @@ def test_what_a_sealed_segment_did_not_take_goes_to_its_children(
     assert_complete_and_in_order(broker, topic, range(written))
 
 
+@pytest.mark.interop
+@pytest.mark.parametrize("is_known", [False, True])
+def test_what_arrives_after_its_producer_was_closed_goes_to_the_children(
+    broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """T20: the broker seals the segment and closes the producer, and the task has heard of neither."""
+    hear = Attempt._hear_what_is_there
+    with task(broker) as one:
+        one.write(topic, range(1000))
+        if is_known:
+            one.attempt.finish()
+        else:
+            for target, segment in [*one.attempt._all_segments()]:
+                one.attempt._open_producer(target, segment)
+        Admin(broker.http_url).split_now(topic, 0)
+        monkeypatch.setattr(Attempt, "_hear_what_is_there", lambda self: None)
+        one.write(topic, range(1000, 50_000))
+        assert one.attempt.frames_unanswered > 0
+        monkeypatch.setattr(Attempt, "_hear_what_is_there", hear)
+        one.commit()
+    assert_complete_and_in_order(broker, topic, range(50_000))
+
+
 def test_a_window_full_of_frames_waits_for_answers(
     broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

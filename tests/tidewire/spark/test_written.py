@@ -9,7 +9,8 @@ from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.layout import Segment
 from tidewire.spark.batching import Producing, SentFrame
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.written import MOVES, OpenProducer, Phase, WrittenSegment
+from tidewire.spark.errors import WriteFailed
+from tidewire.spark.written import MOVES, Phase, WrittenSegment
 
 
 def untouched() -> WrittenSegment:
@@ -34,9 +35,9 @@ def sealed() -> WrittenSegment:
     return segment
 
 
-def open_producer(segment: WrittenSegment) -> None:
+def open_producer(segment: WrittenSegment, remembered_upto: int = -1) -> None:
     connection = BlockingConnection(BlockingPeer({}), BrokerAddress("127.0.0.1", 6650), timeout_seconds=30)
-    segment.opened(OpenProducer(connection, Producing(1, "p", b"", (1, 2)), 0))
+    segment.opened(connection, Producing(1, "p", b"", (1, 2)), remembered_upto)
 
 
 MAKE: dict[Phase, Callable[[], WrittenSegment]] = {
@@ -88,9 +89,42 @@ def test_a_sealed_segment_stays_sealed_when_its_producer_is_closed() -> None:
     assert (segment.phase, segment.producer) == (Phase.SEALED, None)
 
 
-def test_a_segment_is_not_closed_while_frames_are_unanswered() -> None:
-    """It is unknown whether they are stored, so another producer must not send them."""
+def in_doubt(answered_upto: int) -> WrittenSegment:
+    """Return a segment whose broker closed the producer before it answered a frame."""
     segment = opened()
-    segment.unanswered.append(SentFrame(0, [], 1))
-    with pytest.raises(AssertionError):
+    assert segment.producer is not None
+    segment.producer.answered_upto = answered_upto
+    segment.producer.next_sequence_id = 9
+    segment.unanswered.append(SentFrame(8, [], 1))
+    segment.closed()
+    assert segment.doubted is not None
+    return segment
+
+
+@pytest.mark.parametrize("remembered_upto", [7, 8])
+def test_a_producer_that_its_broker_remembers_goes_on_under_its_name(remembered_upto: int) -> None:
+    """Whether frame 8 is stored or not, its next copy counts once."""
+    segment = in_doubt(7)
+    for epoch in (1, 2):
+        open_producer(segment, remembered_upto)
+        assert segment.producer is not None
+        assert (segment.producer.next_sequence_id, segment.producer.answered_upto) == (9, 7)
+        assert segment.producer.epoch == epoch
+        assert segment.doubted is None
         segment.closed()
+
+
+@pytest.mark.parametrize(("answered_upto", "remembered_upto"), [(7, 6), (7, -1), (-1, -1), (-1, 8)])
+def test_frames_of_a_producer_that_its_broker_forgot_are_in_doubt(answered_upto: int, remembered_upto: int) -> None:
+    """T14: another copy of a stored frame would count twice."""
+    segment = in_doubt(answered_upto)
+    with pytest.raises(WriteFailed, match="closed the producer before it answered a task"):
+        open_producer(segment, remembered_upto)
+    assert segment.phase is Phase.CLOSED
+
+
+def test_a_seal_ends_the_doubt() -> None:
+    segment = in_doubt(7)
+    segment.sealed()
+    assert segment.doubted is None
+    assert segment.unanswered

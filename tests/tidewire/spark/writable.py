@@ -7,7 +7,8 @@
 
 It answers at once, as a broker would, until a test interferes: by replacing members of `world.answers`, with
 `world.holds = True` (frames are kept without an answer; `world.answer_held()` stores and answers them), or with
-`world.owners`, which says where a segment is served. `world.replace(...)` and `world.say_layout()` are the parts of a
+`world.owners`, which says where a segment is served. It remembers what it stored of each producer's name, and drops
+what comes again; `world.remembered.clear()` forgets. `world.replace(...)` and `world.say_layout()` are the parts of a
 split.
 """
 
@@ -51,7 +52,10 @@ class Writable(Readable):
         self.owners: dict[str, BrokerAddress] = {}
         """Of topics and segments that are not at SERVICE."""
         self._held: list[tuple[BlockingPeer, pb.CommandSend, bytes]] = []
+        self.remembered: dict[tuple[str, str], int] = {}
+        """The highest stored sequence id, by segment and producer name."""
         self._producers: dict[tuple[BlockingPeer, int], str] = {}
+        self._names: dict[tuple[BlockingPeer, int], str] = {}
         self.answers |= {
             T.LOOKUP: lambda peer: self._where,
             T.WATCH_TC_ASSIGNMENTS: lambda peer: _assignments,
@@ -97,6 +101,11 @@ class Writable(Readable):
             peer.say(encode_command(commands.send_error(send.producer_id, send.highest_sequence_id, code, "no")))
         self._held.clear()
 
+    def store_held(self, count: int) -> None:
+        """Store the first held frames, and answer none."""
+        for held in self._held[:count]:
+            self._keep(*held)
+
     def close_producers(self) -> None:
         """Close all producers, whatever is unanswered."""
         for peer, producer_id in self._producers:
@@ -109,8 +118,11 @@ class Writable(Readable):
 
         def answer(command: pb.BaseCommand) -> list[bytes]:
             asked = command.producer
+            name = asked.producer_name or f"p{asked.producer_id}"
             self._producers[peer, asked.producer_id] = asked.topic
-            return [encode_command(commands.producer_success(asked.request_id, f"p{asked.producer_id}"))]
+            self._names[peer, asked.producer_id] = name
+            last = self.remembered.get((asked.topic, name), -1)
+            return [encode_command(commands.producer_success(asked.request_id, name, last_sequence_id=last))]
 
         peer.take_payload = lambda frame: self._take(peer, frame)
         return answer
@@ -123,9 +135,18 @@ class Writable(Readable):
             self._store(peer, frame.command.send, frame.payload)
 
     def _store(self, peer: BlockingPeer, send: pb.CommandSend, payload: bytes) -> None:
-        topic = self._producers[peer, send.producer_id]
-        self.stored[topic.rpartition("/")[2]] += [int(message.value) for message in split_messages(payload)]
+        self._keep(peer, send, payload)
         peer.say(encode_command(commands.send_receipt(send.producer_id, send.sequence_id, 1, 0)))
+
+    def _keep(self, peer: BlockingPeer, send: pb.CommandSend, payload: bytes) -> None:
+        topic = self._producers[peer, send.producer_id]
+        if not self._is_stored(peer, send):
+            self.remembered[topic, self._names[peer, send.producer_id]] = send.highest_sequence_id
+            self.stored[topic.rpartition("/")[2]] += [int(message.value) for message in split_messages(payload)]
+
+    def _is_stored(self, peer: BlockingPeer, send: pb.CommandSend) -> bool:
+        known = self._producers[peer, send.producer_id], self._names[peer, send.producer_id]
+        return send.highest_sequence_id <= self.remembered.get(known, -1)
 
     def _where(self, command: pb.BaseCommand) -> list[bytes]:
         asked = command.lookup_topic

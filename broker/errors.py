@@ -167,7 +167,7 @@ class SendInDoubt(BrokerError):
 
     def __init__(self, producer: str, sequence_id: int, txn_most: int, txn_least: int) -> None:
         super().__init__(
-            f"Producer {producer} already sent sequence id {sequence_id} in transaction ({txn_most},{txn_least}), "
+            f"Producer {producer} already sent sequence id {sequence_id} in transaction {txn_most}:{txn_least}, "
             f"which is still open. Resend the message when that transaction has ended."
         )
 

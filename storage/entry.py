@@ -43,6 +43,11 @@ class TxnId(NamedTuple):
     def __str__(self) -> str:
         return f"{self.most}_{self.least}"
 
+    @property
+    def shown(self) -> str:
+        """The id in text for people, as they give it to `tidewire transactions`."""
+        return f"{self.most}:{self.least}"
+
 
 class Entry(NamedTuple):
     """An entry that was read back. It has everything that a dispatcher needs without parsing the payload."""

@@ -21,14 +21,14 @@ class TransactionNotFound(TxnError):
     """There is no header with this id. It never existed, or its retention is over."""
 
     def __init__(self, txn: TxnId) -> None:
-        super().__init__(f"Transaction ({txn.most},{txn.least}) does not exist, or ended too long ago")
+        super().__init__(f"Transaction {txn.shown} does not exist, or ended too long ago")
 
 
 class TransactionEnded(TxnError):
     """A write or acknowledgement came after the decision. Nothing was appended (T11, T12)."""
 
     def __init__(self, txn: TxnId, state: str) -> None:
-        super().__init__(f"Transaction ({txn.most},{txn.least}) is already {state}. Begin a new one")
+        super().__init__(f"Transaction {txn.shown} is already {state}. Begin a new one")
 
 
 class ProducerIdsDamaged(TxnError):
@@ -43,14 +43,14 @@ class InvalidTxnStatus(TxnError):
     """The opposite outcome is decided, durably (T7, D13)."""
 
     def __init__(self, txn: TxnId, state: str, wanted: str) -> None:
-        super().__init__(f"Cannot {wanted} transaction ({txn.most},{txn.least}): it is already {state}")
+        super().__init__(f"Cannot {wanted} transaction {txn.shown}: it is already {state}")
 
 
 class GroupDecides(TxnError):
     """A commit of one transaction of a group. A group is committed by naming its winners."""
 
     def __init__(self, txn: TxnId) -> None:
-        super().__init__(f"Transaction ({txn.most},{txn.least}) belongs to a group. End the group and name its winners")
+        super().__init__(f"Transaction {txn.shown} belongs to a group. End the group and name its winners")
 
 
 class TooManyWinners(TxnError):

@@ -96,7 +96,7 @@ class MetadataTransactionBuffer:
     def require_taking(self, txn: TxnId) -> None:
         """See `TransactionBuffer`."""
         if not is_v5(txn):
-            raise WrongDomain(f"({txn.most},{txn.least}) is not a v5 transaction. {self._segment} accepts only those")
+            raise WrongDomain(f"{txn.shown} is not a v5 transaction. {self._segment} accepts only those")
 
     def is_visible(self, entry: Entry) -> bool:
         """See `TransactionBuffer`."""

@@ -43,7 +43,7 @@ class PendingBook:
             return None
         return (
             f"The op record {self.damaged[first]} is damaged, so nobody knows which messages of this subscription "
-            f"transaction ({first.txn.most},{first.txn.least}) acknowledged. No messages are sent until it is aborted. "
+            f"transaction {first.txn.shown} acknowledged. No messages are sent until it is aborted. "
             "If it was committed, seek the subscription, or delete it"
         )
 

@@ -144,8 +144,7 @@ class OpenTransactions:
 
 def _id(name: str) -> str:
     """The id of the transaction of this name, as clients and `tidewire transactions` have it."""
-    txn = txn_from_name(name)
-    return f"{txn.most}:{txn.least}"
+    return txn_from_name(name).shown
 
 
 def _transaction_of(key: str) -> str:

@@ -215,7 +215,5 @@ def _txn_of(most: int, least: int, *, scalable: bool) -> TxnId:
     _require_scalable(scalable)
     txn = TxnId(most, least)
     if not is_v5(txn):
-        raise WrongDomain(
-            f"({txn.most},{txn.least}) is not the id of a v5 transaction. Begin a transaction at a v5 coordinator."
-        )
+        raise WrongDomain(f"{txn.shown} is not the id of a v5 transaction. Begin a transaction at a v5 coordinator.")
     return txn

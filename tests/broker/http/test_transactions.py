@@ -68,7 +68,8 @@ async def test_an_administrator_aborts_an_open_transaction_and_no_decided_one() 
         assert shown["status"] == "ABORTED"
         refused = await request(second, "POST", f"{PREFIX}/abortTransaction/{committed.most}/{committed.least}")
         assert refused.status == 409
-        assert "already COMMITTED" in refused.reason
+        # As `tidewire transactions` takes the id.
+        assert f"transaction {committed.most}:{committed.least}: it is already COMMITTED" in refused.reason
         assert (await request(first, "GET", PREFIX)).json == []
         assert (await request(first, "POST", f"{PREFIX}/abortTransaction/0/7")).status == 404
         assert (await request(first, "POST", f"{PREFIX}/abortTransaction/0/x")).status == 412

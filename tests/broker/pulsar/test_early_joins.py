@@ -286,7 +286,7 @@ async def test_of_one_id_in_two_queued_transactions_the_second_is_in_doubt(
     store.release(first)
     assert (await client.receive()).send_receipt.sequence_id == 0
     refusal = (await client.receive()).send_error
-    assert f"({first[0]},{first[1]}), which is still open" in refusal.message
+    assert f"transaction {first[0]}:{first[1]}, which is still open" in refusal.message
     await end(client, first, commit=False)
     assert len(await send_all(client, [0], second)) == 1
 

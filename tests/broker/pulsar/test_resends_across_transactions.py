@@ -110,7 +110,7 @@ async def test_what_an_open_transaction_holds_is_in_doubt(
     txn = await begin(client) if in_transaction else None
     refusal = await refused(client, 1, txn)
     assert (refusal.sequence_id, refusal.error) == (1, pb.NotAllowedError)
-    assert f"({first[0]},{first[1]}), which is still open" in refusal.message
+    assert f"transaction {first[0]}:{first[1]}, which is still open" in refusal.message
     await send_all(client, [3], txn)
     await end(client, first, commit=commit)
     await send_all(client, range(4), txn)

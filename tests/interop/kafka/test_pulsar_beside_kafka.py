@@ -79,6 +79,21 @@ def test_a_kafka_consumer_reads_what_a_pulsar_producer_wrote(
     ]
 
 
+@pytest.mark.parametrize("batching_enabled", [False, True])
+def test_a_kafka_consumer_passes_over_what_decompresses_to_too_much(
+    station: Station, topic: str, pulsar_client: pulsar.Client, *, batching_enabled: bool
+) -> None:
+    """K21: Pulsar's client sends it, because it is small when compressed. The messages around it come."""
+    producer = pulsar_client.create_producer(
+        topic, batching_enabled=batching_enabled, compression_type=pulsar.CompressionType.ZSTD
+    )
+    sizes = [1, 8 * 1024 * 1024, 2]
+    for size in sizes:
+        producer.send(bytes(size))
+    assert [(one.offset, len(one.value)) for one in read_all(station.consumer(), Place(topic))] == [(0, 1), (2, 2)]
+    assert [len(one.data()) for one in receive(subscribe(pulsar_client, topic), 3)] == sizes
+
+
 def test_both_protocols_take_turns_in_one_topic(station: Station, topic: str, pulsar_client: pulsar.Client) -> None:
     """K42: there is one order, and readers of both protocols see it."""
     ours, theirs = station.producer(), pulsar_client.create_producer(topic, batching_enabled=False)

@@ -8,6 +8,7 @@ An entry that cannot be converted becomes a batch without records. It takes the 
 it (K21). These cannot be converted:
 
 - a damaged payload, or one with another number of messages than its entry;
+- a payload that decompresses to more than `size_max` bytes. Pulsar's clients send it if it is small when compressed;
 - an encrypted payload, because only its consumers have the key;
 - a part of a message that was sent in chunks. The parts of other messages may stand in between, and a record has one
   offset. So Kafka's consumers do not get chunked messages;

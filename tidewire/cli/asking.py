@@ -6,7 +6,7 @@ named in the environment are not used: a broker is reached directly, often on lo
 
 import json
 from collections.abc import Sequence
-from http.client import HTTPException
+from http.client import HTTPException, RemoteDisconnected
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
@@ -18,6 +18,7 @@ ANSWER_SECONDS_MAX: Final = 60.0
 """How long a request may take. A split or a deletion waits for writes in flight in the topic."""
 
 _UNAVAILABLE: Final = 503
+_GIVE_THE_ADDRESS: Final = "Set TIDEWIRE_HTTP_URL to the broker's HTTP address, which its line `ready` names as http=."
 
 
 class NotAnswered(CommandFailed):
@@ -90,11 +91,22 @@ class Brokers:
             with error:
                 raise NotAccepted(_reason(error), error.code) from None
         except (OSError, HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            raise NotAnswered(
-                f"No broker answered at {url}: {reason}. Check that it runs, and its address.", reason
-            ) from error
+            raise unanswered(url, error) from error
         return json.loads(answer) if answer else None
+
+
+def unanswered(url: str, error: OSError | HTTPException) -> NotAnswered:
+    """Return what to raise if a connection ended by `error` before an answer began."""
+    # urllib wraps the errors of sockets.
+    reason = getattr(error, "reason", None) or error
+    if isinstance(reason, RemoteDisconnected):
+        told = f"What listens at {url} closed the connection without an answer."
+    elif isinstance(reason, HTTPException):
+        # Its text holds what was received, and that may be bytes of any protocol.
+        told = f"What listens at {url} does not speak HTTP."
+    else:
+        told = f"No broker answered at {url}: {reason}. Check that it runs."
+    return NotAnswered(f"{told} {_GIVE_THE_ADDRESS}", reason)
 
 
 def _url(address: str) -> str:

@@ -8,11 +8,11 @@ import json
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
+from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
-from tidewire.cli.asking import NotAccepted, NotAnswered
+from tidewire.cli.asking import NotAccepted, NotAnswered, unanswered
 from tidewire.cli.endings import CommandFailed, UsageError
 from tidewire.cli.interruptible import interruptible
 
@@ -21,7 +21,6 @@ ANSWER_SECONDS_MAX: Final = 60.0
 KEEPALIVE_SECONDS: Final = 60
 """How long a stream may be silent before the kernel probes whether the broker's machine is still reachable."""
 
-_GIVE_THE_ADDRESS: Final = "Give the broker's HTTP address, which its line `ready` names as http=."
 _FAILED: Final = b'{"failed":'
 _OK: Final = range(200, 300)
 _RECEIVE_BYTES: Final = 64 * 1024
@@ -108,16 +107,7 @@ class BrokerHttp:
                 ) from error
             if begun:
                 raise NotAnswered(f"The broker at {self.url} closed the connection during its answer.") from error
-            if isinstance(error, RemoteDisconnected):
-                raise NotAnswered(
-                    f"What listens at {self.url} closed the connection without an answer. {_GIVE_THE_ADDRESS}"
-                ) from error
-            if isinstance(error, HTTPException):
-                # Its text holds what was received, and that may be bytes of any protocol.
-                raise NotAnswered(f"What listens at {self.url} does not speak HTTP. {_GIVE_THE_ADDRESS}") from error
-            raise NotAnswered(
-                f"No broker answered at {self.url}: {error}. Check that it runs, and its address."
-            ) from error
+            raise unanswered(self.url, error) from error
         finally:
             connection.close()
 

@@ -108,6 +108,7 @@ def test_mistakes_are_told_without_a_broker(tidewire: CommandLine, topic: str) -
 def test_a_broker_that_is_not_there_is_named(tidewire: CommandLine) -> None:
     complaint = tidewire.complaint("topics", "list", "--http", "http://127.0.0.1:1")
     assert complaint.startswith("tidewire topics: No broker answered at http://127.0.0.1:1: ")
+    assert "TIDEWIRE_HTTP_URL" in complaint
 
 
 def test_the_brokers_of_a_folder_are_asked_in_turn(
@@ -131,9 +132,10 @@ def test_the_brokers_of_a_folder_are_asked_in_turn(
 
 
 def test_an_answer_that_is_no_tidewires_is_told(tidewire: CommandLine) -> None:
-    # The Pulsar listener answers HTTP with nothing, or hangs up.
+    # The Pulsar listener answers HTTP with a frame of its own protocol.
     complaint = tidewire.complaint("topics", "list", "--http", f"http://{tidewire.broker.pulsar}")
-    assert "No broker answered" in complaint
+    assert f"What listens at http://{tidewire.broker.pulsar} does not speak HTTP." in complaint
+    assert complaint.rstrip("\n").isprintable()
 
 
 def test_a_topic_in_use_is_deleted_by_force_only(tidewire: CommandLine, topic: str) -> None:

@@ -161,7 +161,10 @@ def skip(
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", "-n", min=1, help="Skip only this many messages of a persistent:// topic without partitions."
+            "--count",
+            "-n",
+            min=1,
+            help="Skip only this many entries (a batch is one) of a persistent:// topic without partitions.",
         ),
     ] = None,
     older_than_seconds: Annotated[
@@ -181,7 +184,7 @@ def skip(
         if path.is_scalable and (count is not None or older_than_seconds is not None):
             raise UsageError("A topic:// topic skips its whole backlog. To skip a part, seek to a time.")
         if count is not None:
-            what, resource = _messages(count), f"/skip/{count}"
+            what, resource = _entries(count), f"/skip/{count}"
         elif older_than_seconds is not None:
             what, resource = f"what is older than {older_than_seconds} s", f"/expireMessages/{older_than_seconds}"
         else:
@@ -222,8 +225,8 @@ def _skip_all(brokers: Brokers, path: TopicPath, name: str) -> None:
     brokers.ask("POST", path.subscription(name) + ("/skip-all" if path.is_scalable else "/skip_all"))
 
 
-def _messages(count: int) -> str:
-    return f"{count} message{'' if count == 1 else 's'}"
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def listed(subscriptions: list[View]) -> str:

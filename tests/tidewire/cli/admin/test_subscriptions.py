@@ -110,11 +110,21 @@ def test_a_part_of_a_regular_topics_backlog_is_skipped(tidewire: CommandLine) ->
     produce(tidewire, topic, *"abc")
     tidewire.well("subscriptions", "create", topic, "board")
     skipped = tidewire.well("subscriptions", "skip", topic, "board", "--count", "2", "--yes")
-    assert skipped == f"board on {topic} skipped 2 messages\n"
+    assert skipped == f"board on {topic} skipped 2 entries\n"
     assert consume(tidewire, topic, "board", 1) == ["c"]
     tidewire.well("subscriptions", "seek", topic, "board", "--to", "earliest", "--yes")
     tidewire.well("subscriptions", "skip", topic, "board", "--older-than", "3600", "--yes")
     assert one(tidewire, topic, "board")["backlog"] == 3
+
+
+def test_a_batch_is_skipped_as_one_entry(tidewire: CommandLine) -> None:
+    topic = f"persistent://public/default/{uuid.uuid4().hex}"
+    tidewire.well("produce", topic, "a", "b", "c")
+    tidewire.well("subscriptions", "create", topic, "board")
+    assert one(tidewire, topic, "board")["backlog"] == 1
+    skipped = tidewire.well("subscriptions", "skip", topic, "board", "--count", "1", "--yes")
+    assert skipped == f"board on {topic} skipped 1 entry\n"
+    assert one(tidewire, topic, "board")["backlog"] == 0
 
 
 def test_a_subscription_is_moved_behind_a_message_of_a_regular_topic(tidewire: CommandLine, topic: str) -> None:

@@ -52,6 +52,7 @@ def calls(monitor: BrokerMonitor, store: MetadataStore, *, version: str) -> list
     addresses = "A list of HTTP addresses, as HOST:PORT."
     return [
         Call("GET", "/admin/v2/brokers/health", health, "Tell whether this broker serves.", "ok", media_type=TEXT),
+        Call("GET", "/admin/v2/brokers/ready", health, "The same as health.", "ok", media_type=TEXT),
         Call("GET", "/admin/v2/brokers/version", release, "Tell the version.", "The version.", media_type=TEXT),
         Call("GET", "/admin/v2/brokers", brokers, listed, addresses),
         Call("GET", f"/admin/v2/brokers/{CLUSTER}", brokers, listed, addresses),

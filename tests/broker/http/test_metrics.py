@@ -258,14 +258,16 @@ async def test_the_process_reports_its_own_memory_and_cpu_time(server: Address) 
     assert "process_cpu_seconds_total" in body
 
 
-async def test_health_is_ok_while_the_broker_can_serve(server: Address) -> None:
-    answer = await request(server, "GET", "/admin/v2/brokers/health")
+@pytest.mark.parametrize("path", ["/admin/v2/brokers/health", "/admin/v2/brokers/ready"])
+async def test_health_is_ok_while_the_broker_can_serve(server: Address, path: str) -> None:
+    answer = await request(server, "GET", path)
     assert (answer.status, answer.body) == (200, b"ok")
 
 
-async def test_health_says_why_the_broker_cannot_serve(server: Address, monitor: FakeMonitor) -> None:
+@pytest.mark.parametrize("path", ["/admin/v2/brokers/health", "/admin/v2/brokers/ready"])
+async def test_health_says_why_the_broker_cannot_serve(server: Address, monitor: FakeMonitor, path: str) -> None:
     monitor.trouble = "the disk is full: 7.journal cannot be made. Free space"
-    answer = await request(server, "GET", "/admin/v2/brokers/health")
+    answer = await request(server, "GET", path)
     assert (answer.status, answer.reason) == (503, "The disk is full: 7.journal cannot be made. Free space.")
     assert values(await request(server, "GET", LOCAL))["tidewire_serves"] == 0
 

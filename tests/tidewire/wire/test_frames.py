@@ -138,6 +138,17 @@ def test_a_frame_above_the_limit_is_refused_as_soon_as_its_size_is_there(seen: i
         decoder.next_frame()
 
 
+@pytest.mark.parametrize(
+    ("first", "protocol"),
+    [(b"\x16\x03\x01\x02\x00", "TLS"), (b"GET / HTTP/1.1", "HTTP"), (b"PUT /admin", "HTTP"), (b"HTTP/1.1 400", "HTTP")],
+)
+def test_a_peer_of_another_protocol_is_told_so(first: bytes, protocol: str) -> None:
+    with pytest.raises(FrameTooLarge, match=f"the first bytes are {protocol}, and not Pulsar's"):
+        decode(first)
+    with pytest.raises(FrameTooLarge, match="are allowed"):
+        decode(SEND + first)
+
+
 def test_the_default_limit_leaves_room_for_the_largest_message() -> None:
     payload = bytes(MAX_MESSAGE_SIZE)
     (frame,) = decode(encode_payload_command(send(1, 2), payload))

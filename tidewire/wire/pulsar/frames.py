@@ -31,6 +31,9 @@ _TYPE_BYTES: Final = 2
 
 _WITH_PAYLOAD: Final = frozenset((pb.BaseCommand.Type.SEND, pb.BaseCommand.Type.MESSAGE))
 
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_HTTP_STARTS: Final = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"HTTP"))
+
 
 class Frame(NamedTuple):
     """One command, with its payload if it has one."""
@@ -140,6 +143,9 @@ class FrameDecoder:
 
     def _check_size(self, size: int) -> None:
         if size > self._max_frame_size:
+            other = None if self.taken_bytes else _other_protocol(_SIZE.pack(size))
+            if other is not None:
+                raise FrameTooLarge(f"the first bytes are {other}, and not Pulsar's protocol without TLS")
             raise FrameTooLarge(f"the frame has {size} bytes; at most {self._max_frame_size} are allowed")
         if size < _SIZE.size:
             raise TruncatedFrame(f"a frame of {size} bytes is too short for the size of its command")
@@ -183,3 +189,10 @@ def encode_frame_head(command: pb.BaseCommand, payload_size: int) -> bytes:
     encoded = command.SerializeToString()
     size = len(encoded)
     return _SIZES.pack(size + _SIZE.size + payload_size, size) + encoded
+
+
+def _other_protocol(first: bytes) -> str | None:
+    """Return the protocol that a stream's first four bytes belong to, if people often mistake it for Pulsar's."""
+    if first.startswith(_TLS_HANDSHAKE):
+        return "TLS"
+    return "HTTP" if first in _HTTP_STARTS else None

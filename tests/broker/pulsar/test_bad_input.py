@@ -86,7 +86,7 @@ async def test_a_command_before_connect_ends_the_connection(
 async def test_commands_that_are_not_served_say_so(client: WireClient) -> None:
     """The connection continues, and the answers have the ids of the requests."""
     for command in (
-        commands.topics_of_namespace(4, "public/default"),
+        commands.watch_topic_list(4, 1, "public/default", ".*"),
         commands.connect("again"),
         commands.success(4),
     ):

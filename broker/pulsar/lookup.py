@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import trio
+
 from broker.cluster.locating import Answer, At, Here, NotNow, Redirect
 from broker.cluster.locator import Locator
 from broker.errors import NotSupported
@@ -27,6 +29,8 @@ class LookupHandler:
         self._partitioned = partitioned
         self._regular = regular
         self._locator = locator
+        # A small request has a large answer. So a connection's lists are made one after another.
+        self._listing = trio.Lock()
 
     @property
     def inline(self) -> dict[int, Inline]:
@@ -82,18 +86,19 @@ class LookupHandler:
         # Clients that subscribe by a pattern ask again every minute, and apply the pattern themselves.
         request = command.get_topics_of_namespace
         check_namespace(request.namespace)
-        names: Sequence[str] = ()
-        if request.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-            tenant, _separator, namespace = request.namespace.partition("/")
-            names = await self._regular.names(tenant, namespace)
-        response = encode_command(commands.topics_of_namespace_response(request.request_id, names))
-        if len(response) > MAX_FRAME_SIZE:
-            raise NotSupported(
-                f"Namespace {request.namespace} has {len(names):,} topics and partitions, too many for one answer. "
-                "Subscribe to topics by their names, or divide the namespace."
-            )
-        await self._connection.outbox.wait_writable()
-        self._connection.outbox.put(response)
+        async with self._listing:
+            await self._connection.outbox.wait_writable()
+            names: Sequence[str] = ()
+            if request.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+                tenant, _separator, namespace = request.namespace.partition("/")
+                names = await self._regular.names(tenant, namespace)
+            response = encode_command(commands.topics_of_namespace_response(request.request_id, names))
+            if len(response) > MAX_FRAME_SIZE:
+                raise NotSupported(
+                    f"Namespace {request.namespace} has {len(names):,} topics and partitions, too many for one answer. "
+                    "Subscribe to topics by their names, or divide the namespace."
+                )
+            self._connection.outbox.put(response)
 
     def _answer(self, request_id: int, located: Answer) -> pb.BaseCommand:
         match located:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.cluster.assignments import Why
@@ -267,6 +268,29 @@ async def test_a_namespace_lists_its_regular_topics_and_partitions(client: WireC
     assert await listed("public/default") == await listed("public/default", Mode.ALL) == default
     assert await listed("public/other") == ["public/other/c"]
     assert await listed("public/default", Mode.NON_PERSISTENT) == await listed("public/none") == []
+
+
+async def test_lists_of_topics_are_made_one_after_another(
+    client: WireClient, broker: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E20: pipelined requests do not hold as many lists in memory."""
+    begun, first, proceed = 0, trio.Event(), trio.Event()
+
+    async def names(_tenant: str, _namespace: str) -> list[str]:
+        nonlocal begun
+        begun += 1
+        first.set()
+        await proceed.wait()
+        return []
+
+    monkeypatch.setattr(broker.administration.regular, "names", names)
+    await client.send(*(commands.topics_of_namespace(number, "public/default") for number in range(3)))
+    await first.wait()
+    await wait_all_tasks_blocked()
+    assert begun == 1
+    proceed.set()
+    answers = {(await client.receive()).get_topics_of_namespace_response.request_id for _ in range(3)}
+    assert (begun, answers) == (3, {0, 1, 2})
 
 
 async def test_a_list_of_topics_is_refused_that_no_frame_holds(

@@ -3,8 +3,9 @@
 A fetch that finds too little waits for the watermarks of its partitions, and has no timer but its own deadline. Fetch
 sessions (KIP-227) are not kept: each response says so, and clients then name all partitions in each request.
 
-When a segment of a scalable topic is replaced while a fetch waits at its end, the fetch gets NOT_LEADER_OR_FOLLOWER
-once. So its client asks for the metadata at once, and finds the children.
+When a segment of a scalable topic is replaced, each connection that has read it before gets NOT_LEADER_OR_FOLLOWER
+once, at its end: the fetch that waits there, or the next one. So its client asks for the metadata at once, and finds
+the children.
 """
 
 from collections.abc import Mapping
@@ -43,6 +44,10 @@ WAIT_MS_MAX: Final = 10 * 60 * 1000
 ABORTED_AT_ONCE: Final = 5_000
 """Aborted transactions of a response that one step makes. It takes about 3 ms."""
 
+GROWING_MAX: Final = 10_000
+"""Segments that take messages, of which one connection remembers that it reads them. Of further ones, only a fetch that
+waits at the end hears that they were replaced."""
+
 WATCHED_MS_MIN: Final = 1_000
 """The shortest wait in which the connection is watched, so that it ends with its client. To watch costs as much as the
 rest of the wait. Most clients wait for half a second, again and again."""
@@ -70,6 +75,8 @@ class FetchHandler:
         self._traffic = traffic
         self._sending = sending
         self._convert = convert
+        self._growing: set[tuple[str, int]] = set()
+        """Partitions of scalable topics that this connection has read while they took messages."""
 
     @property
     def apis(self) -> Mapping[ApiKey, Api]:
@@ -105,13 +112,27 @@ class FetchHandler:
         try:
             topic = await self._topics.partition(name, partition.partition)
             require_epoch(topic, partition.current_leader_epoch)
-            read = PartitionRead(topic, partition.fetch_offset, is_committed=is_committed, convert=self._convert)
+            read = PartitionRead(
+                topic,
+                partition.fetch_offset,
+                is_committed=is_committed,
+                convert=self._convert,
+                knows_seal=self._knows_seal(topic, (name, partition.partition)),
+            )
             read.require_in_range()
         except SegmentPruned as pruned:
             return EmptyPartition(pruned.end) if partition.fetch_offset == pruned.end else pruned
         except EXPECTED as error:
             return error
         return read
+
+    def _knows_seal(self, topic: Topic, key: tuple[str, int]) -> bool:
+        """Whether the client was told that the partition takes no more messages, or has never known it otherwise."""
+        if topic.sealed_end is not None:
+            return key not in self._growing
+        if topic.scalable_topic is not None and len(self._growing) < GROWING_MAX:
+            self._growing.add(key)
+        return False
 
     async def _read(self, request: FetchRequest, wanted: Wanted, found: Found, asked: Asked) -> None:
         """Read until there is enough, or the deadline has passed. What fails is replaced by its error."""
@@ -152,6 +173,7 @@ class FetchHandler:
                 found[key] = TopicClosed(f"This broker no longer serves {read.topic.name}. Ask for the metadata again.")
                 return True
             if read.has_successors and not read.size:
+                self._growing.discard(key)
                 found[key] = TopicClosed(f"{read.topic.name} was replaced by others. Ask for the metadata again.")
                 return True
             if read.is_at_end or (total and total >= size_max):

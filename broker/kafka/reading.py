@@ -66,16 +66,19 @@ async def judged(topic: Topic, entries: list[Entry]) -> Sequence[tuple[Entry, bo
 class PartitionRead:
     """The read of one partition for one fetch. It may be continued when there is more to read."""
 
-    def __init__(self, topic: Topic, offset: int, *, is_committed: bool, convert: Converter) -> None:
+    def __init__(
+        self, topic: Topic, offset: int, *, is_committed: bool, convert: Converter, knows_seal: bool = False
+    ) -> None:
         """Set up to read from `offset` on: what is decided if `is_committed`, else what is durable.
 
-        Without markers, clients could not tell what is decided. Then it is always what is decided.
+        Without markers, clients could not tell what is decided. Then it is always what is decided. A client that
+        `knows_seal` is not told again that a sealed segment was replaced.
         """
         self.topic = topic
         self.offset = offset
         self._has_markers = topic.has_markers
         self._is_committed = is_committed or not self._has_markers
-        self._was_sealed = topic.sealed_end is not None
+        self._knows_seal = knows_seal
         self._convert = convert
         self._start: Position | None = None
         """The entry with the first offset."""
@@ -109,8 +112,8 @@ class PartitionRead:
 
     @property
     def has_successors(self) -> bool:
-        """Whether the segment was replaced since this read began, and is read to its end."""
-        return not self._was_sealed and self.topic.sealed_end is not None and self.is_at_end
+        """Whether the segment was replaced, which the client does not know, and is read to its end."""
+        return not self._knows_seal and self.topic.sealed_end is not None and self.is_at_end
 
     def require_in_range(self) -> None:
         """Check the offset that was asked for.

@@ -228,6 +228,20 @@ async def test_a_parked_fetch_gets_a_commit_and_hears_of_a_split(autojump_clock:
         assert (await client.fetch("orders", 1, wait_ms=10)).error_code == 0
 
 
+async def test_a_split_between_two_fetches_is_told_at_the_end_of_the_segment_once() -> None:
+    """K41: only on connections that have read the segment before. A new one begins with the metadata."""
+    async with served() as (broker, client):
+        await send(broker, 0, b"a")
+        assert values_of(await client.fetch("orders", 0)) == [(0, b"a")]
+        await send(broker, 0, b"b")
+        await broker.controller.split(TOPIC, 0)
+        assert values_of(await client.fetch("orders", 1)) == [(1, b"b")]
+        assert (await client.fetch("orders", 2)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await client.fetch("orders", 2, wait_ms=10)).error_code == 0
+        async with kafka_client(broker) as other:
+            assert (await other.fetch("orders", 2, wait_ms=10)).error_code == 0
+
+
 async def test_a_pruned_segment_leaves_a_partition_that_begins_where_it_ended() -> None:
     """K41: its number and its end stay. Whoever stands at the end has missed nothing; others are told."""
     async with served() as (broker, client):

@@ -3,9 +3,9 @@
 A fetch that finds too little waits for the watermarks of its partitions, and has no timer but its own deadline. Fetch
 sessions (KIP-227) are not kept: each response says so, and clients then name all partitions in each request.
 
-When a segment of a scalable topic is replaced, each connection that has read it before gets NOT_LEADER_OR_FOLLOWER
-once, at its end: the fetch that waits there, or the next one. So its client asks for the metadata at once, and finds
-the children.
+When a segment of a scalable topic is replaced, each connection that has read it before gets NOT_LEADER_OR_FOLLOWER at
+its end: the fetch that waits there, or the next one. So its client asks for the metadata at once, and finds the
+children. It is told TOLD_MAX times, because a client ignores the answer if its group rebalances meanwhile.
 """
 
 from collections.abc import Mapping
@@ -48,6 +48,9 @@ GROWING_MAX: Final = 10_000
 """Segments that take messages, of which one connection remembers that it reads them. Of further ones, only a fetch that
 waits at the end hears that they were replaced."""
 
+TOLD_MAX: Final = 3
+"""How often one connection is told that a segment was replaced."""
+
 WATCHED_MS_MIN: Final = 1_000
 """The shortest wait in which the connection is watched, so that it ends with its client. To watch costs as much as the
 rest of the wait. Most clients wait for half a second, again and again."""
@@ -75,8 +78,9 @@ class FetchHandler:
         self._traffic = traffic
         self._sending = sending
         self._convert = convert
-        self._growing: set[tuple[str, int]] = set()
-        """Partitions of scalable topics that this connection has read while they took messages."""
+        self._growing: dict[tuple[str, int], int] = {}
+        """Partitions of scalable topics that this connection has read while they took messages. How often it is told
+        that they were replaced, once they are."""
 
     @property
     def apis(self) -> Mapping[ApiKey, Api]:
@@ -131,8 +135,15 @@ class FetchHandler:
         if topic.sealed_end is not None:
             return key not in self._growing
         if topic.scalable_topic is not None and len(self._growing) < GROWING_MAX:
-            self._growing.add(key)
+            self._growing[key] = TOLD_MAX
         return False
+
+    def _told(self, key: tuple[str, int]) -> None:
+        left = self._growing.get(key, 1) - 1
+        if left:
+            self._growing[key] = left
+        else:
+            self._growing.pop(key, None)
 
     async def _read(self, request: FetchRequest, wanted: Wanted, found: Found, asked: Asked) -> None:
         """Read until there is enough, or the deadline has passed. What fails is replaced by its error."""
@@ -173,7 +184,7 @@ class FetchHandler:
                 found[key] = TopicClosed(f"This broker no longer serves {read.topic.name}. Ask for the metadata again.")
                 return True
             if read.has_successors and not read.size:
-                self._growing.discard(key)
+                self._told(key)
                 found[key] = TopicClosed(f"{read.topic.name} was replaced by others. Ask for the metadata again.")
                 return True
             if read.is_at_end or (total and total >= size_max):

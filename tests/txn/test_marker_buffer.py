@@ -159,6 +159,42 @@ async def check_example(owner: Owner, *, rolls: bool) -> None:
         assert bytes(owner.buffer._log.aborts.index.data) == encode(p2) + encode(p1)
 
 
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_two_aborts_become_durable_together(autojump_clock: None, *, first: int, restarts: bool) -> None:
+    """D14: in either order. Last stable offsets rise with the markers, and a fetch that ends between them has both."""
+    host = Host()
+    async with host.owner() as owner:
+        await owner.send(1, 0)
+        await owner.send(2, 0)
+        await owner.durable()
+        before = owner.ledger.confirmed.value
+        await owner.end(first, is_commit=False)
+        await owner.send(7, 0, in_txn=False)
+        await owner.end(3 - first, is_commit=False)
+        assert owner.ledger.confirmed.value == before, "nothing of the group is durable yet"
+        assert owner.buffer.readable_end == 0
+        await owner.durable()
+        # Until the other one ends, nothing behind its first record is stable.
+        aborts = [
+            AbortedOffsets(first, first - 1, 2, 1 if first == 1 else 0),
+            AbortedOffsets(3 - first, 2 - first, 4, 5),
+        ]
+        assert bytes(owner.buffer._log.aborts.index.data) == b"".join(map(encode, aborts))
+        if not restarts:
+            await check_two_aborts(owner, aborts)
+    if restarts:
+        async with host.owner() as owner:
+            await check_two_aborts(owner, aborts)
+
+
+async def check_two_aborts(owner: Owner, aborts: list[AbortedOffsets]) -> None:
+    assert owner.buffer.readable_end == 5
+    assert await owner.aborted(0, 3) == aborts
+    assert await owner.aborted(3, 4) == aborts[1:]
+    assert await owner.visible() == [3]
+
+
 async def test_one_read_may_reach_across_more_ledgers_than_are_remembered(autojump_clock: None) -> None:
     """K22: what hides the entries of the first ledger is still known when the last one is prepared."""
     host = Host()

@@ -23,7 +23,7 @@ class Live:
         """See `LiveService`."""
         for each in self._topics:
             if topic is None or _topic_of(each) == topic:
-                yield live_log(each, each.subscriptions)
+                yield live_log(each, each.readings)
         for unloaded in self._unloaded:
             if topic is None or unloaded.public_name == topic:
                 yield self._unloaded.seen(unloaded)

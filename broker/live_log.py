@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 
 from broker.live_contract import LiveConsumer, LiveLog, LiveSubscription
-from broker.topic import Topic
-from dispatch.subscription import Subscription
+from broker.topic import Reading, Topic
 
 
-def live_log(log: Topic, subscriptions: Mapping[str, Subscription]) -> LiveLog:
-    """Return what is to be said of a log with these subscriptions."""
+def live_log(log: Topic, readings: Mapping[str, Reading]) -> LiveLog:
+    """Return what is to be said of a log whose subscriptions are so far."""
     traffic = log.traffic
     return LiveLog(
         log.name,
@@ -21,12 +20,12 @@ def live_log(log: Topic, subscriptions: Mapping[str, Subscription]) -> LiveLog:
         log.ledger.next_index,
         log.readable_end,
         len(log.clients.producers),
-        {name: _subscription(log, subscription) for name, subscription in subscriptions.items()},
+        {name: _subscription(log, reading) for name, reading in readings.items()},
     )
 
 
-def _subscription(log: Topic, subscription: Subscription) -> LiveSubscription:
-    found = subscription.statistics()
+def _subscription(log: Topic, reading: Reading) -> LiveSubscription:
+    found = reading.statistics
     consumers = (
         LiveConsumer(consumer.name, consumer.permits, consumer.unacked_messages, consumer.messages_sent)
         for consumer in found.consumers
@@ -35,5 +34,5 @@ def _subscription(log: Topic, subscription: Subscription) -> LiveSubscription:
         found.kind.name,
         found.backlog_entries,
         tuple(consumers),
-        subscription.handled_upto >= log.readable.value,
+        reading.handled_upto >= log.readable.value,
     )

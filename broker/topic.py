@@ -8,7 +8,8 @@ either way, so dispatch knows nothing of transactions (docs/design.md#layers). W
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -23,6 +24,7 @@ from broker.topic_services import TopicServices
 from broker.topic_spans import TopicSpans
 from broker.trimming import LedgerTrimmer
 from dispatch.source import Source
+from dispatch.statistics import SubscriptionStatistics
 from dispatch.subscription import Subscription
 from storage.cursor import NonDurableCursor
 from storage.entry import TxnId
@@ -38,6 +40,14 @@ IDLE_LEDGERS_MAX: Final = 1_000
 """With this many ledgers, an idle topic stays loaded, because each unload leaves one more ledger."""
 
 log = structlog.get_logger(__name__)
+
+
+class Reading(NamedTuple):
+    """How far a subscription is, as plain data: it keeps nothing alive."""
+
+    statistics: SubscriptionStatistics
+    handled_upto: Position
+    """Everything before this was acknowledged, or sent to its consumers."""
 
 
 class Topic(PublishedTopic):
@@ -62,8 +72,8 @@ class Topic(PublishedTopic):
         )
         self._trimmer = LedgerTrimmer(name, ledger, self._buffer, self._durable, services, self.deduplication)
         self._is_closed = False
-        self.closed_with: Mapping[str, Subscription] = {}
-        """The durable subscriptions at the moment when `close` was called. They are not served any more."""
+        self.closed_with: dict[str, Reading] = {}
+        """How far the durable subscriptions were when `close` was called. Their consumers were sent away."""
         self._nursery: trio.Nursery | None = None
         if ledger.is_sealed:
             # An earlier owner sealed it. Splits that it left open are finished before clients are served.
@@ -129,7 +139,10 @@ class Topic(PublishedTopic):
         """
         self._is_closed = True
         self.clients.send_away(assigned_url)
-        self.closed_with = dict(self.subscriptions)
+        self.closed_with = {
+            name: Reading(replace(one.statistics, consumers=()), one.handled_upto)
+            for name, one in self.readings.items()
+        }
         await self._durable.close()
         try:
             await self.ledger.close()
@@ -218,6 +231,11 @@ class Topic(PublishedTopic):
     def subscriptions(self) -> Mapping[str, Subscription]:
         """The durable subscriptions by name."""
         return self._durable.by_name
+
+    @property
+    def readings(self) -> Mapping[str, Reading]:
+        """How far each durable subscription is."""
+        return {name: Reading(one.statistics(), one.handled_upto) for name, one in self.subscriptions.items()}
 
     async def subscribe(self, name: str, start: Position | None, conditions: Sequence[Check] = ()) -> Subscription:
         """Return the durable subscription. If it does not exist, create it; it is durable on return.

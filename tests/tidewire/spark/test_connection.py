@@ -73,7 +73,7 @@ def test_a_refused_handshake_says_why() -> None:
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n",
-            "pulsar://scripted:6650 does not speak Pulsar's protocol: the first bytes are HTTP, and not Pulsar's protocol",
+            "pulsar://scripted:6650 does not speak Pulsar's protocol: the first bytes are HTTP",
         ),
         (encode_command(commands.success(1)), "pulsar://scripted:6650 answered CONNECT with SUCCESS"),
     ],

@@ -1,4 +1,4 @@
-"""What the console says of transactions: their ids as clients and `tidewire txn` have them, the oldest first."""
+"""What the console says of transactions: their ids as clients and commands have them, the oldest first."""
 
 from typing import Any
 

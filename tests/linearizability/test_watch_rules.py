@@ -46,10 +46,17 @@ def test_what_watches_told_is_true(report: Report, writes: Writes) -> None:
         assert judge_range(writes, reading, final, folds=True) == []
 
 
-def a_step_is_lost(steps: Sitting, _writes: Writes) -> Iterator[Sitting]:
+def is_known(step: Step, writes: Writes) -> bool:
+    """Return whether the judge knows that this step happened: nobody does of a deletion without an answer."""
+    write = writes.by_revision.get(step.revision)
+    return write is not None and (bool(step.records) or all(map(write.deletes_key, step.deleted)))
+
+
+def a_step_is_lost(steps: Sitting, writes: Writes) -> Iterator[Sitting]:
     # The last one may never have come, if the process died.
     for number in range(1, len(steps) - 1):
-        yield steps[:number] + steps[number + 1 :]
+        if is_known(steps[number], writes):
+            yield steps[:number] + steps[number + 1 :]
 
 
 def a_step_comes_twice(steps: Sitting, _writes: Writes) -> Iterator[Sitting]:
@@ -69,9 +76,9 @@ def a_step_is_cut_in_two(steps: Sitting, _writes: Writes) -> Iterator[Sitting]:
             yield [*steps[:number], first._replace(deleted=()), rest, *steps[number + 1 :]]
 
 
-def half_a_step_is_lost(steps: Sitting, _writes: Writes) -> Iterator[Sitting]:
+def half_a_step_is_lost(steps: Sitting, writes: Writes) -> Iterator[Sitting]:
     for number, step in enumerate(steps):
-        if number and len(step.records) + len(step.deleted) > 1:
+        if number and len(step.records) + len(step.deleted) > 1 and is_known(step, writes):
             half = step._replace(records=step.records[:-1]) if step.records else step._replace(deleted=step.deleted[1:])
             yield [*steps[:number], half, *steps[number + 1 :]]
 

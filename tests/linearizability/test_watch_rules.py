@@ -37,8 +37,9 @@ def test_what_watches_told_is_true(report: Report, writes: Writes) -> None:
     """M13, M14, M15, M17: ordered, unique, complete and never back, for fast and slow readers, over four kills."""
     assert report.complaints == []
     assert report.kills.total() == 4
+    # A process may die before everybody has opened a watch.
+    assert max(len(reading.sittings) for reading in report.ranges) > 1
     for reading in report.ranges:
-        assert len(reading.sittings) > 1
         assert sum(map(len, reading.sittings)) > 20
         final = within(report.final, reading)
         assert judge_range(writes, reading, final, folds=False) == []
@@ -147,9 +148,25 @@ def test_a_watch_that_stops_too_early_is_seen(report: Report, writes: Writes) ->
     """M14: a complete report includes the last change."""
     reading = report.ranges[0]
     steps = len(reading.sittings[-1])
+    tried = 0
     for kept in range(steps - 1, 0, -(steps // EDITS_MAX + 1)):
-        sittings = [*reading.sittings[:-1], reading.sittings[-1][:kept]]
-        assert judge_range(writes, RangeReading(reading.start, reading.end, sittings), report.final, folds=True)
+        last = reading.sittings[-1][:kept]
+        # What the rest put it may also have deleted.
+        if shown_after(last) != report.final:
+            told = RangeReading(reading.start, reading.end, [*reading.sittings[:-1], last])
+            assert judge_range(writes, told, report.final, folds=True)
+            tried += 1
+    assert tried
+
+
+def shown_after(steps: Sitting) -> dict[str, Seen]:
+    """Return what a reader of these steps believes to be there."""
+    state: dict[str, Seen] = {}
+    for step in steps:
+        state |= {seen.key: seen for seen in step.records}
+        for key in step.deleted:
+            state.pop(key, None)
+    return state
 
 
 def test_a_key_watch_may_leave_out_states_but_not_the_last(report: Report, writes: Writes) -> None:

@@ -227,6 +227,22 @@ def test_every_damaged_or_missing_file_is_named(backup: Path, tmp_path: Path) ->
     restore(backup, tmp_path / "new")
 
 
+def test_programs_get_documents(backup: Path, tmp_path: Path) -> None:
+    """Part 9: `--json` prints one document, and nothing else."""
+    restored = command("restore", backup, "--data-dir", tmp_path / "new", "--json")
+    assert json.loads(restored.stdout) == {"dataDir": str(tmp_path / "new"), "backup": str(backup)}
+    with running_broker(tmp_path / "new") as broker:
+        made = command("backup", tmp_path / "second", "--http", broker.http_url, "--json")
+    assert (made.returncode, made.stderr) == (0, "")
+    manifest = read_manifest(DiskFiles(), tmp_path / "second")
+    assert json.loads(made.stdout) == {
+        "folder": str(tmp_path / "second"),
+        "files": len(manifest.files),
+        "sizeBytes": sum(each.length for each in manifest.files),
+        "of": str(broker.data_dir),
+    }
+
+
 def test_a_folder_with_files_is_refused(backup: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")

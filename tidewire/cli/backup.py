@@ -12,6 +12,7 @@ import typer
 from tidewire.cli.broker_http import BrokerHttp
 from tidewire.cli.daemon import make_importable
 from tidewire.cli.endings import EXIT_INTERRUPTED, CommandFailed, one_sentence
+from tidewire.cli.output import Json, tell
 from tidewire.cli.progress import progress_bar
 
 DEFAULT_HTTP: Final = "127.0.0.1:8080"
@@ -29,6 +30,7 @@ def backup(
     replace: Annotated[
         bool, typer.Option("--replace", help="Remove what a backup left that was killed. None may be running.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Back up a running broker, which goes on working.
 
@@ -64,12 +66,20 @@ def backup(
             raise CommandFailed(f"The backup is not complete: {error.filename}: {error.strerror}.") from error
         finally:
             shutil.rmtree(cut, ignore_errors=True)
-        typer.echo(f"{to}: {len(manifest.files)} files with {size} bytes, of {manifest.place}")
+        tell(
+            f"{to}: {len(manifest.files)} files with {size} bytes, of {manifest.place}",
+            as_json,
+            folder=str(to),
+            files=len(manifest.files),
+            sizeBytes=size,
+            of=manifest.place,
+        )
 
 
 def restore(
     source: Annotated[Path, typer.Argument(metavar="BACKUP", help="The folder of a backup.", show_default=False)],
     data_dir: Annotated[Path, typer.Option(help="The new data folder: empty, or not there yet.", show_default=False)],
+    as_json: Json = False,
 ) -> None:
     """Make a new data folder from a backup. Start a broker on it afterwards.
 
@@ -100,7 +110,12 @@ def restore(
             raise CommandFailed(
                 f"{data_dir} is not complete: {error.filename}: {error.strerror}. Remove it and try again."
             ) from error
-        typer.echo(f"{data_dir} is ready. Start it with: tidewire broker --data-dir {data_dir}")
+        tell(
+            f"{data_dir} is ready. Start it with: tidewire broker --data-dir {data_dir}",
+            as_json,
+            dataDir=str(data_dir),
+            backup=str(source),
+        )
 
 
 @contextmanager

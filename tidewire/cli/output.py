@@ -1,4 +1,7 @@
-"""What commands print: tables and sentences for people, one JSON document for programs."""
+"""What commands print: tables and sentences for people, one JSON document for programs.
+
+Only a command that follows something, and one that lists messages or records without end, prints JSON lines.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -6,6 +9,8 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
+
+from tidewire.cli.logs import told
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 
@@ -27,6 +32,11 @@ def tell(sentence: str, as_json: bool, **fields: object) -> None:
         print_json(fields)
     else:
         typer.echo(sentence)
+
+
+def note(command: str, sentence: str) -> None:
+    """Say on standard error what is neither a result nor a failure, in the form that `--log-format` wants."""
+    typer.echo(told("info", command, sentence), err=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidewire.cli.endings import Interrupted, UsageError, one_sentence, pairs
+from tidewire.cli.output import Json, tell
 from tidewire.cli.schemas import SCHEMA_HELP, encoder_of, schema_named
 from tidewire.cli.transaction_ids import parse_transaction_id
 
@@ -70,6 +71,7 @@ def command(
     in_transaction: Annotated[
         str | None, typer.Option(help="Send in this open transaction, begun with `tidewire transactions begin`.")
     ] = None,
+    as_json: Json = False,
     service_url: ServiceUrl = SERVICE_URL_DEFAULT,
 ) -> None:
     """Send messages to a topic. When all are durable, print how many were sent."""
@@ -117,7 +119,8 @@ def command(
             run_client(service_url, story, line)
         except Interrupted:
             raise Interrupted(job.interrupted(in_own_transaction=transaction)) from None
-        typer.echo(f"sent {job.sent} message{'' if job.sent == 1 else 's'} to {topic}")
+        sentence = f"sent {job.sent} message{'' if job.sent == 1 else 's'} to {topic}"
+        tell(sentence, as_json, topic=topic, sent=job.sent)
 
 
 @dataclass

@@ -94,6 +94,24 @@ def test_every_command_takes_the_flags_of_the_log() -> None:
         assert path in groups or flags >= {"--log-format", "--log-level"}, path
 
 
+WITHOUT_A_DOCUMENT = {
+    ("broker",): "it runs until it is stopped",
+    ("demo",): "it tells a story",
+    ("metadata", "dump"): "it prints JSON lines",
+    ("metadata", "get"): "it prints JSON, and JSON lines with --index",
+    ("metadata", "watch"): "it prints JSON lines",
+}
+
+
+def test_every_command_with_a_result_prints_it_as_json() -> None:
+    """Part 9: programs read each result."""
+    groups = {path[:-1] for path in COMMANDS if path}
+    lacking = {
+        path for path, options in COMMANDS.items() if "--json" not in {flag for one in options for flag in one.opts}
+    }
+    assert lacking - groups == WITHOUT_A_DOCUMENT.keys()
+
+
 def test_what_a_command_tells_is_json_lines_if_asked(tidewire: CommandLine) -> None:
     missing = "topic://public/default/nowhere"
     complaint = json.loads(tidewire.complaint("produce", missing, "x", "--log-format", "json"))

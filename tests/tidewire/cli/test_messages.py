@@ -19,6 +19,7 @@ def plain() -> str:
 def test_arguments_are_messages_in_order(tidewire: CommandLine, plain: str) -> None:
     assert tidewire.well("produce", plain, "one", "two", "zwölf") == f"sent 3 messages to {plain}\n"
     assert tidewire.well("consume", plain, "--count", "3") == "one\ntwo\nzwölf\n"
+    assert json.loads(tidewire.well("produce", plain, "four", "--json")) == {"topic": plain, "sent": 1}
 
 
 def test_lines_of_standard_input_are_messages_whatever_they_hold(tidewire: CommandLine, plain: str) -> None:

@@ -5,6 +5,7 @@ broker over HTTP. Any broker of the cluster answers for all of them.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
@@ -13,7 +14,7 @@ import typer
 
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, HTTP_DEFAULT, DataDir, Http, addresses, named
 from tidewire.cli.endings import EXIT_FAILED, CommandFailed, UsageError, one_sentence, while_somebody_reads
-from tidewire.cli.output import Json, print_json, tell
+from tidewire.cli.output import Json, note, print_json, tell
 
 if TYPE_CHECKING:
     from tidewire.cli.cluster.folder import Cluster
@@ -71,6 +72,7 @@ def start(
     config: Annotated[
         Path | None, typer.Option(help="TOML file with further settings for all brokers.", exists=True, dir_okay=False)
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Start the brokers of a cluster that do not run, and return when all are ready.
 
@@ -94,11 +96,20 @@ def start(
                 )
             cluster = _planned(before, count, place, pulsar, http, kafka, config)
             names = list(cluster.brokers)[:count]
-            start_cluster(folder, cluster, names, typer.echo)
-        words = [f"service-url={cluster.service_url}", f"http={cluster.brokers[names[0]].http}"]
+            start_cluster(folder, cluster, names, partial(note, COMMAND) if as_json else typer.echo)
+        first = cluster.brokers[names[0]].http
+        words = [f"service-url={cluster.service_url}", f"http={first}"]
         if cluster.bootstrap_servers:
             words.append(f"kafka={cluster.bootstrap_servers}")
-        typer.echo(" ".join(["ready", *words, f"data={data_dir}"]))
+        tell(
+            " ".join(["ready", *words, f"data={data_dir}"]),
+            as_json,
+            serviceUrl=cluster.service_url,
+            http=first,
+            bootstrapServers=cluster.bootstrap_servers or None,
+            dataDir=str(data_dir),
+            brokers=[{"broker": name, **cluster.brokers[name].served} for name in names],
+        )
 
 
 @app.command("stop")
@@ -106,12 +117,13 @@ def stop(
     brokers: Annotated[
         list[str], typer.Argument(help="Stop only these brokers, and not etcd (default: all).", show_default=False)
     ] = [],  # noqa: B006 - typer copies it
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
 ) -> None:
     """Stop the brokers that `tidewire cluster start` started, and their etcd. Nothing is lost."""
     with one_sentence(COMMAND):
         from tidewire.cli.cluster.folder import ClusterFolder
-        from tidewire.cli.cluster.starting import stop_cluster
+        from tidewire.cli.cluster.starting import Ended, Ending, stop_cluster
 
         folder = ClusterFolder(data_dir.absolute())
         # Only then it is locked, because that would make the folder.
@@ -122,7 +134,10 @@ def stop(
             unknown = [broker for broker in brokers if broker not in known]
             if unknown:
                 raise UsageError(f"No broker {unknown[0]} was started in {data_dir}. There are: {', '.join(known)}.")
-            stop_cluster(folder, typer.echo, brokers)
+            ended: list[Ended] = []
+            stop_cluster(folder, ended.append if as_json else lambda one: typer.echo(one.sentence), brokers)
+        if as_json:
+            print_json({how.value: [one.name for one in ended if one.ending is how] for how in Ending})
 
 
 @app.command("status")

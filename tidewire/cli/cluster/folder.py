@@ -36,10 +36,18 @@ class Addresses:
     """`none` if Kafka's clients are not served. None if an earlier release started the broker, which asked nobody."""
 
     @property
+    def served(self) -> dict[str, str | None]:
+        """The addresses by listener; None for one that is left out."""
+        return {
+            "pulsar": self.pulsar,
+            "http": self.http,
+            "kafka": None if self.kafka == NO_LISTENER else self.kafka,
+        }
+
+    @property
     def shown(self) -> str:
-        """The addresses for people and programs."""
-        served = {"pulsar": self.pulsar, "http": self.http, "kafka": self.kafka}
-        return " ".join(f"{name}={address}" for name, address in served.items() if address not in (None, NO_LISTENER))
+        """The addresses for people."""
+        return " ".join(f"{name}={address}" for name, address in self.served.items() if address is not None)
 
 
 @dataclass(slots=True)

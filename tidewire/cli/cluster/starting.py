@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
@@ -34,6 +35,37 @@ Say = Callable[[str], None]
 """Tells the user what was done."""
 
 
+class Ending(StrEnum):
+    """How a process took its stop."""
+
+    STOPPED = "stopped"
+    KILLED = "killed"
+    """By SIGKILL, because SIGTERM did not end it."""
+    RUNNING = "running"
+    """Not even SIGKILL ended it."""
+
+
+class Ended(NamedTuple):
+    """A process that was to stop."""
+
+    name: str
+    pid: int
+    ending: Ending
+
+    @property
+    def sentence(self) -> str:
+        """What became of it, for people."""
+        return {
+            Ending.STOPPED: f"stopped {self.name}",
+            Ending.KILLED: f"killed {self.name}, which still ran {STOP_SECONDS_MAX:.0f} s after SIGTERM",
+            Ending.RUNNING: f"{self.name} (pid {self.pid}) does not end, not even by SIGKILL",
+        }[self.ending]
+
+
+Note = Callable[[Ended], None]
+"""Takes what became of each process."""
+
+
 class _Starting(NamedTuple):
     broker: str
     process: subprocess.Popen[str]
@@ -53,7 +85,8 @@ def start_cluster(folder: ClusterFolder, cluster: Cluster, brokers: Sequence[str
     # A start that was killed may have left processes whose addresses nobody knows.
     known = {} if before is None else before.brokers
     unknown = [(broker, folder.pid_file(broker)) for broker in folder.started() if broker not in known]
-    _stop(unknown if before is not None else [*unknown, (OWN_ETCD, folder.etcd_pid_file)], say)
+    left = unknown if before is not None else [*unknown, (OWN_ETCD, folder.etcd_pid_file)]
+    _stop(left, lambda ended: say(ended.sentence))
     try:
         if cluster.metadata == OWN_ETCD:
             cluster.etcd_port = _etcd(folder, cluster, started, say)
@@ -72,17 +105,17 @@ def start_cluster(folder: ClusterFolder, cluster: Cluster, brokers: Sequence[str
         folder.write(cluster)
     except BaseException as failure:
         # The brokers first: etcd started first.
-        _stop(started[::-1], _say_nothing)
+        _stop(started[::-1], _note_nothing)
         if isinstance(failure, OSError):
             raise CommandFailed(f"The folder {folder.path} cannot be used: {failure.strerror}.") from failure
         raise
 
 
-def stop_cluster(folder: ClusterFolder, say: Say, brokers: Sequence[str] = ()) -> None:
+def stop_cluster(folder: ClusterFolder, note: Note, brokers: Sequence[str] = ()) -> None:
     """Stop these brokers, if they run. Without any, stop all of them, and then the cluster's own etcd."""
-    _stop([(broker, folder.pid_file(broker)) for broker in brokers or folder.started()], say)
+    _stop([(broker, folder.pid_file(broker)) for broker in brokers or folder.started()], note)
     if not brokers:
-        _stop([(OWN_ETCD, folder.etcd_pid_file)], say)
+        _stop([(OWN_ETCD, folder.etcd_pid_file)], note)
 
 
 def _etcd(folder: ClusterFolder, cluster: Cluster, started: list[tuple[str, Path]], say: Say) -> int:
@@ -181,11 +214,11 @@ def _complaint(log: Path, begin: int) -> str:
     return f"{last} Its log is {log}."
 
 
-def _say_nothing(_text: str) -> None:
+def _note_nothing(_ended: Ended) -> None:
     """Tell the user nothing: the error says it all."""
 
 
-def _stop(named: Sequence[tuple[str, Path]], say: Say) -> None:
+def _stop(named: Sequence[tuple[str, Path]], note: Note) -> None:
     """Stop processes together: SIGTERM, and SIGKILL for those that do not end.
 
     Raises:
@@ -208,12 +241,8 @@ def _stop(named: Sequence[tuple[str, Path]], say: Say) -> None:
             process.send(signal.SIGKILL)
         immortal = wait_ended(stubborn, KILL_SECONDS_MAX)
         for process, name in found.items():
-            if process in immortal:
-                say(f"{name} (pid {process.pid}) does not end, not even by SIGKILL")
-            elif process in stubborn:
-                say(f"killed {name}, which still ran {STOP_SECONDS_MAX:.0f} s after SIGTERM")
-            else:
-                say(f"stopped {name}")
+            ending = Ending.RUNNING if process in immortal else Ending.KILLED if process in stubborn else Ending.STOPPED
+            note(Ended(name, process.pid, ending))
         left = {found[process] for process in immortal}
         for name, pid_file in named:
             if name not in left:

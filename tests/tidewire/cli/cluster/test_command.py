@@ -179,6 +179,30 @@ def test_one_broker_needs_no_etcd_and_its_store_is_kept(made: Callable[[str], Cl
     assert states(cluster.status()) == {"broker-1": "running", "broker-2": "running", "broker-3": "running"}
 
 
+def test_programs_get_one_document_of_a_start_and_of_a_stop(made: Callable[[str], ClusterCommand]) -> None:
+    """Part 9: with --json, the notes for people go to standard error."""
+    cluster = made("data")
+    cluster.well("start", "--brokers", "1", *FREE_PORTS, "--kafka", "none")
+    again = cluster("start", "--brokers", "2", "--json")
+    first, second = ({"broker": name, **addresses, "kafka": None} for name, addresses in cluster.addresses().items())
+    assert json.loads(again.stdout) == {
+        "serviceUrl": f"pulsar://{first['pulsar']},{second['pulsar']}",
+        "http": first["http"],
+        "bootstrapServers": None,
+        "dataDir": str(cluster.data_dir),
+        "brokers": [first, second],
+    }
+    pids = cluster.pids()
+    assert again.stderr.splitlines() == [
+        f"tidewire cluster: broker-1 runs already (pid {pids['broker-1']})",
+        f"tidewire cluster: broker-2 pulsar={second['pulsar']} http={second['http']} pid={pids['broker-2']}",
+    ]
+    one = json.loads(cluster.well("stop", "broker-2", "--json"))
+    assert one == {"stopped": ["broker-2"], "killed": [], "running": []}
+    assert json.loads(cluster.well("stop", "--json"))["stopped"] == ["broker-1"]
+    assert json.loads(cluster.well("stop", "--json"))["stopped"] == []
+
+
 @pytest.mark.interop
 def test_a_broker_that_was_replaced_starts_again(made: Callable[[str], ClusterCommand], tmp_path: Path) -> None:
     """C12, E14: it stood still, and the others took over its journal. It ends, and comes back under the same pid."""

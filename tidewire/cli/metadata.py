@@ -1,6 +1,7 @@
 """`tidewire metadata`: inspect a broker's metadata store, in a stopped broker's folder or in a running broker.
 
-Records and changes are printed as JSON lines, for programs. Notes for people go to standard error as sentences.
+Records and changes are printed as JSON lines, because there may be many, or no end of them. Notes for people go to
+standard error as sentences.
 """
 
 import os
@@ -14,7 +15,7 @@ import typer
 
 from tidewire.cli.daemon import make_importable
 from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, while_somebody_reads
-from tidewire.cli.output import Json, tell
+from tidewire.cli.output import Json, print_json, tell
 
 if TYPE_CHECKING:
     from tidewire.cli.metadata_folder import FolderMetadata
@@ -117,17 +118,23 @@ def watch(
 
 @app.command("verify")
 def verify(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")] = False,
+    as_json: Json = False,
     data_dir: DataDir = None,
     http: Http = None,
 ) -> None:
     """Check a stopped broker's metadata files for damage. The exit status is 1 if a file is damaged or missing."""
     with _well_ended():
         folder, reports = _folder(data_dir, http, "`verify` reads the files").verify()
-        from tidewire.cli.metadata_folder import report_line, report_text
+        from tidewire.cli.metadata_folder import report_fields, report_text
 
-        _print(report_line(report) if as_json else f"{report_text(report)}\n".encode() for report in reports)
         damaged = sum(report.damage is not None for report in reports)
+        if as_json:
+            print_json(
+                {"folder": str(folder), "whole": not damaged, "files": [report_fields(report) for report in reports]}
+            )
+        else:
+            for report in reports:
+                typer.echo(report_text(report))
         files = f"{len(reports)} file{'' if len(reports) == 1 else 's'}"
         if damaged:
             raise CommandFailed(

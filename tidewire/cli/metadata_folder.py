@@ -158,8 +158,8 @@ def report_text(report: FileReport) -> str:
     return f"whole    {report.path.name}  {', '.join(told)}"
 
 
-def report_line(report: FileReport) -> bytes:
-    """Return a file's report as a line of JSON for programs."""
+def report_fields(report: FileReport) -> dict[str, object]:
+    """Return a file's report for programs. `in_log` is false for a file that the log does not need."""
     fields: dict[str, object] = {
         "file": str(report.path),
         "kind": "snapshot" if report.is_snapshot else "log",
@@ -167,20 +167,18 @@ def report_line(report: FileReport) -> bytes:
         "in_log": not report.is_off_chain,
     }
     if report.damage is not None:
-        return line({**fields, "offset": report.damage.offset, "reason": report.damage.reason})
+        return {**fields, "offset": report.damage.offset, "reason": report.damage.reason}
     fields["records"] = report.records
     if report.is_snapshot:
-        return line({**fields, "compared": report.is_compared})
-    return line(
-        {
-            **fields,
-            "batches": report.batches,
-            "committed": report.committed,
-            "aborted": report.aborted,
-            "unfinished_records": report.unfinished_records,
-            "torn_offset": None if report.torn is None else report.torn.offset,
-        }
-    )
+        return {**fields, "compared": report.is_compared}
+    return {
+        **fields,
+        "batches": report.batches,
+        "committed": report.committed,
+        "aborted": report.aborted,
+        "unfinished_records": report.unfinished_records,
+        "torn_offset": None if report.torn is None else report.torn.offset,
+    }
 
 
 def _counted(number: int, one: str, many: str | None = None) -> str:

@@ -6,7 +6,6 @@ logs, the segments or partitions, each gives its messages, and the command merge
 
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -15,6 +14,7 @@ import typer
 
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import UsageError, one_sentence, while_somebody_reads
+from tidewire.cli.output import Json, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +27,11 @@ COUNT_MAX: Final = 1_000
 _POSITION: Final = re.compile(r"\d+:\d+(:\d+)?", re.ASCII)
 _MILLIS: Final = re.compile(r"\d+", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+_ENDS: Final = ("first", "confirmed", "readable", "sealed")
+"""What a page says about its log besides its messages."""
+_WAYS_ON: Final = ("older", "newer", "hasNewer")
+"""What a page says about the pages beside it. Of several logs, only some of the messages are shown."""
 
 Row = dict[str, Any]
 
@@ -50,7 +55,7 @@ def command(
     ] = "latest",
     before: Annotated[str | None, typer.Option("--before", help="End with the message before this position.")] = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=COUNT_MAX, help="At most so many messages.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each message with all its fields, as JSON.")] = False,
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:
@@ -65,8 +70,10 @@ def command(
         rows = _merged(pages, count, from_end="from" not in asked)
         with while_somebody_reads():
             if as_json:
-                for log, row in rows:
-                    sys.stdout.write(json.dumps({"log": log.name, **row}, ensure_ascii=False) + "\n")
+                places = _ENDS + _WAYS_ON if len(pages) == 1 else _ENDS
+                about = [{"log": log.name, **{name: page[name] for name in places}} for log, page in pages]
+                messages = [{"log": log.name, **row} for log, row in rows]
+                print_json({"topic": topic, "messages": messages, "logs": about})
             else:
                 _print(topic, pages, rows)
 

@@ -40,9 +40,18 @@ def test_messages_are_shown_newest_or_oldest(tidewire: CommandLine, plain: str) 
 
 def test_json_has_all_fields(tidewire: CommandLine, plain: str) -> None:
     tidewire.well("produce", plain, stdin=b"a\x1b[2Jb\n\xff\n")
-    found: list[dict[str, Any]] = [
-        json.loads(line) for line in tidewire.well("topics", "peek", plain, "--json").splitlines()
-    ]
+    document = json.loads(tidewire.well("topics", "peek", plain, "--json"))
+    found: list[dict[str, Any]] = document["messages"]
+    assert document["topic"] == plain
+    (log,) = document["logs"]
+    end, _, last = found[1]["position"].rpartition(":")
+    assert (log["log"], log["confirmed"], log["readable"], last) == (plain, end, end, "1")
+    oldest = json.loads(tidewire.well("topics", "peek", plain, "--json", "--from", "earliest", "--count", "1"))
+    following = ("topics", "peek", plain, "--json", "--from", oldest["logs"][0]["newer"])
+    assert oldest["logs"][0]["hasNewer"]
+    assert json.loads(tidewire.well(*following))["messages"] == found[1:]
+    empty = json.loads(tidewire.well("topics", "peek", plain, "--json", "--from", "2100-01-01T00:00:00"))
+    assert empty["messages"] == []
     assert [row["payload"] for row in found] == ["YRtbMkpi", "/w=="]
     assert {row["log"] for row in found} == {plain}
     assert [row["index"] for row in found] == [0, 1]
@@ -59,6 +68,10 @@ def test_open_messages_are_marked_and_segments_are_merged(
         txn = writer.begin()
         for number in range(8):
             writer.send(b"m%d" % number, key=str(number), txn=txn if number == 3 else None)
+        document = json.loads(tidewire.well("topics", "peek", topic, "--json"))
+        assert [row["text"] for row in document["messages"]] == [f"m{number}" for number in range(8)]
+        assert len(document["logs"]) == 2
+        assert not any("older" in log for log in document["logs"])
         shown = cells(tidewire.well("topics", "peek", topic))
         assert [row[-1] for row in shown] == [f"m{number}" for number in range(8)]
         assert [row[2] for row in shown] == ["open" if number == 3 else "committed" for number in range(8)]

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import typer
 
+from tidewire.cli.admin.watching import Watch
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, HTTP_DEFAULT, DataDir, Http, addresses, named
 from tidewire.cli.endings import EXIT_FAILED, CommandFailed, UsageError, one_sentence, while_somebody_reads
 from tidewire.cli.output import Json, note, print_json, tell
@@ -142,10 +143,8 @@ def stop(
 
 @app.command("status")
 def status(
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it again after every change, until Ctrl-C.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")] = False,
+    watch: Watch = False,
+    as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
 ) -> None:

@@ -13,6 +13,12 @@ import typer
 from tidewire.cli.logs import told
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch", "-w", help="Show it again after every change, until Ctrl-C. With --json, one document a line."
+    ),
+]
 
 _GAP: Final = "  "
 _NOTHING: Final = "-"

@@ -15,11 +15,11 @@ from tidewire.cli.admin.segments import split_segment
 from tidewire.cli.admin.statistics import topic_view
 from tidewire.cli.admin.topic_lists import topics_in
 from tidewire.cli.admin.topic_texts import print_layout, print_regular, statistics_text
-from tidewire.cli.admin.watching import Watch, pushed, show_each
+from tidewire.cli.admin.watching import pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import UsageError, one_sentence, pairs, while_somebody_reads
-from tidewire.cli.output import Json, print_json, tell
+from tidewire.cli.output import Json, Watch, print_json, tell
 from tidewire.cli.topic_paths import scalable_path, topic_path
 
 app: Final = typer.Typer(help="Create, list, show, peek at, change and delete topics.", no_args_is_help=True)

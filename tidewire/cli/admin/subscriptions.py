@@ -9,11 +9,11 @@ import typer
 from tidewire.cli.admin.confirming import Yes, confirm
 from tidewire.cli.admin.pushed_views import pushed_topic
 from tidewire.cli.admin.statistics import View, subscription_view, topic_view
-from tidewire.cli.admin.watching import Watch, pushed, show_each
+from tidewire.cli.admin.watching import pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, while_somebody_reads
-from tidewire.cli.output import Cell, Json, fields, moment, print_json, table, tell
+from tidewire.cli.output import Cell, Json, Watch, fields, moment, print_json, table, tell
 from tidewire.cli.topic_paths import TopicPath, topic_path
 
 app: Final = typer.Typer(help="List, show, create, move and delete subscriptions.", no_args_is_help=True)

@@ -16,11 +16,11 @@ import typer
 
 from tidewire.cli.admin.confirming import Yes, confirm
 from tidewire.cli.admin.pushed_views import pushed_transactions
-from tidewire.cli.admin.watching import Watch, pushed, show_each
+from tidewire.cli.admin.watching import pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import UsageError, one_sentence, while_somebody_reads
-from tidewire.cli.output import Json, fields, moment, print_json, table, tell
+from tidewire.cli.output import Json, Watch, fields, moment, print_json, table, tell
 from tidewire.cli.produce import SERVICE_URL_DEFAULT, ServiceUrl
 from tidewire.cli.transaction_ids import format_transaction_id, parse_transaction_id
 

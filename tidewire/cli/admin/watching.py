@@ -7,7 +7,7 @@ a few times a second. Nobody asks anything meanwhile, so a watch of something id
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import typer
 
@@ -15,13 +15,6 @@ from tidewire.cli.asking import NotAccepted, NotAnswered
 from tidewire.cli.broker_http import BrokerHttp
 from tidewire.cli.endings import CommandFailed
 from tidewire.cli.output import print_json
-
-Watch = Annotated[
-    bool,
-    typer.Option(
-        "--watch", "-w", help="Show it again after every change, until Ctrl-C. With --json, one document a line."
-    ),
-]
 
 EVENTS: Final = "/console/events"
 _DATA: Final = b"data: "

@@ -12,10 +12,9 @@ from urllib.parse import quote
 
 import typer
 
-from tidewire.cli.admin.watching import Watch
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, HTTP_DEFAULT, DataDir, Http, addresses, named
 from tidewire.cli.endings import EXIT_FAILED, CommandFailed, UsageError, one_sentence, while_somebody_reads
-from tidewire.cli.output import Json, note, print_json, tell
+from tidewire.cli.output import Json, Watch, note, print_json, tell
 
 if TYPE_CHECKING:
     from tidewire.cli.cluster.folder import Cluster

@@ -101,6 +101,9 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
 
 BASICS: Final = "broker: basics"
 
+COMMAND: Final = {"tidewire.__main__": "tidewire.cli"}
+"""Modules that belong to the command line, although they are not in its folder."""
+
 Edges = set[tuple[str, str]]
 
 
@@ -110,6 +113,8 @@ class RoomCycle(Exception):
 
 def room_of(module: str) -> str:
     """The room that a module is in."""
+    if module in COMMAND:
+        return COMMAND[module]
     for folder in FOLDERS:
         if module == folder or module.startswith(f"{folder}."):
             return folder

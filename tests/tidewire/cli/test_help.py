@@ -50,6 +50,16 @@ def test_the_version_is_the_packages() -> None:
     assert (result.exit_code, result.stdout) == (0, f"tidewire {version('tidewire')}\n")
 
 
+@pytest.mark.parametrize("module", ["tidewire", "tidewire.cli"])
+def test_the_package_is_the_command(module: str, tmp_path: Path) -> None:
+    """Part 9: `python -m tidewire` works without the command on the path, and calls itself as that does."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-m", module, "topics", "retention"]
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("Usage: tidewire topics retention [OPTIONS] ")
+
+
 @pytest.fixture
 def on_path(tmp_path: Path) -> dict[str, str]:
     """An environment in which `tidewire` is this checkout's command."""

@@ -19,7 +19,7 @@ from tidewire.cli.admin.watching import pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import UsageError, one_sentence, pairs, while_somebody_reads
-from tidewire.cli.output import Json, Watch, print_json, tell
+from tidewire.cli.output import Json, Watch, note, print_json, tell
 from tidewire.cli.topic_paths import scalable_path, topic_path
 
 app: Final = typer.Typer(help="Create, list, show, peek at, change and delete topics.", no_args_is_help=True)
@@ -82,6 +82,13 @@ def names(
         else:
             for one in found:
                 typer.echo(one["topic"])
+            if not found:
+                having = f" that has {' and '.join(properties)}" if properties else ""
+                note(
+                    COMMAND,
+                    f"The namespace {namespace} has no topic{having}. Create one with "
+                    f"`tidewire topics create topic://{namespace}/NAME`.",
+                )
 
 
 @app.command("show")

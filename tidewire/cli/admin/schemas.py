@@ -10,7 +10,7 @@ from tidewire.cli.admin.confirming import Yes, confirm
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import EXIT_FAILED, UsageError, one_sentence
-from tidewire.cli.output import Json, fields, moment, print_json, table, tell
+from tidewire.cli.output import Json, fields, moment, note, print_json, table, tell
 from tidewire.cli.topic_paths import topic_path
 
 app: Final = typer.Typer(
@@ -38,13 +38,11 @@ def list_all(topic: Topic, as_json: Json = False, data_dir: DataDir = DATA_DIR_D
         views = [_view(topic, one) for one in answer["getSchemaResponses"]]
         if as_json:
             print_json(views)
-        elif views:
-            rows = [
-                (str(one["version"]), one["type"], moment(one["createdAtMs"]), len(one["definition"])) for one in views
-            ]
-            typer.echo(table(("version", "type", "created", "characters"), rows))
-        else:
-            typer.echo(f"{topic} has no schema", err=True)
+            return
+        rows = [(str(one["version"]), one["type"], moment(one["createdAtMs"]), len(one["definition"])) for one in views]
+        typer.echo(table(("version", "type", "created", "characters"), rows))
+        if not views:
+            note(COMMAND, f"{topic} has no schema. Create one with `tidewire schemas create {topic} SCHEMA`.")
 
 
 @app.command("show")

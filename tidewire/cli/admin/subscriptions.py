@@ -13,7 +13,7 @@ from tidewire.cli.admin.watching import pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, while_somebody_reads
-from tidewire.cli.output import Cell, Json, Watch, fields, moment, print_json, table, tell
+from tidewire.cli.output import Cell, Json, Watch, fields, moment, note, print_json, table, tell
 from tidewire.cli.topic_paths import TopicPath, topic_path
 
 app: Final = typer.Typer(help="List, show, create, move and delete subscriptions.", no_args_is_help=True)
@@ -57,10 +57,11 @@ def list_all(
         subscriptions = topic_view(Brokers(*asked), path)["subscriptions"]
         if as_json:
             print_json(subscriptions)
-        elif subscriptions:
-            typer.echo(listed(subscriptions))
-        else:
-            typer.echo(f"{topic} has no subscriptions", err=True)
+            return
+        typer.echo(listed(subscriptions))
+        if not subscriptions:
+            create_one = f"`tidewire subscriptions create {topic} NAME`"
+            note(COMMAND, f"{topic} has no subscriptions. Create one with {create_one}, or let a consumer do it.")
 
 
 @app.command("show")

@@ -20,7 +20,7 @@ from tidewire.cli.admin.watching import pushed, show_each
 from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import UsageError, one_sentence, while_somebody_reads
-from tidewire.cli.output import Json, Watch, fields, moment, print_json, table, tell
+from tidewire.cli.output import Json, Watch, fields, moment, note, print_json, table, tell
 from tidewire.cli.produce import SERVICE_URL_DEFAULT, ServiceUrl
 from tidewire.cli.transaction_ids import format_transaction_id, parse_transaction_id
 
@@ -95,10 +95,12 @@ def open_ones(
         views = [_view(one) for one in found.values()]
         if as_json:
             print_json(views)
-        elif views:
-            typer.echo(_listed(views))
-        else:
-            typer.echo("no open transactions", err=True)
+            return
+        typer.echo(_listed(views))
+        if not views:
+            which = "" if coordinator is None else f" of coordinator {coordinator}"
+            how_long = f"has been open for {older_than_seconds:g} s" if older_than_seconds else "is open"
+            note(COMMAND, f"No transaction{which} {how_long}. `tidewire transactions begin` opens one.")
 
 
 @app.command("show")

@@ -19,7 +19,10 @@ def test_versions_are_checked_created_listed_and_deleted(tidewire: CommandLine, 
     (tmp_path / "two.avsc").write_text(record(CARRIER, DELAY))
     (tmp_path / "other.avsc").write_text(record(CARRIER.replace("string", "long")))
     nothing = tidewire("schemas", "list", topic)
-    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", f"{topic} has no schema\n")
+    assert (nothing.exit_code, nothing.stdout) == (0, "version  type  created  characters\n")
+    assert nothing.stderr == (
+        f"tidewire schemas: {topic} has no schema. Create one with `tidewire schemas create {topic} SCHEMA`.\n"
+    )
     for version, name in enumerate(("one", "two")):
         schema = f"avro:{tmp_path / name}.avsc"
         assert tidewire.well("schemas", "check", topic, schema) == f"{topic} may get this schema\n"

@@ -63,7 +63,9 @@ def test_a_subscription_is_created_listed_moved_and_deleted(tidewire: CommandLin
 
     assert tidewire.well("subscriptions", "unsubscribe", topic, "board", "--yes") == f"deleted board on {topic}\n"
     empty = tidewire("subscriptions", "list", topic)
-    assert (empty.exit_code, empty.stdout, empty.stderr) == (0, "", f"{topic} has no subscriptions\n")
+    assert (empty.exit_code, empty.stdout.split()[0], empty.stdout.count("\n")) == (0, "subscription", 1)
+    assert empty.stderr.startswith(f"tidewire subscriptions: {topic} has no subscriptions. Create one with ")
+    assert json.loads(tidewire.well("subscriptions", "list", topic, "--json")) == []
 
 
 def test_a_subscription_that_begins_at_the_end_gets_what_comes(tidewire: CommandLine, each_kind: str) -> None:

@@ -23,8 +23,23 @@ def test_topics_of_each_kind_are_listed_and_deleted(tidewire: CommandLine, each_
         f"tidewire topics: All messages and subscriptions of {topic} will be lost. Confirm it with --yes.\n"
     )
     assert tidewire.well("topics", "delete", topic, "--yes") == f"deleted {topic}\n"
-    assert topic not in tidewire.well("topics", "list")
+    assert topic not in tidewire("topics", "list").stdout
     assert "does not exist" in tidewire.complaint("topics", "show", topic)
+
+
+def test_a_namespace_without_topics_is_said_to_have_none(tidewire: CommandLine, topic: str) -> None:
+    """Part 9: nothing at all would look like a failure. Programs get the empty list alone."""
+    for arguments, told in (
+        (("public/nothing",), "The namespace public/nothing has no topic. "),
+        (("public/default", "--property", "no=such"), "The namespace public/default has no topic that has no=such. "),
+    ):
+        empty = tidewire("topics", "list", *arguments)
+        assert (empty.exit_code, empty.stdout) == (0, "")
+        assert empty.stderr == (
+            f"tidewire topics: {told}Create one with `tidewire topics create topic://{arguments[0]}/NAME`.\n"
+        )
+        assert tidewire.well("topics", "list", *arguments, "--json") == "[]\n"
+    assert topic in tidewire.well("topics", "list").splitlines()
 
 
 def test_statistics_count_all_parts(tidewire: CommandLine, each_kind: str) -> None:

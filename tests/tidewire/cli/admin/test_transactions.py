@@ -43,7 +43,12 @@ def test_transactions_are_listed_by_age_and_coordinator(tidewire: CommandLine) -
     assert begun not in tidewire("transactions", "list", "--coordinator", other, "--json").stdout
     assert json.loads(tidewire.well("transactions", "list", "--older-than", "3600", "--json")) == []
     nothing = tidewire("transactions", "list", "--older-than", "3600")
-    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "no open transactions\n")
+    assert (nothing.exit_code, nothing.stdout) == (0, "transaction  opened  times out  writes  acknowledgements\n")
+    assert nothing.stderr == (
+        "tidewire transactions: No transaction has been open for 3600 s. `tidewire transactions begin` opens one.\n"
+    )
+    few = tidewire("transactions", "list", "--coordinator", other, "--older-than", "3600", "--log-format", "json")
+    assert json.loads(few.stderr)["event"].startswith(f"No transaction of coordinator {other} has been open for 3600 s")
     ended = json.loads(tidewire.well("transactions", "commit", begun, "--json"))
     assert ended == {"transaction": begun, "state": "COMMITTED"}
 

@@ -17,6 +17,7 @@ from broker.layouts.record import admin_view, from_json
 from broker.layouts.store import layout_key
 from broker.names import Domain, TopicName
 from broker.partitioned_topics import record_key
+from storage.managed_ledger_record import record_key as log_key
 from storage.metadata.store import Change, MetadataStore
 from storage.signal import Signal
 from txn.ops import KEY_PREFIX as OPS
@@ -34,6 +35,9 @@ class TopicFeed:
         self._layout: Layout | None = None
         self._problem: str | None = None
         self._partitions: int | None = None
+        """Of the regular topic, or of the one that it is a partition of."""
+        self._is_made = False
+        """Whether there is a log of the regular topic's name."""
         self._owners: dict[str, str] = {}
         self._ops: dict[str, str] = {}
         """The log of each op record of this topic."""
@@ -51,7 +55,10 @@ class TopicFeed:
                 (OPS, self._hear_ops),
             ]
         else:
-            heard.append((record_key(topic), self._hear_partitions))
+            heard += [
+                (record_key(topic.partitioned_topic), self._hear_partitions),
+                (log_key(str(topic)), self._hear_log),
+            ]
         async with running(self._everywhere):
             await follow(self._store, heard, self.changed, task_status=task_status)
 
@@ -68,8 +75,9 @@ class TopicFeed:
             writers[log] = writers.get(log, 0) + 1
         return {
             "topic": str(self._topic),
+            "exists": self._exists,
             "layout": None if self._layout is None else _layout_view(self._layout),
-            "partitions": self._partitions,
+            "partitions": None if self._topic.partition_index is not None else self._partitions,
             "problem": self._problem,
             "owners": dict(self._owners),
             "logs": logs,
@@ -77,6 +85,13 @@ class TopicFeed:
             "transactions": len({key.rpartition("-")[0] for key in self._ops}),
             "silent": self._everywhere.silent,
         }
+
+    @property
+    def _exists(self) -> bool:
+        if self._topic.domain is Domain.TOPIC:
+            return self._layout is not None or self._problem is not None
+        # A partition exists before anybody uses it, and has no log until then.
+        return self._is_made or (self._partitions or 0) > (self._topic.partition_index or 0)
 
     def _hear_layout(self, change: Change) -> None:
         key = layout_key(self._topic)
@@ -90,12 +105,19 @@ class TopicFeed:
                     self._layout, self._problem = None, str(damaged)
 
     def _hear_partitions(self, change: Change) -> None:
-        key = record_key(self._topic)
+        key = record_key(self._topic.partitioned_topic)
         if key in change.deleted:
             self._partitions = None
         for record in change.records:
             if record.key == key:
                 self._partitions = orjson.loads(record.value).get("partitions")
+
+    def _hear_log(self, change: Change) -> None:
+        key = log_key(str(self._topic))
+        if key in change.deleted:
+            self._is_made = False
+        if any(record.key == key for record in change.records):
+            self._is_made = True
 
     def _hear_claims(self, change: Change) -> None:
         for key in change.deleted:

@@ -257,8 +257,33 @@ async def test_a_regular_topic_shows_its_logs(partitions: int | None) -> None:
         async with watching(address, f"view=topic&name={name}") as frames:
             await frames.until(lambda parts: set(parts["logs"]) == set(map(str, logs)))
             await frames.until(lambda parts: set(parts["owners"]) == set(map(str, logs)))
-            assert frames.parts["partitions"] == partitions
+            assert (frames.parts["partitions"], frames.parts["exists"]) == (partitions, True)
         async with watching(address, "view=topics") as frames:
             (shown,) = (await frames.next())["topics"]
             assert shown["kind"] == ("regular" if partitions is None else "partitioned")
+        await wait_all_tasks_blocked()
+
+
+async def test_it_is_told_whether_a_regular_topic_exists() -> None:
+    """An empty topic is not taken for one that is not there, nor a partition that nobody has used yet."""
+    whole, other = TopicName.parse("persistent://public/default/a"), TopicName.parse("persistent://public/default/ab")
+    async with served("one") as ((broker, address),):
+        await broker.topics.get(other)
+        async with (
+            watching(address, f"view=topic&name={whole}") as frames,
+            watching(address, f"view=topic&name={whole.partition(1)}") as second,
+            watching(address, f"view=topic&name={whole.partition(2)}") as third,
+        ):
+            for each in (frames, second, third):
+                assert not (await each.next())["exists"]
+            await broker.partitioned_topics.create(whole, 2, {})
+            for each in (frames, second):
+                await each.until(lambda parts: parts["exists"])
+            assert (frames.parts["partitions"], second.parts["partitions"]) == (2, None)
+            await broker.partitioned_topics.extend(whole, 3)
+            await third.until(lambda parts: parts["exists"])
+        async with watching(address, f"view=topic&name={other}") as frames:
+            await frames.until(lambda parts: parts["exists"])
+            await broker.topics.delete(other)
+            await frames.until(lambda parts: not parts["exists"])
         await wait_all_tasks_blocked()

@@ -31,6 +31,9 @@ def pushed_topic(path: TopicPath, pushed: Parts) -> View:
         parts = _segments(path, pushed)
         types = {name: one["type"].lower() for name, one in pushed["layout"]["subscriptions"].items()}
     else:
+        # A broker of an earlier release does not say whether it exists.
+        if not pushed.get("exists", True):
+            raise CommandFailed(f"{path.topic} does not exist. Create it with `tidewire topics create {path.topic}`.")
         count = pushed["partitions"]
         names = [path.topic] if not count else [f"{path.topic}-partition-{index}" for index in range(count)]
         parts = [_part(name, pushed["logs"].get(name)) for name in names]

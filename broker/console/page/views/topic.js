@@ -190,7 +190,7 @@ function Steer({ topic, name, ask }) {
 function Regular({ name, parts, rates, ask, chosen }) {
   const logs = Object.entries(parts.logs).sort(([one], [other]) => one.localeCompare(other, "en", { numeric: true }));
   const isUnknown = parts.partitions === null && logs.length === 0 && !Object.keys(parts.owners).length;
-  if (name.startsWith("topic://")) return html`<div class="notice error" role="alert">${parts.problem ?? "There is no such topic. It may have been deleted."}</div>`;
+  if (name.startsWith("topic://") || parts.exists === false) return html`<div class="notice error" role="alert">${parts.problem ?? "There is no such topic. It may have been deleted."}</div>`;
   return html`
     ${isUnknown && html`<div class="notice">No broker has this topic loaded, so nothing is known of its messages now. A producer or consumer loads it.</div>`}
     <${Panel} title=${parts.partitions ? plural(parts.partitions, "partition") : "Log"} flush>

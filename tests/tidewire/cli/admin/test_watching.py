@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from tests.support.processes import RunningBroker, running_broker
 from tests.tidewire.cli.conftest import CommandLine
 
@@ -85,6 +87,22 @@ def test_a_split_is_seen_as_it_happens_and_a_deletion_ends_the_watch(tidewire: C
         _, stderr = process.communicate()
     assert process.returncode == 1
     assert f"tidewire segments: {topic} does not exist." in stderr.decode()
+
+
+@pytest.mark.parametrize("command", ["topics stats", "subscriptions list"])
+def test_a_name_that_is_no_topic_is_refused(tidewire: CommandLine, command: str, each_kind: str) -> None:
+    """Part 9: a mistyped name does not look like an idle topic. One that is deleted ends the watch."""
+    for wrong in (f"{each_kind}x", each_kind[:-1]):
+        complaint = tidewire.complaint(*command.split(), wrong, "--watch")
+        assert complaint == (
+            f"tidewire {command.split()[0]}: {wrong} does not exist. Create it with `tidewire topics create {wrong}`.\n"
+        )
+    with watching(tidewire.broker, *command.split(), each_kind, "--json") as process:
+        until(process, lambda _: True)
+        tidewire.well("topics", "delete", each_kind, "--yes")
+        _, stderr = process.communicate()
+    assert process.returncode == 1
+    assert f"{each_kind} does not exist." in stderr.decode()
 
 
 def test_transactions_are_seen_to_begin_write_and_end(tidewire: CommandLine, topic: str) -> None:

@@ -7,6 +7,7 @@ refused.
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -25,6 +26,7 @@ from broker.http.refusals import refusal
 from broker.kafka.entry_codec import KafkaEntryCodec
 from broker.kafka.listener import KafkaServices, serve_kafka
 from broker.listening import adopt_listener, open_listener
+from broker.ports import Ports
 from broker.pulsar.entry_codec import PulsarEntryCodec
 from broker.pulsar.listener import PulsarServices, serve_pulsar
 from storage.backup.cut import BackupCuts
@@ -81,6 +83,8 @@ class FrontEnds:
         self.internal = internal
         """Where other brokers on this data folder connect; None if it is alone."""
         self._bound = _bound(own.pulsar)
+        kafka = self.kafka_address
+        self._ports = Ports(self.service_url, self.http_url, None if kafka is None else str(kafka))
 
     @property
     def service_url(self) -> str:
@@ -131,13 +135,17 @@ class FrontEnds:
             each = [self._own] if self._shared is None else [self._own, self._shared]
             bound = []
             for listeners in each:
-                nursery.start_soon(serve_pulsar, _again(listeners.pulsar), PulsarServices.of(broker), self._advertised)
-                bound.append(await nursery.start(serve_http, application, _again(listeners.http)))
+                nursery.start_soon(
+                    serve_pulsar, _again(listeners.pulsar), PulsarServices.of(broker, self._ports), self._advertised
+                )
+                bound.append(
+                    await nursery.start(partial(serve_http, application, _again(listeners.http), ports=self._ports))
+                )
             kafka = None
             if self._own.kafka is not None:
                 kafka = _bound(self._own.kafka)
                 too = [_again(listeners.kafka) for listeners in each if listeners.kafka is not None]
-                nursery.start_soon(serve_kafka, too, KafkaServices.of(broker), self._advertised_kafka)
+                nursery.start_soon(serve_kafka, too, KafkaServices.of(broker, self._ports), self._advertised_kafka)
             task_status.started(Ready(self._bound, bound[0], kafka))
 
     async def turn_away(self) -> None:
@@ -146,7 +154,7 @@ class FrontEnds:
             nursery.start_soon(_close_connections, _again(self._own.pulsar))
             if self._own.kafka is not None:
                 nursery.start_soon(_close_connections, _again(self._own.kafka))
-            nursery.start_soon(serve_http, _refuse_http, _again(self._own.http))
+            nursery.start_soon(partial(serve_http, _refuse_http, _again(self._own.http), ports=self._ports))
 
     def _advertised(self, reached: Address) -> Address:
         return advertised_address(self._settings.advertised_pulsar, bound=self._bound, reached=reached)

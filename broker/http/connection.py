@@ -27,8 +27,10 @@ from starlette.types import ASGIApp, Message, Scope
 from broker.http.framing import AmbiguousRequest, check_head
 from broker.http.refusals import refusal
 from broker.listening import Accepted
+from broker.ports import NO_PORTS, Ports
 from broker.principal import ANONYMOUS
 from storage.clock import wall_clock_ms
+from tidewire.wire.protocols import SpokenProtocol, protocol_of
 
 IDLE_SECONDS_MAX: Final = 10
 """How long a client may take to send a whole request head, from the moment when it may send one."""
@@ -54,12 +56,13 @@ class PeerGone(OSError):
 class HttpConnection:
     """Answers one client's requests, one after another."""
 
-    def __init__(self, application: ASGIApp, accepted: Accepted) -> None:
+    def __init__(self, application: ASGIApp, accepted: Accepted, ports: Ports = NO_PORTS) -> None:
         self.client = accepted.client
         self.reached = accepted.reached
         self.principal = ANONYMOUS
         """The identity of every request. A request with credentials is refused (`credentials.py`)."""
         self._application = application
+        self._ports = ports
         self._stream = accepted.stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._waiting: trio.CancelScope | None = None
@@ -145,6 +148,10 @@ class HttpConnection:
             except h11.RemoteProtocolError as error:
                 self._is_last = True
                 reason = f"The bytes are not an HTTP/1.1 request: {error}. The broker closes the connection."
+                spoken = protocol_of(self._http.trailing_data[0])
+                if spoken is not None and spoken is not SpokenProtocol.HTTP:
+                    reason = self._ports.refusal(spoken, SpokenProtocol.HTTP)
+                    log.warning("client of another protocol", client=str(self.client), reason=reason)
                 await self._refuse(error.error_status_hint, reason)
                 return None
             except AmbiguousRequest as error:

@@ -12,6 +12,7 @@ from broker.addresses import Address
 from broker.descriptors import HTTP_CONNECTIONS_MAX
 from broker.http.connection import HttpConnection
 from broker.listening import Accepted, serve_clients
+from broker.ports import NO_PORTS, Ports
 
 STOP_SECONDS_MAX: Final = 3
 """How long requests in progress may take after the listener was told to stop."""
@@ -24,6 +25,7 @@ async def serve_http(
     listener: trio.SocketListener,
     *,
     stop: trio.Event | None = None,
+    ports: Ports = NO_PORTS,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stop` is set. Then refuse new connections, finish the requests in progress, and return.
@@ -34,6 +36,7 @@ async def serve_http(
         application: the result of `build_application`. It gets no lifespan events.
         listener: an open socket; this function closes it.
         stop: ends the serving gracefully, within STOP_SECONDS_MAX.
+        ports: where clients that speak another protocol belong.
         task_status: gets the listener's address, with the real port, once connections are accepted.
     """
     connections: set[HttpConnection] = set()
@@ -42,7 +45,7 @@ async def serve_http(
         if len(connections) >= HTTP_CONNECTIONS_MAX and not _evict(connections):
             log.warning("http connection refused: too many are open", connections=len(connections))
             return
-        connection = HttpConnection(application, accepted)
+        connection = HttpConnection(application, accepted, ports)
         connections.add(connection)
         try:
             await connection.run()

@@ -44,6 +44,7 @@ from broker.kafka.transacting import TransactionHandler
 from broker.listening import Accepted, serve_clients
 from broker.outbox import Outbox
 from broker.partitioned_topics import PartitionedTopics
+from broker.ports import NO_PORTS, Ports
 from broker.topics import Topics
 from broker.traffic import Traffic
 from storage.clock import WallClock
@@ -84,11 +85,12 @@ class KafkaServices:
     settings: TopicSettings
     convert: ToKafka
     times: RecordTimes
+    ports: Ports = NO_PORTS
     connection_numbers: Iterator[int] = field(default_factory=lambda: count(1))
     """A number for each connection, in the order in which they are accepted."""
 
     @classmethod
-    def of(cls, broker: Broker) -> Self:
+    def of(cls, broker: Broker, ports: Ports = NO_PORTS) -> Self:
         """Take the parts from a broker that serves Kafka's clients. A drain resigns their groups from here on."""
         base = broker.foundation
         assert base.kafka is not None, "it was registered with a number"
@@ -139,6 +141,7 @@ class KafkaServices:
             settings=settings,
             convert=convert,
             times=RecordTimes(convert),
+            ports=ports,
         )
 
 
@@ -179,7 +182,9 @@ def open_session(
 ) -> KafkaSession:
     """Make a session with all handlers, over any stream. Its `run` serves the client."""
     budgets, topics = services.budgets, services.topics
-    session = KafkaSession(stream, Outbox(budgets.sending), budgets.receiving.share(), client, services.batch_bytes_max)
+    session = KafkaSession(
+        stream, Outbox(budgets.sending), budgets.receiving.share(), client, services.batch_bytes_max, services.ports
+    )
     leaders = PartitionLeaders(services.locator, services.members, node)
     session.use(MetadataHandler(topics, leaders, services.members, node, cluster=services.cluster))
     session.use(PageHandler(topics, leaders))

@@ -17,6 +17,7 @@ import trio
 from broker.budgets import ReceiveShare
 from broker.kafka.requests import Api, Asked, ConnectionEnds, Handler, Later
 from broker.outbox import Outbox
+from broker.ports import NO_PORTS, Ports
 from storage.errors import ExpectedError
 from storage.metadata.pacing import paced
 from tidewire.wire.kafka.api_keys import ApiKey, is_flexible
@@ -32,6 +33,7 @@ from tidewire.wire.kafka.messages.api_versions import (
     FinalizedFeature,
     SupportedFeature,
 )
+from tidewire.wire.protocols import SpokenProtocol, protocol_of
 
 READ_BYTES: Final = 64 * 1024
 READ_BYTES_MAX: Final = 256 * 1024
@@ -64,19 +66,26 @@ class KafkaSession:
     """Runs one connection until either side ends it."""
 
     def __init__(
-        self, stream: trio.abc.Stream, outbox: Outbox, share: ReceiveShare, client: str, request_bytes_max: int
+        self,
+        stream: trio.abc.Stream,
+        outbox: Outbox,
+        share: ReceiveShare,
+        client: str,
+        request_bytes_max: int,
+        ports: Ports = NO_PORTS,
     ) -> None:
         """Set up. `use` adds the handlers; `run` serves the client, whose address is `client`."""
         self._stream = stream
         self._outbox = outbox
         self._share = share
         self._client = client
+        self._ports = ports
         self._decoder = RequestDecoder(request_bytes_max + REQUEST_EXTRA_BYTES)
         self._apis: dict[int, Api] = {
             ApiKey.API_VERSIONS: Api(ApiVersionsRequest, ApiVersionsResponse, 0, API_VERSIONS_MAX, self._api_versions)
         }
         self._early: bytes | bytearray | None = None
-        """What was received while a request waited."""
+        """What was received and not decoded: the first bytes, or those that came while a request waited."""
         self._waiting = 0
         """Responses that were handed to the writer and not sent."""
         self._answered = trio.Event()
@@ -107,6 +116,12 @@ class KafkaSession:
 
     async def _read(self, later: trio.MemorySendChannel[tuple[Request, Api, Later]]) -> None:
         decoder_ = self._decoder
+        self._early = await self._receive()
+        spoken = protocol_of(self._early)
+        if spoken is not None and spoken is not SpokenProtocol.KAFKA:
+            reason = self._ports.refusal(spoken, SpokenProtocol.KAFKA)
+            log.warning("client of another protocol", client=self._client, reason=reason)
+            return
         while data := await self._next_bytes():
             decoder_.feed(data)
             # The decoder has a copy. Without this, each of many idle connections would hold its last read.

@@ -19,6 +19,7 @@ from broker.layouts.store import Layouts
 from broker.listening import Accepted, serve_clients
 from broker.outbox import Outbox
 from broker.partitioned_topics import PartitionedTopics
+from broker.ports import NO_PORTS, Ports
 from broker.pulsar.connection import Connection
 from broker.pulsar.consuming import ConsumerHandler
 from broker.pulsar.coordinator_watches import CoordinatorWatchHandler
@@ -77,11 +78,12 @@ class PulsarServices:
     budgets: Budgets
     server_version: str
     message_bytes_max: int
+    ports: Ports = NO_PORTS
     dags: EncodedDags = field(default_factory=EncodedDags)
 
     @classmethod
-    def of(cls, broker: Broker) -> Self:
-        """Take the parts from a broker."""
+    def of(cls, broker: Broker, ports: Ports = NO_PORTS) -> Self:
+        """Take the parts from a broker that listens on these ports."""
         base = broker.foundation
         return cls(
             topics=broker.topics,
@@ -104,6 +106,7 @@ class PulsarServices:
             budgets=base.budgets,
             server_version=f"Tidewire {base.version}",
             message_bytes_max=int(base.settings.message_bytes_max),
+            ports=ports,
         )
 
 
@@ -157,7 +160,11 @@ def open_session(
     budgets = services.budgets
     connection = Connection(Outbox(budgets.sending), budgets.receiving.share(), peer, service_url, nursery)
     session = PulsarSession(
-        stream, connection, server_version=services.server_version, message_bytes_max=services.message_bytes_max
+        stream,
+        connection,
+        server_version=services.server_version,
+        message_bytes_max=services.message_bytes_max,
+        ports=services.ports,
     )
     session.use(LookupHandler(connection, services.locator, services.partitioned, services.regular))
     schemas = SchemaGate(services.schemas, services.topics, services.layouts, services.segment_work)

@@ -17,13 +17,15 @@ import trio
 
 from broker.errors import CredentialsUnchecked
 from broker.outbox import Outbox
+from broker.ports import Ports
 from broker.pulsar.connection import Connection
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.requests import CommandHandler, Inline, Request, refuse_by_error
 from broker.pulsar.sizes import SIZES
 from broker.pulsar.unsupported import principal_of
+from tidewire.wire.protocols import SpokenProtocol
 from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.errors import FrameError
+from tidewire.wire.pulsar.errors import FrameError, OtherProtocol
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import NO_REQUEST
@@ -74,6 +76,7 @@ class PulsarSession:
         *,
         server_version: str,
         message_bytes_max: int,
+        ports: Ports,
     ) -> None:
         """Set up. `use` adds the groups of commands; `run` serves the client and learns who it is."""
         self._connection = connection
@@ -86,6 +89,7 @@ class PulsarSession:
         self._outbox = connection.outbox
         self._server_version = server_version
         self._message_bytes_max = message_bytes_max
+        self._ports = ports
         self._decoder = FrameDecoder(message_bytes_max + 10 * 1024, SIZES)
         self._inline: dict[int, Inline] = {Type.PING: partial(_ping, connection.outbox), Type.PONG: _pong}
         self._requests: dict[int, Request] = {}
@@ -152,6 +156,11 @@ class PulsarSession:
                         await self._handle(frame, working)
                     self._share.complete()
                 await self._share.reserve(decoder.expected_bytes + FRAME_EXTRA_BYTES)
+            except OtherProtocol as other:
+                reason = self._ports.refusal(other.spoken, SpokenProtocol.PULSAR)
+                log.warning("client of another protocol", peer=self._peer.address, reason=reason)
+                self._put(commands.error(NO_REQUEST, pb.UnsupportedVersionError, reason))
+                return
             except FrameError as broken:
                 log.info("connection broke the protocol", peer=self._peer.address, reason=str(broken))
                 message = f"The broker closes the connection, because the client broke the protocol: {broken}."

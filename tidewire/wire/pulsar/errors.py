@@ -5,6 +5,8 @@ closed. A `MessageError` concerns one message inside a sound frame. The sender o
 the connection stays open. Sending the same bytes again never helps.
 """
 
+from tidewire.wire.protocols import SpokenProtocol
+
 
 class WireError(ValueError):
     """The bytes break the protocol. The message names the rule."""
@@ -16,6 +18,14 @@ class FrameError(WireError):
 
 class FrameTooLarge(FrameError):
     """A frame announces more bytes than allowed. Raised before any of them is buffered."""
+
+
+class OtherProtocol(FrameError):
+    """The peer speaks another protocol than Pulsar's."""
+
+    def __init__(self, spoken: SpokenProtocol) -> None:
+        super().__init__(f"the first bytes are {spoken}, and not Pulsar's protocol without TLS")
+        self.spoken = spoken
 
 
 class TruncatedFrame(FrameError):

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tidewire.wire.pulsar.errors import FrameTooLarge, MalformedCommand, TruncatedFrame
+from tidewire.wire.protocols import SpokenProtocol, protocol_of
+from tidewire.wire.pulsar.errors import FrameTooLarge, MalformedCommand, OtherProtocol, TruncatedFrame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.parsing import parse_command
 
@@ -30,9 +31,6 @@ _TYPE_BYTES: Final = 2
 """The tag of a command's type and the type's number. All numbers are below 128."""
 
 _WITH_PAYLOAD: Final = frozenset((pb.BaseCommand.Type.SEND, pb.BaseCommand.Type.MESSAGE))
-
-_TLS_HANDSHAKE: Final = b"\x16\x03"
-_HTTP_STARTS: Final = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"HTTP"))
 
 
 class Frame(NamedTuple):
@@ -102,6 +100,7 @@ class FrameDecoder:
         """The next frame, or None if more bytes are needed for it.
 
         Raises:
+            OtherProtocol: the stream begins with the first bytes of another protocol.
             FrameTooLarge: the frame announces more than `max_frame_size` bytes, or its command more than its type may
                 have. The first four bytes tell the one, the next six the other.
             TruncatedFrame: the command would end after its frame.
@@ -118,6 +117,7 @@ class FrameDecoder:
         size, command_size = _SIZES.unpack_from(buffer, start)
         if size > self._max_frame_size or command_size > size - _SIZE.size:
             self._check_size(size)
+            self._refuse_strangers()
             raise TruncatedFrame(f"a frame of {size} bytes announces a command of {command_size}")
         if command_size > self._command_size_usual:
             self._check_command_size(command_size, available)
@@ -143,12 +143,16 @@ class FrameDecoder:
 
     def _check_size(self, size: int) -> None:
         if size > self._max_frame_size:
-            other = None if self.taken_bytes else _other_protocol(_SIZE.pack(size))
-            if other is not None:
-                raise FrameTooLarge(f"the first bytes are {other}, and not Pulsar's protocol without TLS")
+            self._refuse_strangers()
             raise FrameTooLarge(f"the frame has {size} bytes; at most {self._max_frame_size} are allowed")
         if size < _SIZE.size:
             raise TruncatedFrame(f"a frame of {size} bytes is too short for the size of its command")
+
+    def _refuse_strangers(self) -> None:
+        """Name the protocol of a peer whose first bytes are no frame, if they are well known."""
+        spoken = None if self.taken_bytes else protocol_of(self._buffer)
+        if spoken is not None and spoken is not SpokenProtocol.PULSAR:
+            raise OtherProtocol(spoken)
 
     def _check_command_size(self, size: int, available: int) -> None:
         """Check the type of a large command before the rest of it arrives. Every client puts the type first."""
@@ -189,10 +193,3 @@ def encode_frame_head(command: pb.BaseCommand, payload_size: int) -> bytes:
     encoded = command.SerializeToString()
     size = len(encoded)
     return _SIZES.pack(size + _SIZE.size + payload_size, size) + encoded
-
-
-def _other_protocol(first: bytes) -> str | None:
-    """Return the protocol that a stream's first four bytes belong to, if people often mistake it for Pulsar's."""
-    if first.startswith(_TLS_HANDSHAKE):
-        return "TLS"
-    return "HTTP" if first in _HTTP_STARTS else None

@@ -24,6 +24,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import orjson
@@ -32,6 +33,7 @@ from google.protobuf.message import DecodeError
 
 from broker.errors import IncompatibleSchema
 from broker.schemas import avro_schema
+from broker.schemas.avro_reading import why_unreadable
 from broker.schemas.key_value import split
 from broker.schemas.schema import (
     AVRO_LIKE,
@@ -60,38 +62,44 @@ def fingerprint(schema: Schema) -> str:
     return f"{schema.type.name}:{_identity(schema)}"
 
 
-def require_successor(earlier: StoredSchema, new: Schema) -> None:
+def require_successor(topic: str, earlier: StoredSchema, new: Schema) -> None:
     """Check that a producer's schema may follow one of the topic's versions.
 
     Raises:
         IncompatibleSchema: it must not; the message names the version and says why.
     """
-    _require_same_type(earlier.schema, new)
-    problem = _why_not_readable(reader=new, writer=earlier.schema) or _why_not_readable(
-        reader=earlier.schema, writer=new
+    _require_same_type(topic, earlier.schema, new)
+    problem = _why_not_readable(new, earlier, reads_earlier=True) or _why_not_readable(
+        new, earlier, reads_earlier=False
     )
     if problem is not None:
         raise IncompatibleSchema(
-            f"The schema and version {earlier.version} of the topic's schema cannot read each other's messages:"
+            f"The schema and version {earlier.version} of the schema of {topic} cannot read each other's messages:"
             f" {problem}"
         )
 
 
-def require_reader(latest: Schema, consumer: Schema) -> None:
+def require_reader(topic: str, latest: StoredSchema, consumer: Schema) -> None:
     """Check that a consumer's schema can read messages written with the topic's latest schema.
 
     Raises:
         IncompatibleSchema: it cannot; the message says why.
     """
-    _require_same_type(latest, consumer)
-    problem = _why_not_readable(reader=consumer, writer=latest)
+    _require_same_type(topic, latest.schema, consumer)
+    problem = _why_not_readable(consumer, latest, reads_earlier=True)
     if problem is not None:
-        raise IncompatibleSchema(f"The schema cannot read messages of the topic's latest schema: {problem}")
+        raise IncompatibleSchema(
+            f"The schema cannot read messages of version {latest.version} of the schema of {topic}, its latest one:"
+            f" {problem}"
+        )
 
 
-def _require_same_type(latest: Schema, new: Schema) -> None:
+def _require_same_type(topic: str, latest: Schema, new: Schema) -> None:
     if latest.type is not new.type:
-        raise IncompatibleSchema(f"The schema has type {new.type.name}, but the topic's has type {latest.type.name}.")
+        raise IncompatibleSchema(
+            f"The schema has type {new.type.name}, but the schema of {topic} has type {latest.type.name}. Use that"
+            " type, or another topic."
+        )
 
 
 def _identity(schema: Schema) -> str:
@@ -118,22 +126,34 @@ def _identity(schema: Schema) -> str:
     return hashlib.sha256(schema.data).hexdigest()
 
 
-def _why_not_readable(*, reader: Schema, writer: Schema) -> str | None:
-    """Say why one schema cannot read another one of the same type; None if it can."""
-    kind = reader.type
+def _why_not_readable(new: Schema, earlier: StoredSchema, *, reads_earlier: bool) -> str | None:
+    """Say why one of two schemas of a type cannot read the other, and what to do; None if it can.
+
+    Args:
+        new: the one that the user can change.
+        earlier: a version of the topic.
+        reads_earlier: whether the new one reads, rather than the earlier one.
+    """
+    kind = new.type
     if kind in AVRO_LIKE:
-        return avro_schema.why_unreadable(reader=avro_schema.parse(reader.data), writer=avro_schema.parse(writer.data))
+        ours, theirs = avro_schema.parse(new.data), avro_schema.parse(earlier.schema.data)
+        reader, writer = (ours, theirs) if reads_earlier else (theirs, ours)
+        name = f"version {earlier.version}"
+        return why_unreadable(reader=reader, writer=writer, earlier=name, reads_earlier=reads_earlier)
     if kind is SchemaType.KEY_VALUE:
-        for name, reading, writing in zip(("key", "value"), split(reader), split(writer), strict=True):
-            if reading.type is not writing.type:
-                return f"the {name}s have types {writing.type.name} and {reading.type.name}"
-            problem = _why_not_readable(reader=reading, writer=writing)
+        for name, ours_part, theirs_part in zip(("key", "value"), split(new), split(earlier.schema), strict=True):
+            if ours_part.type is not theirs_part.type:
+                return (
+                    f"the {name}s have types {theirs_part.type.name} and {ours_part.type.name}. Keep the earlier type."
+                )
+            before = replace(earlier, schema=theirs_part)
+            problem = _why_not_readable(ours_part, before, reads_earlier=reads_earlier)
             if problem is not None:
                 return f"in the {name}s, {problem}"
     elif kind is SchemaType.PROTOBUF_NATIVE:
-        roots = _root_message(writer), _root_message(reader)
+        roots = _root_message(earlier.schema), _root_message(new)
         if roots[0] != roots[1]:
-            return f"the root messages are {roots[0]} and {roots[1]}"
+            return f"the root messages are {roots[0]} and {roots[1]}. Keep the earlier name."
     return None
 
 

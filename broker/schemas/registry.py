@@ -226,10 +226,10 @@ class Schemas:
         The latest comes first, because most refused schemas fail there. The others come from the oldest on. Each
         comparison waits for its turn, so those of other topics come in between.
         """
-        await self._judge(schema, partial(compatibility.require_successor, latest, schema))
+        await self._judge(schema, partial(compatibility.require_successor, str(owner), latest, schema))
         async with aclosing(self._earlier_versions(owner, first, latest.version)) as versions:
             async for earlier in versions:
-                await self._judge(schema, partial(compatibility.require_successor, earlier, schema))
+                await self._judge(schema, partial(compatibility.require_successor, str(owner), earlier, schema))
 
     async def _earlier_versions(self, owner: TopicName, first: int, end: int) -> AsyncGenerator[StoredSchema, None]:
         """The versions from `first` on, below `end`, that messages of the topic may have.
@@ -256,7 +256,7 @@ class Schemas:
         latest = await self.latest(owner)
         if latest is None:
             return False
-        await self._judge(consumer, partial(compatibility.require_reader, latest.schema, consumer))
+        await self._judge(consumer, partial(compatibility.require_reader, str(owner), latest, consumer))
         return True
 
     async def _head(self, owner: TopicName) -> _Head:

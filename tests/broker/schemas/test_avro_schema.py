@@ -1,12 +1,11 @@
-"""Avro definitions: which are valid, which are equal, and which can read which."""
+"""Avro definitions: which are valid, and which are equal."""
 
 import json
-import re
 
 import pytest
 
 from broker.errors import IncompatibleSchema
-from broker.schemas.avro_schema import LARGE_BYTES, LARGE_PARSED_MAX, AvroSchema, parse, why_unreadable
+from broker.schemas.avro_schema import LARGE_BYTES, LARGE_PARSED_MAX, AvroSchema, parse
 
 A = {"name": "a", "type": "int"}
 
@@ -86,73 +85,6 @@ def test_definitions_that_differ(one: object, other: object) -> None:
 def test_definitions_that_make_no_sense(definition: bytes) -> None:
     with pytest.raises(IncompatibleSchema):
         parse(definition)
-
-
-def test_names_of_java_classes_and_of_other_scripts() -> None:
-    inner = record({"name": "größe", "type": "int"}, name="Outer$Inner", namespace="com.example")
-    assert why_unreadable(reader=avro(inner), writer=avro(inner)) is None
-
-
-@pytest.mark.parametrize("logical", ["timestamp-millis", "of-tomorrow", "decimal"])
-def test_a_logical_type_is_no_matter_of_reading(logical: str) -> None:
-    """This includes types that the library does not know, or knows differently."""
-    plain, typed = record(A), record({"name": "a", "type": {"type": "int", "logicalType": logical}})
-    assert why_unreadable(reader=avro(plain), writer=avro(typed)) is None
-
-
-@pytest.mark.parametrize(
-    ("reader", "writer", "reads"),
-    [
-        (record(A), record(A, {"name": "b", "type": "string"}), True),
-        (record(A, {"name": "b", "type": "string"}), record(A), False),
-        (record(A, {"name": "b", "type": "string", "default": ""}), record(A), True),
-        (record({"name": "a", "type": "long"}), record(A), True),
-        (record(A), record({"name": "a", "type": "long"}), False),
-        (record({"name": "b", "type": "int", "aliases": ["a"]}), record(A), True),
-        (record(A, name="Q"), record(A), False),
-        ({"type": "enum", "name": "E", "symbols": ["X"]}, {"type": "enum", "name": "E", "symbols": ["X", "Y"]}, False),
-        (["null", "int"], "int", True),
-        ("int", ["null", "int"], False),
-    ],
-)
-def test_who_reads_what(reader: object, writer: object, reads: bool) -> None:
-    problem = why_unreadable(reader=avro(reader), writer=avro(writer))
-    assert (problem is None) is reads
-
-
-def test_a_recursive_record_reads_itself() -> None:
-    tree = record({"name": "children", "type": {"type": "array", "items": "R"}})
-    assert why_unreadable(reader=avro(tree), writer=avro({**tree, "doc": "another object"})) is None
-
-
-def nullable(kind: str) -> dict[str, object]:
-    return record({"name": "x", "type": ["null", kind]})
-
-
-INNER = {"type": "array", "items": record({"name": "b", "type": "int"}, name="In")}
-OTHER_INNER = {"type": "array", "items": record({"name": "b", "type": "string"}, name="In")}
-
-
-@pytest.mark.parametrize(
-    ("reader", "writer", "problem"),
-    [
-        (record(A, {"name": "b", "type": "string"}), record(A), "at field b: b"),
-        (nullable("int"), nullable("string"), "at field x: reader union lacking writer type: STRING"),
-        (record(A, {"name": "x", "type": INNER}), record(A, {"name": "x", "type": OTHER_INNER}), r"at field x\.b: "),
-        ("int", "string", r"at /: "),
-    ],
-)
-def test_why_not_says_what_and_where(reader: object, writer: object, problem: str) -> None:
-    assert re.search(problem, why_unreadable(reader=avro(reader), writer=avro(writer)) or "")
-
-
-def test_a_comparison_has_an_end() -> None:
-    """Unions compare every branch with every other one, and a client chooses how many there are."""
-
-    def union(letter: str) -> AvroSchema:
-        return avro([{"type": "fixed", "name": f"{letter}{number}", "size": 1} for number in range(2_000)])
-
-    assert "steps" in (why_unreadable(reader=union("a"), writer=union("b")) or "")
 
 
 def test_few_large_definitions_are_kept_as_they_were_read() -> None:

@@ -9,7 +9,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto,
 
 from broker.errors import IncompatibleSchema
 from broker.schemas import compatibility
-from broker.schemas.compatibility import fingerprint, require_reader
+from broker.schemas.compatibility import fingerprint
 from broker.schemas.schema import PRIMITIVE, SCHEMA_BYTES_MAX, Schema, SchemaType, StoredSchema
 from tests.broker.schemas.test_key_value import pair
 
@@ -26,7 +26,11 @@ REQUIRED = ("c", "string", ...)
 
 
 def require_successor(earlier: Schema, new: Schema) -> None:
-    compatibility.require_successor(StoredSchema(7, earlier, fingerprint(earlier)), new)
+    compatibility.require_successor("t", StoredSchema(7, earlier, fingerprint(earlier)), new)
+
+
+def require_reader(latest: Schema, consumer: Schema) -> None:
+    compatibility.require_reader("t", StoredSchema(7, latest, fingerprint(latest)), consumer)
 
 
 def protobuf_native(root: str, *messages: str, package: str = "p") -> Schema:
@@ -47,7 +51,7 @@ def test_a_producers_schema_and_an_earlier_one_read_each_other(kind: SchemaType)
     require_successor(latest, struct_schema(kind, ONE, OPTIONAL))
     require_successor(struct_schema(kind, ONE, OPTIONAL), latest)
     for new in (struct_schema(kind, ONE, REQUIRED), struct_schema(kind), struct_schema(kind, ("a", "long", ...))):
-        with pytest.raises(IncompatibleSchema, match="version 7 of the topic's schema cannot read each other's"):
+        with pytest.raises(IncompatibleSchema, match="version 7 of the schema of t cannot read each other's"):
             require_successor(latest, new)
 
 
@@ -55,7 +59,7 @@ def test_a_consumers_schema_reads_the_latest() -> None:
     """Pulsar checks consumers with BACKWARD: they may ignore or widen fields."""
     latest = struct_schema(SchemaType.AVRO, ONE, REQUIRED)
     require_reader(latest, struct_schema(SchemaType.AVRO, ("a", "long", ...)))
-    with pytest.raises(IncompatibleSchema):
+    with pytest.raises(IncompatibleSchema, match="messages of version 7 of the schema of t, its latest one: version 7"):
         require_reader(latest, struct_schema(SchemaType.AVRO, ONE, ("d", "int", ...)))
 
 
@@ -64,9 +68,9 @@ def test_a_consumers_schema_reads_the_latest() -> None:
 def test_no_type_follows_another(one: SchemaType, other: SchemaType) -> None:
     data = b'"int"'
     with pytest.raises(IncompatibleSchema, match=other.name):
-        compatibility.require_successor(StoredSchema(0, Schema(one, data), ""), Schema(other, data))
+        compatibility.require_successor("t", StoredSchema(0, Schema(one, data), ""), Schema(other, data))
     with pytest.raises(IncompatibleSchema, match=other.name):
-        require_reader(Schema(one, data), Schema(other, data))
+        compatibility.require_reader("t", StoredSchema(0, Schema(one, data), ""), Schema(other, data))
 
 
 @pytest.mark.parametrize("kind", sorted(PRIMITIVE))

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 import tidewire
 from broker.schemas.compatibility import require_reader
 from broker.schemas.schema import Schema as BrokersSchema
-from broker.schemas.schema import SchemaType
+from broker.schemas.schema import SchemaType, StoredSchema
 from tests.scenarios.test_pulsar_client import connected
 from tests.support.admin import Admin
 from tests.support.processes import RunningBroker
@@ -144,9 +144,8 @@ def test_what_spark_writes_comes_back_and_others_read_it(
     _, registered = columns(ReadOptions.parse({**written, "schema": "auto"}, Use.BATCH))
     assert registered is not None
     definition = theirs.schema_info().schema().encode()
-    require_reader(
-        BrokersSchema(SchemaType.JSON, registered.definition.encode()), BrokersSchema(SchemaType.JSON, definition)
-    )
+    written_with = BrokersSchema(SchemaType.JSON, registered.definition.encode())
+    require_reader(topic, StoredSchema(0, written_with, ""), BrokersSchema(SchemaType.JSON, definition))
 
 
 @dataclass

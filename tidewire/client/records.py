@@ -45,11 +45,14 @@ class _Forms(NamedTuple):
         hints = typing.get_type_hints(record, include_extras=True)
         forms: dict[str, Form] = {}
         described = []
+        required = []
         for field in dataclasses.fields(record):
             form = forms[field.name] = self._of(hints[field.name], f"{record.__name__}.{field.name}")
             entry: dict[str, Any] = {"name": field.name, "type": form.avro}
             default = _default(field)
-            if default is not dataclasses.MISSING:
+            if default is dataclasses.MISSING:
+                required.append(field.name)
+            else:
                 entry["default"] = form.to_default(default)
                 if isinstance(form.avro, list) and default is not None:
                     # The default of an Avro union must be of the union's first type.
@@ -63,7 +66,18 @@ class _Forms(NamedTuple):
 
         def from_plain(plain: Value) -> Value:
             # Unknown fields are ignored; missing ones get their defaults.
-            return record(**{name: form.from_plain(plain[name]) for name, form in forms.items() if name in plain})
+            given = {name: form.from_plain(plain[name]) for name, form in forms.items() if name in plain}
+            try:
+                return record(**given)
+            except TypeError as error:
+                missing = [name for name in required if name not in given]
+                if not missing:
+                    raise
+                fields = ", ".join(f"{record.__name__}.{name}" for name in missing)
+                raise ValueError(
+                    f"it was written without {fields}, which has no default. Give each field a default in the class,"
+                    " such as `= None`"
+                ) from error
 
         form = Form(
             {"type": "record", "name": record.__name__, "fields": described},

@@ -248,6 +248,6 @@ class _Avro(_Record[V]):
 @lru_cache(DEFINITIONS_KEPT_MAX)
 def _parsed(definition: bytes) -> "AvroDefinition":
     # Imported here, because most programs send bytes and do not need it.
-    import avro.schema
+    from tidewire.client.avro_reading import parsed
 
-    return avro.schema.parse(definition.decode())
+    return parsed(definition)

@@ -233,6 +233,108 @@ def test_what_was_added_has_its_default_in_older_messages() -> None:
         assert read == Sale(moment, date(2013, 1, 1), Decimal(1), [], {})
 
 
+@dataclass
+class Stop:
+    at: str
+    gate: str
+
+
+@dataclass
+class Route:
+    last: Stop | None
+    stops: list[Stop]
+
+
+def named(definition: bytes | None, name: str, namespace: str | None) -> bytes:
+    """The definition of Stop with another name, as other classes have it."""
+    assert definition is not None
+    content = json.loads(definition) | {"name": name} | ({} if namespace is None else {"namespace": namespace})
+    return json.dumps(content).encode()
+
+
+def definition_of(schema: Schema[Any]) -> bytes:
+    assert schema.declared is not None
+    return schema.declared.schema_data
+
+
+def route(stop: bytes, reference: str) -> bytes:
+    """The definition of Route with this definition of Stop, which it names again by `reference`."""
+    fields = [
+        {"name": "last", "type": ["null", json.loads(stop)], "default": None},
+        {"name": "stops", "type": {"type": "array", "items": reference}},
+    ]
+    return json.dumps({"type": "record", "name": "Route", "namespace": "com.example", "fields": fields}).encode()
+
+
+def test_what_a_java_class_has_written_is_read() -> None:
+    """E10: its name has a namespace. Avro compares the bare names when it resolves."""
+    written = route(named(definition_of(Schema.avro(Stop)), "Stop", "com.example.stops"), "com.example.stops.Stop")
+    parsed = fastavro.parse_schema(json.loads(written))
+    stop = {"at": "EWR", "gate": "B"}
+    output = io.BytesIO()
+    fastavro.schemaless_writer(output, parsed, {"last": stop, "stops": [stop]})
+    assert Schema.avro(Route).decode(output.getvalue(), written) == Route(Stop("EWR", "B"), [Stop("EWR", "B")])
+
+
+def test_namespaces_that_tell_two_types_apart_stay() -> None:
+    """The two have different sizes, so a mistaken one would shift all that follows."""
+
+    @dataclass
+    class Pair:
+        number: int
+
+    one, two = (
+        {"type": "fixed", "name": "F", "namespace": space, "size": size} for space, size in (("a", 1), ("b", 2))
+    )
+    fields = [{"name": "one", "type": one}, {"name": "two", "type": two}, {"name": "number", "type": {"type": "long"}}]
+    written = json.dumps({"type": "record", "name": "Pair", "fields": fields}).encode()
+    output = io.BytesIO()
+    value = {"one": b"x", "two": b"yz", "number": 7}
+    fastavro.schemaless_writer(output, fastavro.parse_schema(json.loads(written)), value)
+    assert Schema.avro(Pair).decode(output.getvalue(), written) == Pair(7)
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_another_name_is_said_with_what_to_do(is_inside: bool) -> None:
+    """E10: the library says only that schemas do not match, and shows both."""
+    stop = named(definition_of(Schema.avro(Stop)), "Halt", None)
+    written = route(stop, "Halt").replace(b'"namespace": "com.example", ', b"") if is_inside else stop
+    schema: Schema[Any] = Schema.avro(Route) if is_inside else Schema.avro(Stop)
+    value = {"last": {"at": "EWR", "gate": "B"}, "stops": []} if is_inside else {"at": "EWR", "gate": "B"}
+    output = io.BytesIO()
+    fastavro.schemaless_writer(output, fastavro.parse_schema(json.loads(written)), value)
+    with pytest.raises(
+        ValueError, match=r"written as the record Halt, and the class here is named Stop\. Name it Halt"
+    ):
+        schema.decode(output.getvalue(), written)
+
+
+@pytest.mark.parametrize("schema_of", [Schema.avro, Schema.json], ids=["avro", "json"])
+def test_a_field_without_a_default_that_was_not_written_is_named(schema_of: Any) -> None:
+    """E10: it says what to change in the class."""
+
+    @dataclass
+    class Older:
+        at: str
+
+    Older.__name__ = "Stop"
+    older = schema_of(Older)
+    with pytest.raises(ValueError, match=r"without Stop\.gate, which has no default\. .* such as `= None`"):
+        schema_of(Stop).decode(older.encode(Older("EWR")), definition_of(older))
+
+
+def test_a_class_that_refuses_its_values_is_heard() -> None:
+    @dataclass
+    class Picky:
+        number: int
+
+        def __post_init__(self) -> None:
+            raise TypeError("never")
+
+    with pytest.raises(TypeError, match="never"):
+        Schema.json(Picky).decode(b'{"number": 1}')
+
+
 def test_values_that_do_not_fit_are_refused() -> None:
     @dataclass
     class Price:

@@ -18,6 +18,10 @@ TRACEPARENT_SIZE: Final = 55
 CONTEXTS_MAX: Final = 32
 """Messages of one entry that get spans. A batch may hold thousands, and each span takes about 100 µs."""
 
+TRACESTATE_MAX: Final = 512
+"""Characters of a `tracestate`: so many must be passed on, as W3C asks. One with more counts as none, because a client
+may send megabytes, and each waiting span would keep them."""
+
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED_FLAG: Final = 1
 
@@ -28,7 +32,7 @@ class TraceContext(NamedTuple):
     trace_id: int
     span_id: int
     state: str = ""
-    """What tracing systems have added (`tracestate`), as it came."""
+    """What tracing systems have added (`tracestate`), as it came; empty if it is too long."""
 
 
 def parsed(traceparent: str | bytes | bytearray, tracestate: str = "") -> TraceContext | None:
@@ -44,7 +48,7 @@ def parsed(traceparent: str | bytes | bytearray, tracestate: str = "") -> TraceC
     trace_id, span_id = int(trace, 16), int(span, 16)
     if not trace_id or not span_id or not int(flags, 16) & _SAMPLED_FLAG:
         return None
-    return TraceContext(trace_id, span_id, tracestate)
+    return TraceContext(trace_id, span_id, tracestate if len(tracestate) <= TRACESTATE_MAX else "")
 
 
 def marked(data: bytes | bytearray, mark: bytes, start: int = 0) -> tuple[TraceContext, ...]:

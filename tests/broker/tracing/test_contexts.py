@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.kafka.entry_codec import KafkaEntryCodec
+from broker.pulsar import entry_codec
 from broker.pulsar.entry_codec import _BATCH_TAG, INFLATED_BYTES_MAX, PulsarEntryCodec
-from broker.tracing.contexts import CONTEXTS_MAX, TraceContext, parsed
+from broker.tracing.contexts import CONTEXTS_MAX, TRACESTATE_MAX, TraceContext, parsed
 from tidewire.wire.kafka.record_batches import Compression
 from tidewire.wire.kafka.records import Header, Record, build
 from tidewire.wire.pulsar.building import build_batch, build_message, message_metadata, single_message_metadata
@@ -70,6 +71,27 @@ def test_a_message_has_its_context_in_its_metadata() -> None:
     assert PULSAR.trace_contexts_of(single(5), 1) == [TraceContext(7, 5)]
     assert PULSAR.trace_contexts_of(single(5, tracestate="vendor=1"), 1) == [TraceContext(7, 5, "vendor=1")]
     assert not PULSAR.trace_contexts_of(single(None, traceparen="x"), 1)
+
+
+def test_a_state_of_any_length_costs_little() -> None:
+    """E7, E16: a span would keep it, and OpenTelemetry would take a second to read a megabyte of it."""
+    for length, kept in ((TRACESTATE_MAX, "v" * TRACESTATE_MAX), (TRACESTATE_MAX + 1, ""), (1_000_000, "")):
+        assert PULSAR.trace_contexts_of(single(5, tracestate="v" * length), 1) == [TraceContext(7, 5, kept)]
+
+
+def test_a_context_that_is_repeated_very_often_is_read_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E7: each one is parsed."""
+    read: list[object] = []
+
+    def parsed_once(value: str, state: str) -> TraceContext | None:
+        read.append(value)
+        return parsed(value, state)
+
+    monkeypatch.setattr(entry_codec, "parsed", parsed_once)
+    metadata = message_metadata("p", 1, 1)
+    for _ in range(10 * CONTEXTS_MAX):
+        metadata.properties.add(key="traceparent", value=traceparent(5))
+    assert len(PULSAR.trace_contexts_of(build_message(metadata, b"v"), 1)) == len(read) == CONTEXTS_MAX
 
 
 def test_the_value_of_a_message_is_not_looked_at() -> None:

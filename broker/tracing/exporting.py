@@ -46,6 +46,9 @@ LINES_MAX: Final = 2
 
 THREAD_NAME: Final = "tidewire-traces"
 
+_EXPORTERS: Final = "opentelemetry.exporter."
+"""What the names of the loggers begin with that tell of requests."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -140,8 +143,12 @@ class _LastWords(logging.Handler):
         self.lines: deque[str] = deque(maxlen=LINES_MAX)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`. Called in the exporting thread."""
-        self.lines.append(record.getMessage())
+        """See `logging.Handler`. Called in the exporting thread.
+
+        On the event loop, OpenTelemetry also warns of odd contexts of messages. These say nothing of the collector.
+        """
+        if record.name.startswith(_EXPORTERS):
+            self.lines.append(record.getMessage())
 
 
 @contextmanager
@@ -162,14 +169,13 @@ def open_exporter(environment: Mapping[str, str], *, broker_id: str, version: st
     """Return what makes a broker's spans, and what exports them. Nothing runs yet, and nothing is connected.
 
     Raises:
-        ValueError: a number in the environment is none.
+        ValueError: a number in the environment is none, or too low.
     """
-    batch_max = int(environment.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH_MAX))
     exporter = Exporter(
         OTLPSpanExporter(),
-        queue_max=int(environment.get("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE_MAX)),
-        batch_max=batch_max,
-        delay_seconds=int(environment.get("OTEL_BSP_SCHEDULE_DELAY", DELAY_MS)) / 1000,
+        queue_max=_number(environment, "OTEL_BSP_MAX_QUEUE_SIZE", QUEUE_MAX, low=1),
+        batch_max=_number(environment, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH_MAX, low=1),
+        delay_seconds=_number(environment, "OTEL_BSP_SCHEDULE_DELAY", DELAY_MS, low=0) / 1000,
     )
     own = Resource.create(
         {"service.name": "tidewire", "service.version": version, "service.instance.id": broker_id}
@@ -198,6 +204,15 @@ def open_exporter(environment: Mapping[str, str], *, broker_id: str, version: st
         )
 
     return Tracing(start, exporter.counts), exporter
+
+
+def _number(environment: Mapping[str, str], name: str, default: int, *, low: int) -> int:
+    """Return the number that a variable has. As OpenTelemetry says, an empty one counts as not set."""
+    text = environment.get(name, "").strip()
+    number = int(text) if text else default
+    if number < low:
+        raise ValueError(f"{name}={number} is below {low}")
+    return number
 
 
 def _span_context(context: TraceContext) -> SpanContext:

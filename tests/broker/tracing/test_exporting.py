@@ -119,3 +119,23 @@ async def test_refused_spans_are_counted_and_said_once(
     assert said.count("the collector takes no traces") == 1
     assert said.count("the collector takes traces again") == 1
     assert "400" in said
+
+
+async def test_an_odd_context_of_a_message_is_no_reason_of_the_collector(
+    collector: Collector, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collector.next = [400]
+    tracing, exporter = opened(OTEL_BSP_MAX_EXPORT_BATCH_SIZE="1")
+    collector.hold()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(exporter.run)
+        end_spans(tracing, 1)
+        await until(collector, 1)
+        for _ in range(2):
+            odd = TraceContext(7, 5, "what the client wrote")
+            tracing._start("n", odd, kind=Kind.SERVER, attributes={}, links=[], start_ns=1_000)
+        collector.release()
+        await exporter.close()
+    said = "".join(capsys.readouterr())
+    assert "the collector takes no traces" in said
+    assert "what the client wrote" not in said

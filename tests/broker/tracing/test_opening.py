@@ -33,11 +33,22 @@ def test_the_environment_decides(environment: dict[str, str], asking: str | None
         ({"OTEL_TRACES_EXPORTER": "console"}, "OTEL_TRACES_EXPORTER=console"),
         ({ENDPOINT: "http://x:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"),
         ({ENDPOINT: "http://x:4318", "OTEL_BSP_MAX_QUEUE_SIZE": "many"}, "many"),
+        ({ENDPOINT: "http://x:4318", "OTEL_BSP_MAX_QUEUE_SIZE": "0"}, "OTEL_BSP_MAX_QUEUE_SIZE=0 is below 1"),
+        ({ENDPOINT: "http://x:4318", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "0"}, "BATCH_SIZE=0 is below 1"),
+        ({ENDPOINT: "http://x:4318", "OTEL_BSP_SCHEDULE_DELAY": "-1"}, "DELAY=-1 is below 0"),
     ],
 )
 def test_what_brokers_do_not_have_is_refused_by_name(environment: dict[str, str], named: str) -> None:
     with pytest.raises(TracesUnavailable, match=named):
         open_tracing(environment, broker_id="b", version="1")
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    tracing, exporter = open_tracing(
+        {ENDPOINT: "http://x:4318", "OTEL_BSP_SCHEDULE_DELAY": ""}, broker_id="b", version="1"
+    )
+    assert tracing is not None
+    assert exporter is not None
 
 
 def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

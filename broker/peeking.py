@@ -179,12 +179,15 @@ class _Reading:
             entry = found[0]
             upto = min(wanted, entry.message_count) or entry.message_count
             low = max(0, upto - (self._asked.count - len(rows)))
-            for row in reversed(await self._rows(entry, low, upto - low)):
+            made = await self._rows(entry, low, upto - low)
+            for row in reversed(made):
                 if not self._takes(row, rows):
                     return rows[::-1], at
                 rows.append(row)
                 at = Place(position, row.number or 0)
-            at = Place(position, low)
+            # A row without a number stands for all messages of the entry, also for those below `low`.
+            is_whole = any(row.number is None for row in made)
+            at = Place(position, 0 if is_whole else low)
             await trio.lowlevel.checkpoint()
         return rows[::-1], at
 

@@ -60,6 +60,14 @@ async def test_what_cannot_be_read_is_one_row_with_its_bytes(
     assert told(await page(one))[-1] == "behind"
 
 
+async def test_a_large_batch_that_cannot_be_read_is_one_row_backwards_too(one: Served, topic: Topic) -> None:
+    """A page has fewer messages than the batch, so that it would begin in its middle."""
+    await send(topic, message(b"before"))
+    await send(topic, batched([b"x"] * 100)[:-1], count=100)
+    rows = (await page(one, count=5))["messages"]
+    assert [(row["position"], row["messages"], row["index"]) for row in rows] == [("1:0", 1, 0), ("1:1", 100, 1)]
+
+
 async def test_parts_of_a_message_are_shown_as_parts(one: Served, topic: Topic) -> None:
     for payload in build_chunks(message_metadata("p", 3, 1), b"abcde", pb.CompressionType.NONE, chunk_size_max=2):
         await send(topic, payload)

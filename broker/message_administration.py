@@ -131,11 +131,10 @@ class _Decoding:
         # One value may take most of a step of the event loop (E7).
         await trio.lowlevel.checkpoint()
         try:
-            said = decoder.decoded(value)
-            size = len(orjson.dumps(said))
+            said = orjson.dumps(decoder.decoded(value))
         except (Undecodable, orjson.JSONEncodeError) as problem:
             return replace(row, schema=by._replace(problem=str(problem)))
-        return replace(row, schema=by, value=said, value_bytes=size)
+        return replace(row, schema=by, value=said)
 
     async def _find(self, version: int | None) -> tuple[DecodedBy, Decoder] | None:
         if version not in self._known:

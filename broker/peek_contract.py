@@ -5,7 +5,7 @@ A peek moves nothing and leaves nothing. It makes no cursor, no subscription and
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker.contents import Content, Part, ToolView
 from broker.names import TopicName
@@ -105,10 +105,8 @@ class Row:
     last: Position | None = None
     """Of damage: where it ends."""
     schema: "DecodedBy | None" = None
-    value: Any = None
-    """The value by its schema, in JSON. None if there is no schema, or it has a problem."""
-    value_bytes: int = 0
-    """About the bytes of that JSON."""
+    value: bytes | None = None
+    """The value by its schema, as JSON text. None if there is no schema, or it has a problem."""
 
 
 class DecodedBy(NamedTuple):

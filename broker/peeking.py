@@ -277,4 +277,4 @@ def _bytes_of(row: Row) -> int:
         return _ROW_BYTES + len(row.problem or "")
     texts = sum(len(name) + len(text) for name, text in content.properties)
     keys = len(content.key or b"") + len(content.ordering_key or b"") + len(content.producer or "")
-    return _ROW_BYTES + 2 * len(content.value or b"") + texts + keys + row.value_bytes
+    return _ROW_BYTES + 2 * len(content.value or b"") + texts + keys + len(row.value or b"")

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Final
 
+import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -198,8 +199,9 @@ def _content_view(row: Row) -> dict[str, object]:
         by = row.schema
         schema = {"version": by.version, "type": by.type, "named": by.is_named, "problem": by.problem}
         found["schema"] = {name: value for name, value in schema.items() if value is not None}
-        if by.problem is None:
-            found["value"] = row.value
+        if row.value is not None:
+            # It is not encoded again: inside the page, a value could be nested too deep for that.
+            found["value"] = orjson.Fragment(row.value)
     return found
 
 

@@ -235,6 +235,21 @@ async def test_values_are_decoded_by_the_version_that_they_name(one: Served, top
     assert cut["schema"]["problem"] == "The value is cut here. Ask for more bytes of it."
 
 
+async def test_a_value_that_is_nested_too_deep_does_not_spoil_its_page(one: Served, topic: Topic) -> None:
+    """JSON may be nested any number of times, and each encoder has a limit."""
+    definition = json.dumps({"type": "record", "name": "any", "fields": []}).encode()
+    await one.broker.administration.schemas.add(PLAIN, Schema(SchemaType.JSON, definition))
+    depths = range(200, 300)
+    for depth in depths:
+        await send(topic, message(b"[" * depth + b"]" * depth))
+    await send(topic, message(b"null"))
+    *rows, last = (await page(one, count=1_000))["messages"]
+    assert len(rows) == len(depths)
+    for row in rows:
+        assert ("value" in row) == ("problem" not in row["schema"])
+    assert ("value" in rows[0], "value" in rows[-1], last["value"]) == (True, False, None)
+
+
 @pytest.mark.parametrize(
     ("query", "reason"),
     [

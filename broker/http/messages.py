@@ -170,7 +170,7 @@ def _transaction(row: Row) -> str:
     assert row.txn is not None, "the caller checks it"
     if row.format is EntryFormat.KAFKA:
         return f"producer {row.txn.most}, epoch {row.txn.least}"
-    return f"({row.txn.most},{row.txn.least})"
+    return row.txn.shown
 
 
 def _content_view(row: Row) -> dict[str, object]:

@@ -148,9 +148,9 @@ async def test_a_transactions_messages_are_open_then_decided(one: Served) -> Non
     assert [row["state"] for row in found["messages"]] == ["committed", "open", "committed", "open"]
     assert [row.get("transaction") for row in found["messages"]] == [
         None,
-        f"({first.most},{first.least})",
+        f"{first.most}:{first.least}",
         None,
-        f"({second.most},{second.least})",
+        f"{second.most}:{second.least}",
     ]
     assert (found["readable"], found["confirmed"]) == ("1:0", "1:3")
     await broker.coordinator.end(second, EndAction.COMMIT)

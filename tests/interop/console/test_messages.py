@@ -56,7 +56,7 @@ def test_an_open_message_is_seen_as_it_is_committed(open_page: OpenPage, broker:
         detail = page.locator(".panel", has=page.get_by_role("heading", name=re.compile("^Message ")))
         expect(detail).to_contain_text("No consumer gets it yet.")
         most, least = committed.transaction_id
-        expect(detail).to_contain_text(f"({most},{least})")
+        expect(detail).to_contain_text(f"{most}:{least}")
         watched.screenshot("messages-open")
         page.get_by_role("button", name=re.compile(r"^\d+:3$")).click()
         expect(detail).to_contain_text("Consumers get it when the open transaction before it has ended.")

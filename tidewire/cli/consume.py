@@ -6,7 +6,8 @@ a subscription, the command reads the topic and leaves no trace in the broker.
 """
 
 import sys
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -57,7 +58,11 @@ def command(
         ),
     ] = "earliest",
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on until Ctrl-C, as without --count and --idle.")
+        bool, typer.Option("--follow", help="Go on until Ctrl-C, as without --until-end, --count and --idle.")
+    ] = False,
+    until_end: Annotated[
+        bool,
+        typer.Option("--until-end", "-e", help="Stop at the end that the topic has now. Without --subscription only."),
     ] = False,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many messages.")] = None,
     idle_seconds: Annotated[
@@ -78,7 +83,7 @@ def command(
     ] = False,
     service_url: ServiceUrl = SERVICE_URL_DEFAULT,
 ) -> None:
-    """Print a topic's messages until Ctrl-C, --count or --idle. Uncommitted messages are not shown."""
+    """Print a topic's messages until Ctrl-C, --until-end, --count or --idle. Uncommitted messages are not shown."""
     with one_sentence("tidewire consume"):
         if sharing is not None and subscription is None:
             raise UsageError("--type applies to a subscription. Give --subscription too.")
@@ -88,8 +93,10 @@ def command(
             raise UsageError("--queue applies to a subscription. Give --subscription too.")
         if queue and not topic.startswith("topic://"):
             raise UsageError("--queue is for topic:// topics. For a persistent:// topic give --type shared.")
-        if follow and (count is not None or idle_seconds is not None):
-            raise UsageError("--follow goes on until Ctrl-C. Give it without --count and --idle.")
+        if follow and (until_end or count is not None or idle_seconds is not None):
+            raise UsageError("--follow goes on until Ctrl-C. Give it without --until-end, --count and --idle.")
+        if until_end and subscription is not None:
+            raise UsageError("--until-end reads a topic without a subscription. With one, give --count or --idle.")
         if as_json and template is not None:
             raise UsageError("--json is --format json. Give one of them.")
         formatted = format_of("json" if as_json else template)
@@ -109,11 +116,14 @@ def command(
         line = LiveLine()
         summary = ""
 
-        async def print_all(receiving: "Receiving[Any]", rate: Rate) -> None:
+        async def print_all(
+            receiving: "Receiving[Any]", messages: "AsyncIterator[tidewire.Message[Any]]", rate: Rate
+        ) -> None:
             while count is None or rate.messages < count:
-                with anyio.move_on_after(idle_seconds) as idle:
-                    message = await receiving.receive()
-                if idle.cancelled_caught:
+                message = None
+                with anyio.move_on_after(idle_seconds):
+                    message = await anext(messages, None)
+                if message is None:
                     return
                 line.clear()
                 _print(formatted(message))
@@ -125,12 +135,13 @@ def command(
             nonlocal summary
             async with (
                 _receiving(client, topic, subscription, sharing, begin, schema, queue=queue) as receiving,
+                _messages_of(receiving, until_end=until_end) as messages,
                 background_tasks() as tasks,
             ):
                 rate = Rate()
                 tasks.start_soon(line.keep, rate.now)
                 try:
-                    await print_all(receiving, rate)
+                    await print_all(receiving, messages, rate)
                 finally:
                     summary = rate.whole()
 
@@ -166,6 +177,20 @@ def _receiving(
     if is_scalable(topic):
         return client.stream_consumer(topic, subscription, initial=begin, schema=schema)
     return client.consumer(topic, subscription, type=(sharing or Sharing.EXCLUSIVE).value, initial=begin, schema=schema)
+
+
+@asynccontextmanager
+async def _messages_of(
+    receiving: "Receiving[Any]", *, until_end: bool
+) -> "AsyncIterator[AsyncIterator[tidewire.Message[Any]]]":
+    if not until_end:
+        yield receiving
+        return
+    from tidewire.client.reader import Reader
+
+    assert isinstance(receiving, Reader), "a subscription was refused"
+    async with aclosing(receiving.until_end()) as messages:
+        yield messages
 
 
 async def _acknowledge(receiving: "Receiving[Any]", message: "tidewire.Message[Any]") -> None:

@@ -62,7 +62,7 @@ class Source(Protocol):
         ...
 
     def kept(self, ledger_id: int, entry_id: int) -> None:
-        """An entry was opened that holds no message of its own: a chunk."""
+        """An entry was opened that holds no message of its own: a chunk, or one that cannot be read."""
         ...
 
     def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
@@ -265,6 +265,7 @@ class Inbox(Generic[T]):
                 # The limit for messages holds for the compressed body. Pulsar's clients send and read larger ones.
                 singles = split_body(metadata, body, delivery.ack_set, size_max=CHUNKED_MESSAGE_SIZE_MAX)
         except MessageError as error:
+            source.kept(ledger_id, entry_id)
             place = MessageId(segment_id, ledger_id, entry_id, others=places)
             raise MessageCorrupted(f"{source.topic} {ledger_id}:{entry_id}: {error}", place) from error
         finally:

@@ -5,13 +5,16 @@ from a stored id. On a scalable topic it reads parents to their end before their
 order. The broker says when a sealed segment is read to its end.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from secrets import token_hex
 from typing import Final, Literal, Self, TypeAlias
+
+import anyio
 
 from tidewire.client.background import BackgroundTask
 from tidewire.client.consumers import Receiving
 from tidewire.client.layout_watch import TopicLayout, open_layout
+from tidewire.client.message import Message
 from tidewire.client.network import Network
 from tidewire.client.schema import Schema, T
 from tidewire.client.subscribing import SubscriptionPlan
@@ -68,6 +71,9 @@ class Reader(Receiving[T]):
         self._finished: set[int] = set()
         self._watch: BackgroundTask | None = None
         self._follow: BackgroundTask | None = None
+        # While `until_end` iterates: the segments whose end it has not reached, and what ends its wait for a message.
+        self._before_end: set[int] = set()
+        self._waiting = anyio.CancelScope()
 
     async def open(self) -> Self:
         """Fetch the topic's layout and begin to read.
@@ -96,10 +102,53 @@ class Reader(Receiving[T]):
         await self._within_operation_time(self._until_opened(list(self._segments.values())))
         return self
 
+    async def until_end(self) -> AsyncGenerator[Message[T], None]:
+        """The messages up to the end that the topic has when the iteration begins. One iteration at a time.
+
+        The brokers tell the end, so nothing waits for silence. What an open transaction holds back is behind the end,
+        and so are the children of a segment that it holds back. Of messages that are sent meanwhile, some may come,
+        too, but none of segments that a split or merge makes meanwhile.
+
+        Raises:
+            NotAllowed: the broker does not tell where a segment ends.
+            TidewireError: as `receive`. Another call goes on, to the end as it is then.
+        """
+        self._before_end = set(self._layout.current.segments) - self._finished
+        for segment_id in self._before_end & self._segments.keys():
+            self._segments[segment_id].ask_end()
+        while True:
+            self._look_for_end()
+            if not self._before_end:
+                return
+            with anyio.CancelScope() as self._waiting:
+                message = await self.receive()
+            if not self._waiting.cancelled_caught:
+                yield message
+
+    def _look_for_end(self) -> None:
+        layout = self._layout.current
+        held_back = {segment_id for segment_id, consumer in self._segments.items() if consumer.is_before_more}
+        for segment_id in tuple(self._before_end):
+            consumer = self._segments.get(segment_id)
+            if consumer is None:
+                # One that was not begun waits for its parents.
+                is_over = (
+                    segment_id in self._finished
+                    or segment_id not in layout.segments
+                    or not held_back.isdisjoint(ancestors([segment_id], layout.segments))
+                )
+            else:
+                is_over = consumer.is_finished or consumer.is_at_end
+            if is_over:
+                self._before_end.discard(segment_id)
+        if not self._before_end:
+            self._waiting.cancel()
+
     async def _follow_layout(self) -> None:
         try:
             while True:
                 self._advance()
+                self._look_for_end()
                 await self._layout.changes.wait()
         except TidewireError as error:
             self._inbox.fail(error)
@@ -134,6 +183,8 @@ class Reader(Receiving[T]):
                 on_change=self._layout.changes.notify,
             )
             self._segments[segment.segment_id] = consumer
+            if segment.segment_id in self._before_end:
+                consumer.ask_end()
             consumer.start()
 
     async def aclose(self) -> None:

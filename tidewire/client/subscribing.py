@@ -8,7 +8,8 @@ from time import time_ns
 from typing import Final
 
 from tidewire.client.connection import Connection
-from tidewire.protocol.positions import AFTER_ALL, BEFORE_ALL, Position
+from tidewire.client.topic_end import ToldEnd
+from tidewire.protocol.positions import AFTER_ALL, BEFORE_ALL, EARLIEST, LATEST, EntryPosition, Position
 from tidewire.protocol.refusals import NotAllowed, Refused
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -89,10 +90,24 @@ async def last_position(connection: Connection, consumer_id: int, topic: str) ->
         TidewireError: the session ended, or the broker refused the request for another reason.
     """
     try:
-        answer = await connection.request(
-            partial(commands.get_last_message_id, consumer_id), pb.CommandGetLastMessageIdResponse
-        )
+        told = await end_of(connection, consumer_id)
     except NotAllowed as error:
         _log.info("%s does not give the position of the last message of %s: %s", connection.address, topic, error)
         return None
-    return Position(*position(answer.last_message_id))
+    return Position(*told.last)
+
+
+async def end_of(connection: Connection, consumer_id: int) -> ToldEnd:
+    """Where a consumer's segment ends now.
+
+    Raises:
+        TidewireError: the session ended, or the broker refused the request.
+    """
+    # A Tidewire broker also tells whether more may follow, if it is to measure something.
+    nothing = pb.BacklogRangeRequest(after=message_id(*LATEST))
+    ask = partial(commands.get_last_message_id, consumer_id, backlog_range=nothing)
+    answer = await connection.request(ask, pb.CommandGetLastMessageIdResponse)
+    has_acknowledged = answer.HasField("consumer_mark_delete_position")
+    acknowledged = position(answer.consumer_mark_delete_position) if has_acknowledged else EARLIEST
+    goes_on = answer.HasField("backlog_range") and not answer.backlog_range.is_final
+    return ToldEnd(EntryPosition(*position(answer.last_message_id)), EntryPosition(*acknowledged), goes_on)

@@ -23,14 +23,15 @@ from tidewire.client.errors import DataDamaged
 from tidewire.client.inbox import Delivery, Inbox, Trouble
 from tidewire.client.network import Network
 from tidewire.client.reading_place import ReadingPlace
-from tidewire.client.subscribing import SubscriptionPlan, last_position, seek_command, subscribe_command
+from tidewire.client.subscribing import SubscriptionPlan, end_of, last_position, seek_command, subscribe_command
+from tidewire.client.topic_end import TopicEnd
 from tidewire.client.topic_owner import TopicOwner
 from tidewire.client.topic_session import DELIVERS, OVER, USABLE, Event, Moves, Phase, TopicSession
 from tidewire.client.waking import Signal
 from tidewire.protocol.chunks import Chunks
 from tidewire.protocol.errors import ConnectionLost, TidewireError, fresh
-from tidewire.protocol.positions import AFTER_ALL, MessageId, Position
-from tidewire.protocol.refusals import TRANSIENT, SubscriptionBusy
+from tidewire.protocol.positions import AFTER_ALL, EntryPosition, MessageId, Position
+from tidewire.protocol.refusals import TRANSIENT, Refused, SubscriptionBusy
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import position
@@ -81,6 +82,7 @@ class TopicConsumer:
         self.chunks = Chunks(anyio.current_time)
         """See `Source`."""
         self._place = ReadingPlace(start_after)
+        self._end = TopicEnd()
         self._on_change = on_change
         self._on_loss = on_loss
         self._acknowledgements = Acknowledgements()
@@ -109,6 +111,21 @@ class TopicConsumer:
         Brokers differ in when they report the end to readers: when all is sent, or when all is acknowledged.
         """
         return self._has_ended and not self._inbox.holds(self)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Of a reader: whether it was handed everything up to the end of which `ask_end` has asked."""
+        return self._end.is_reached
+
+    @property
+    def is_before_more(self) -> bool:
+        """Of a reader: whether it is at that end, and more may follow."""
+        return self._end.is_before_more
+
+    def ask_end(self) -> None:
+        """Of a reader: ask the broker where the topic ends now. `on_change` is called when it is at that place."""
+        self._end.ask()
+        self._wake.set()
 
     @property
     def start_after(self) -> Position | None:
@@ -172,7 +189,10 @@ class TopicConsumer:
             self.opened.set()
             while not self._is_over(session):
                 await self._tell(session)
-                await self._wake.wait()
+                if self._end.is_due:
+                    await self._learn_end(session)
+                else:
+                    await self._wake.wait()
             if self._is_stopping:
                 await self._tell(session)
                 await connection.request(partial(commands.close_consumer, session.consumer_id), pb.CommandSuccess)
@@ -204,6 +224,17 @@ class TopicConsumer:
             last = await last_position(session.connection, session.consumer_id, self.topic)
             if last is not None:
                 self._place.pin(last)
+
+    async def _learn_end(self, session: TopicSession) -> None:
+        try:
+            told = await end_of(session.connection, session.consumer_id)
+        except Refused:
+            # A broker that has closed the consumer does not know it any more. The next session asks again.
+            if session.phase not in OVER:
+                raise
+        else:
+            self._end.answered(told, self._place.last)
+            self._on_change()
 
     def _is_over(self, session: TopicSession) -> bool:
         if session.error is not None:
@@ -382,7 +413,8 @@ class TopicConsumer:
             return
             # Brokers need it to report the end of a sealed topic. Not beyond an incomplete message's first chunk.
         self.acknowledge_upto(Position(ledger_id, entry_id))
-        if self._has_ended:
+        self._end.passed(EntryPosition(ledger_id, entry_id))
+        if self._has_ended or self._end.is_reached:
             self._on_change()
 
     # --------------------------------------------------------------------------------------------------------- the end

@@ -116,6 +116,44 @@ def test_a_queue_is_divided_message_by_message(tidewire: CommandLine, topic: str
     assert "--type shared" in tidewire.complaint("consume", plain, "-s", "q", "--queue", status=2)
 
 
+def test_reading_stops_at_the_end_of_the_topic(tidewire: CommandLine, topic: str, plain: str) -> None:
+    """Part 9: it does not wait for silence, on either kind of topic, nor through a split."""
+    tidewire.well("topics", "create", plain, "--partitions", "2")
+    for name in (topic, plain):
+        read = ("consume", name, "--until-end")
+        assert tidewire.well(*read) == ""
+        sent = ("produce", name, "--key-separator", ":", *(f"{key}:{key}" for key in "abcdefgh"))
+        tidewire.well(*sent)
+        if name == topic:
+            tidewire.well("segments", "split", topic, "0")
+        tidewire.well(*sent)
+        assert sorted(tidewire.well(*read).split()) == sorted("abcdefgh" * 2)
+        last = tidewire.well("consume", name, "-e", "--format", "%i\n").split()[-1]
+        for place, count in ((last, 0), ("latest", 0), ("1h", 16)):
+            assert len(tidewire.well(*read, "--from", place).split()) == count
+        assert len(tidewire.well(*read, "--count", "3").split()) == 3
+
+
+def test_the_end_is_before_what_is_undecided(tidewire: CommandLine, topic: str) -> None:
+    """T7, part 9: a last message that nobody may see, now or ever, is not waited for."""
+    read = ("consume", topic, "--until-end")
+    tidewire.well("produce", topic, "--key", "k", "first")
+    aborted = tidewire.well("transactions", "begin").strip()
+    tidewire.well("produce", topic, "--key", "k", "never", "--in-transaction", aborted)
+    tidewire.well("transactions", "abort", aborted, "--yes")
+    assert tidewire.well(*read) == "first\n"
+    undecided = tidewire.well("transactions", "begin").strip()
+    tidewire.well("produce", topic, "--key", "k", "undecided", "--in-transaction", undecided)
+    tidewire.well("produce", topic, "--key", "k", "behind")
+    assert tidewire.well(*read) == "first\n"
+    # Children are read when their parents were, so what is in them is behind the end, too.
+    for segment in ("0", "1"):
+        tidewire.well("segments", "split", topic, segment)
+    assert tidewire.well(*read) == "first\n"
+    tidewire.well("transactions", "commit", undecided)
+    assert tidewire.well(*read) == "first\nundecided\nbehind\n"
+
+
 def test_latest_begins_behind_what_is_there(tidewire: CommandLine, plain: str) -> None:
     tidewire.well("produce", plain, "before")
     assert tidewire.well("consume", plain, "--subscription", "s", "--from", "latest", "--idle", "0.1") == ""
@@ -219,6 +257,8 @@ def test_mistakes_are_told_in_one_sentence(tidewire: CommandLine, topic: str, pl
         ("consume", topic, "--format", "%x"),
         ("consume", topic, "--format", "json", "--json"),
         ("consume", topic, "--follow", "--count", "1"),
+        ("consume", topic, "--follow", "--until-end"),
+        ("consume", topic, "--until-end", "-s", "s"),
         ("consume", plain, "--type", "shared"),
         ("consume", topic, "-s", "s", "--type", "shared"),
         ("consume", topic, "--service-url", "http://127.0.0.1:1"),

@@ -7,20 +7,25 @@ function quote(text) {
   return /^[A-Za-z0-9_:/.=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
-function tidewire(...words) {
-  return `${["tidewire", ...words].map((word) => quote(String(word))).join(" ")} --http ${location.host}`;
+// The command line, for a shell. Whoever copies it has read the dialog, so it does not ask again: `--yes`.
+function tidewire(command, names, ...options) {
+  const all = [...options, "--http", `${location.hostname}:${location.port || 80}`];
+  // A name may look like an option.
+  const words = names.some((name) => String(name).startsWith("-")) ? [...all, "--", ...names] : [...names, ...all];
+  return ["tidewire", command, ...words.map((word) => quote(String(word)))].join(" ");
 }
 
 const abortion = (id) => `/admin/v3/transactions/abortTransaction/${id.split(":").join("/")}`;
 const scalable = (topic) => `/admin/v2/scalable/${path(topic)}`;
+// What Pulsar's tools write for a subscription's name in a path: as in a form, where a space is a plus, and then encoded.
+const form = (text) => encodeURIComponent(new URLSearchParams([["", text]]).toString().slice(1));
 // A subscription's calls: Pulsar's for a regular topic, with other words for the same.
 function subscriptionCalls(topic, name) {
-  const named = encodeURIComponent(name);
   if (topic.startsWith("topic://")) {
-    const url = `${scalable(topic)}/subscriptions/${named}`;
+    const url = `${scalable(topic)}/subscriptions/${encodeURIComponent(name)}`;
     return { skip: `${url}/skip-all`, seek: (timestamp) => `${url}/seek?timestamp=${timestamp}`, remove: url };
   }
-  const url = `/admin/v2/persistent/${path(topic)}/subscription/${named}`;
+  const url = `/admin/v2/persistent/${path(topic)}/subscription/${form(name)}`;
   return { skip: `${url}/skip_all`, seek: (timestamp) => `${url}/resetcursor/${timestamp}`, remove: `${url}?force=true` };
 }
 
@@ -30,7 +35,7 @@ export const actions = {
     text: `The topic begins with ${segments} ${segments === 1 ? "segment" : "segments"}.`,
     method: "PUT",
     url: `${scalable(topic)}?numInitialSegments=${segments}`,
-    command: tidewire("topics", "create", topic, "--segments", segments),
+    command: tidewire("topics create", [topic], "--segments", segments),
     button: "Create",
   }),
   split: (topic, segment) => ({
@@ -38,7 +43,7 @@ export const actions = {
     text: "Two segments replace it, each with half of its hash range. Producers and consumers continue meanwhile.",
     method: "POST",
     url: `${scalable(topic)}/split/${segment}`,
-    command: tidewire("segments", "split", topic, segment),
+    command: tidewire("segments split", [topic, segment]),
     button: "Split",
   }),
   merge: (topic, first, second) => ({
@@ -46,7 +51,7 @@ export const actions = {
     text: "One segment replaces both. Producers and consumers continue meanwhile.",
     method: "POST",
     url: `${scalable(topic)}/merge/${first}/${second}`,
-    command: tidewire("segments", "merge", topic, first, second, "--allow-fewer"),
+    command: tidewire("segments merge", [topic, first, second], "--allow-fewer"),
     button: "Merge",
   }),
   removeTopic: (topic) => ({
@@ -54,7 +59,7 @@ export const actions = {
     text: "All its messages and subscriptions are deleted. This cannot be undone. Connected clients are disconnected.",
     method: "DELETE",
     url: `${scalable(topic)}?force=true`,
-    command: tidewire("topics", "delete", topic, "--force"),
+    command: tidewire("topics delete", [topic], "--force", "--yes"),
     button: "Delete the topic",
     typed: topic.split("/").at(-1),
     isDanger: true,
@@ -64,7 +69,7 @@ export const actions = {
     text: "Its consumers do not get what is readable now and not acknowledged.",
     method: "POST",
     url: subscriptionCalls(topic, subscription).skip,
-    command: tidewire("subscriptions", "skip", topic, subscription),
+    command: tidewire("subscriptions skip", [topic, subscription], "--yes"),
     button: "Skip the backlog",
     isDanger: true,
   }),
@@ -73,7 +78,7 @@ export const actions = {
     text: "Its consumers go on with the first message that was published then or later. They get messages again, or miss some.",
     method: "POST",
     url: subscriptionCalls(topic, subscription).seek(timestamp),
-    command: tidewire("subscriptions", "seek", topic, subscription, "--to", new Date(timestamp).toISOString()),
+    command: tidewire("subscriptions seek", [topic, subscription], "--to", new Date(timestamp).toISOString(), "--yes"),
     button: "Move it",
     isDanger: true,
   }),
@@ -82,7 +87,7 @@ export const actions = {
     text: "Its progress is lost, and its consumers are disconnected. This cannot be undone.",
     method: "DELETE",
     url: subscriptionCalls(topic, subscription).remove,
-    command: tidewire("subscriptions", "unsubscribe", topic, subscription),
+    command: tidewire("subscriptions unsubscribe", [topic, subscription], "--force", "--yes"),
     button: "Delete the subscription",
     typed: subscription,
     isDanger: true,
@@ -92,7 +97,7 @@ export const actions = {
     text: "Nothing that was sent or acknowledged in it counts. Its application gets an error and may run it again.",
     method: "POST",
     url: abortion(id),
-    command: tidewire("transactions", "abort", id),
+    command: tidewire("transactions abort", [id], "--yes"),
     button: "Abort it",
     isDanger: true,
   }),
@@ -101,7 +106,7 @@ export const actions = {
     text: "Brokers load all its segments and count what each subscription has left. They unload what nobody uses after two minutes.",
     method: "GET",
     url: `${scalable(topic)}/stats`,
-    command: tidewire("topics", "show", topic),
+    command: tidewire("topics show", [topic]),
     button: "Load it",
   }),
   unload: (topic) => ({
@@ -110,7 +115,7 @@ export const actions = {
     method: "POST",
     url: "/admin/v2/cluster/unload",
     body: { topic },
-    command: tidewire("cluster", "unload", topic),
+    command: tidewire("cluster unload", [topic]),
     button: "Unload",
   }),
   drain: (broker) => ({
@@ -118,7 +123,7 @@ export const actions = {
     text: "It hands over everything that it owns and takes nothing new. Then it can be stopped.",
     method: "POST",
     url: `/admin/v2/cluster/brokers/${encodeURIComponent(broker)}/drain`,
-    command: tidewire("cluster", "drain", broker),
+    command: tidewire("cluster drain", [broker]),
     button: "Drain",
     isDanger: true,
   }),
@@ -127,7 +132,7 @@ export const actions = {
     text: "It takes new topics from now on. It does not take back those that it handed over.",
     method: "DELETE",
     url: `/admin/v2/cluster/brokers/${encodeURIComponent(broker)}/drain`,
-    command: tidewire("cluster", "undrain", broker),
+    command: tidewire("cluster undrain", [broker]),
     button: "End the drain",
   }),
 };

@@ -22,23 +22,23 @@ MESSAGES = 3
 
 
 @contextmanager
-def reading(broker: RunningBroker, topic: str, count: int = 0) -> Iterator[None]:
+def reading(broker: RunningBroker, topic: str, count: int = 0, *, name: str = READER) -> Iterator[None]:
     """Connect a shared consumer that takes so many messages and acknowledges none."""
     with (
         start_blocking_portal("asyncio") as portal,
         portal.wrap_async_context_manager(tidewire.connect(broker.service_url)) as client,
-        portal.wrap_async_context_manager(consumer_of(client, topic)) as consumer,
+        portal.wrap_async_context_manager(consumer_of(client, topic, name)) as consumer,
     ):
         for _ in range(count):
             portal.call(consumer.receive)
         yield
 
 
-def consumer_of(client: tidewire.Client, topic: str) -> AbstractAsyncContextManager[Any]:
+def consumer_of(client: tidewire.Client, topic: str, name: str) -> AbstractAsyncContextManager[Any]:
     """Open a consumer of a topic of either kind."""
     if topic.startswith("topic://"):
-        return client.queue_consumer(topic, READER)
-    return client.consumer(topic, READER, type="shared")
+        return client.queue_consumer(topic, name)
+    return client.consumer(topic, name, type="shared")
 
 
 def fill(broker: RunningBroker, topic: str) -> None:

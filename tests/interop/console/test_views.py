@@ -123,7 +123,7 @@ def test_an_open_transaction_is_aborted(open_page: OpenPage, broker: RunningBrok
         watched = open_page("/#/transactions")
         watched.page.get_by_role("button", name=f"Abort {txn}").click()
         dialog = watched.page.get_by_role("dialog")
-        expect(dialog).to_contain_text(f"tidewire transactions abort {txn} --http ")
+        expect(dialog).to_contain_text(f"tidewire transactions abort {txn} --yes --http ")
         dialog.get_by_role("button", name="Abort it").click()
         expect(dialog).to_have_count(0)
         expect(watched.page.get_by_role("button", name=f"Abort {txn}")).to_have_count(0)

@@ -62,6 +62,7 @@ def carry_out(request: pytest.FixtureRequest, tmp_path: Path) -> CarryOut:
 
 def press(dialog: Locator) -> None:
     """Confirm with the dialog's own button."""
+    expect(dialog).to_be_visible()
     for field in dialog.get_by_role("textbox").all():
         field.fill(dialog.locator("label code").inner_text())
     dialog.locator("button[type=submit]").click()

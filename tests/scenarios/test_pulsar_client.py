@@ -18,6 +18,9 @@ from tests.support.processes import RunningBroker, running_broker
 
 RECEIVE_MS_MAX = 10_000
 
+PATTERN_SECONDS: Final = 60
+"""How often the client asks for the topics of a pattern."""
+
 
 @contextmanager
 def connected(broker: RunningBroker, timeout_seconds: int = 20) -> Iterator[pulsar.Client]:
@@ -47,6 +50,13 @@ def receive_all(consumer: pulsar.Consumer, count: int) -> list[bytes]:
         received.append(message.data())
         consumer.acknowledge(message)
     return received
+
+
+def create_partitioned(broker: RunningBroker, topic: str) -> None:
+    """Create a topic of two partitions."""
+    path = f"/admin/v2/{topic.replace('://', '/')}/partitions"
+    made = urllib.request.Request(f"{broker.http_url}{path}", b"2", method="PUT")
+    assert urllib.request.urlopen(made).status == 204
 
 
 def expect_nothing(consumer: pulsar.Consumer) -> None:
@@ -309,9 +319,7 @@ def test_a_pattern_finds_the_topics_of_its_namespace(broker: RunningBroker) -> N
     """E20: topics, and all partitions of a partitioned one, which the client joins to one topic."""
     kind = uuid.uuid4().hex
     topic, parted = (f"persistent://public/default/{kind}-{local}" for local in ("topic", "parted"))
-    path = f"/admin/v2/{parted.replace('://', '/')}/partitions"
-    made = urllib.request.Request(f"{broker.http_url}{path}", b"2", method="PUT")
-    assert urllib.request.urlopen(made).status == 204
+    create_partitioned(broker, parted)
     sent = {topic: b"1", f"{parted}-partition-0": b"2", f"{parted}-partition-1": b"3", f"{topic}x": b"not asked for"}
     with connected(broker) as client:
         for name, payload in sent.items():
@@ -320,6 +328,29 @@ def test_a_pattern_finds_the_topics_of_its_namespace(broker: RunningBroker) -> N
         consumer = client.subscribe(pattern, "s", initial_position=pulsar.InitialPosition.Earliest)
         assert sorted(receive_all(consumer, 3)) == [b"1", b"2", b"3"]
         expect_nothing(consumer)
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(4 * PATTERN_SECONDS)
+def test_a_pattern_finds_later_topics(broker: RunningBroker) -> None:
+    """E20: the client asks again each minute, whatever its setting says, and joins new topics and partitions."""
+    kind = uuid.uuid4().hex
+    early, late, parted = (f"persistent://public/default/{kind}-{local}" for local in ("early", "late", "parted"))
+    with connected(broker) as client:
+        producer = client.create_producer(early)
+        consumer = client.subscribe(
+            re.compile(f"persistent://public/default/{kind}-.*"), "s", initial_position=pulsar.InitialPosition.Earliest
+        )
+        producer.send(b"early")
+        assert receive_all(consumer, 1) == [b"early"]
+        create_partitioned(broker, parted)
+        for name in (late, f"{parted}-partition-0", f"{parted}-partition-1"):
+            client.create_producer(name).send(name.encode())
+        messages = [consumer.receive(timeout_millis=3 * PATTERN_SECONDS * 1000) for _ in range(3)]
+        assert all(message.data() == message.topic_name().encode() for message in messages)
+        assert len({message.topic_name() for message in messages}) == 3
+        producer.send(b"early again")
+        assert receive_all(consumer, 1) == [b"early again"]
 
 
 def test_a_non_persistent_topic_is_refused_at_once(broker: RunningBroker) -> None:

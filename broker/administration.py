@@ -245,6 +245,10 @@ class Monitor:
             bytes_in=self._traffic.bytes_in,
             messages_out=self._traffic.messages_out,
             bytes_out=self._traffic.bytes_out,
+            unconvertible={
+                "kafka": self._traffic.unconvertible_for_kafka,
+                "pulsar": self._traffic.unconvertible_for_pulsar,
+            },
             received_bytes=self._budgets.receiving.held_bytes,
             unread_bytes=self._budgets.sending.held_bytes,
             received_bytes_max=self._budgets.receiving.bytes_max,

@@ -265,6 +265,8 @@ class BrokerStatistics:
     bytes_in: int = 0
     messages_out: int = 0
     bytes_out: int = 0
+    unconvertible: Mapping[str, int] = field(default_factory=dict)
+    """Reads of entries that cannot be converted, by the protocol of the consumers that do not get them."""
     received_bytes: int = 0
     """Bytes in memory that clients have sent and no ledger has yet."""
     unread_bytes: int = 0

@@ -32,6 +32,7 @@ from broker.pulsar.conversion import ToPulsar
 from broker.pulsar.tool_view import tool_view
 from broker.registration import register_broker, require_local_folders
 from broker.tracing.opening import open_tracing
+from broker.traffic import Traffic
 from storage.clock import SteadyClock
 from storage.files import DiskFiles
 from storage.metadata.store import Session
@@ -98,6 +99,7 @@ async def serve(
         await nursery.start(ledgers.run)
         if exporter is not None:
             nursery.start_soon(exporter.run)
+        traffic = Traffic()
         foundation = Foundation(
             settings=settings,
             version=version,
@@ -111,7 +113,8 @@ async def serve(
             budgets=Budgets.of(int(settings.client_memory_bytes_max), connections_max),
             codecs=ENTRY_CODECS,
             markers=MARKERS,
-            for_subscribers=ToPulsar(),
+            traffic=traffic,
+            for_subscribers=ToPulsar(traffic),
             for_tools=tool_view,
             forget_topic=forget_offsets(settings.kafka_namespace),
             groups_on=groups_on(settings.kafka_namespace),

@@ -61,6 +61,10 @@ class Traffic:
     """Messages handed to a connection for a consumer."""
     bytes_out: int = 0
     """Payload bytes of these messages."""
+    unconvertible_for_kafka: int = 0
+    """Reads of entries of Pulsar's clients that Kafka's consumers cannot be given."""
+    unconvertible_for_pulsar: int = 0
+    """Reads of batches of Kafka's clients that Pulsar's consumers cannot be given."""
     pulsar: Latencies = field(default_factory=Latencies.none)
     kafka: Latencies = field(default_factory=Latencies.none)
 

@@ -100,6 +100,14 @@ def _broker(now: BrokerStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("pulsar_in_bytes", "Bytes published and durable", now.bytes_in)
     yield CounterMetricFamily("pulsar_out_messages", "Messages sent to consumers", now.messages_out)
     yield CounterMetricFamily("pulsar_out_bytes", "Bytes sent to consumers", now.bytes_out)
+    unconvertible = CounterMetricFamily(
+        "tidewire_unconvertible_entries",
+        "Reads of entries that consumers of the other protocol cannot be given; the log names each",
+        labels=["consumers"],
+    )
+    for protocol, count in now.unconvertible.items():
+        unconvertible.add_metric([protocol], count)
+    yield unconvertible
     memory = GaugeMetricFamily(
         "tidewire_client_memory_bytes",
         "Memory held for clients",

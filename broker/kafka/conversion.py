@@ -5,6 +5,7 @@ from typing import Final
 import structlog
 
 from broker.converted import ConvertedEntries
+from broker.traffic import Traffic
 from storage.entry import Entry, EntryFormat
 from storage.metadata.pacing import paced
 from tidewire.wire.conversion.to_kafka import to_kafka
@@ -18,7 +19,9 @@ log = structlog.get_logger(__name__)
 class ToKafka:
     """A `Converter`."""
 
-    def __init__(self) -> None:
+    def __init__(self, traffic: Traffic) -> None:
+        """Set up. `traffic` counts what cannot be converted; again if it is read after its eviction here."""
+        self._traffic = traffic
         self._known = ConvertedEntries(CONVERTED_BYTES_MAX)
 
     async def __call__(self, entry: Entry) -> Entry:
@@ -31,6 +34,7 @@ class ToKafka:
                 to_kafka(entry.payload, message_count=entry.message_count, timestamp_ms=entry.timestamp_ms)
             )
             if made.reason is not None:
+                self._traffic.unconvertible_for_kafka += 1
                 log.warning("an entry cannot be converted", position=str(entry.position), reason=made.reason)
             batch = made.batch
             self._known.put(entry.position, batch)

@@ -102,7 +102,7 @@ class KafkaServices:
             wall_ms=base.now_ms,
         )
         broker.handover.also_resigns(groups.hand_over)
-        convert = ToKafka()
+        convert = ToKafka(base.traffic)
         settings = TopicSettings(int(base.settings.message_bytes_max))
         return cls(
             loaded=broker.topics,

@@ -5,6 +5,7 @@ from typing import Final
 import structlog
 
 from broker.converted import ConvertedEntries
+from broker.traffic import Traffic
 from storage.entry import Entry, EntryFormat
 from storage.metadata.pacing import paced
 from tidewire.wire.conversion.errors import Unconvertible
@@ -19,7 +20,9 @@ log = structlog.get_logger(__name__)
 class ToPulsar:
     """A `Converter`."""
 
-    def __init__(self) -> None:
+    def __init__(self, traffic: Traffic) -> None:
+        """Set up. `traffic` counts what cannot be converted, each time that it is read."""
+        self._traffic = traffic
         self._known = ConvertedEntries(CONVERTED_BYTES_MAX)
 
     async def __call__(self, entry: Entry) -> Entry:
@@ -37,6 +40,7 @@ class ToPulsar:
             try:
                 payload = bytes(await paced(steps))
             except Unconvertible as reason:
+                self._traffic.unconvertible_for_pulsar += 1
                 log.warning("a batch cannot be converted", position=str(entry.position), reason=str(reason))
                 return entry
             self._known.put(entry.position, payload)

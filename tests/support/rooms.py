@@ -32,6 +32,7 @@ from broker.names import TopicName
 from broker.pulsar.conversion import ToPulsar
 from broker.pulsar.tool_view import tool_view
 from broker.topic import Topic
+from broker.traffic import Traffic
 from storage.clock import WallClock
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.entry import Entry, EntryFormat, TxnId
@@ -161,6 +162,7 @@ async def rooms(
         trio.open_nursery() as nursery,
     ):
         session = await metadata.open_session(10)
+        traffic = Traffic()
         foundation = Foundation(
             settings=chosen,
             version="test",
@@ -173,7 +175,8 @@ async def rooms(
             budgets=Budgets.of(1 << 30, 1_000),
             codecs=codecs,
             markers=MARKERS,
-            for_subscribers=ToPulsar(),
+            traffic=traffic,
+            for_subscribers=ToPulsar(traffic),
             for_tools=tool_view,
             forget_topic=forget_offsets(chosen.kafka_namespace),
             groups_on=groups_on(chosen.kafka_namespace),

@@ -39,6 +39,8 @@ async def test_a_kafka_consumer_reads_what_pulsar_clients_wrote() -> None:
         ]
         assert data.high_watermark == 3
         assert (await client.offset("orders", 8)).offset == 2
+        await client.fetch("orders", 0)
+        assert broker.monitor.statistics().unconvertible == {"kafka": 1, "pulsar": 0}, "its filler is kept in memory"
 
 
 async def test_a_pulsar_consumer_reads_what_kafka_clients_wrote() -> None:
@@ -64,6 +66,7 @@ async def test_a_batch_that_cannot_be_converted_stays_as_it_is() -> None:
         await topic.publish(b"no batch", message_count=1, txn=None, entry_format=EntryFormat.KAFKA)
         await client.produce("orders", build([Record(None, b"a", 6)]))
         assert [entry.format for entry in await visible(topic)] == [EntryFormat.KAFKA, EntryFormat.PULSAR]
+        assert broker.monitor.statistics().unconvertible == {"kafka": 0, "pulsar": 1}
 
 
 @pytest.mark.parametrize("is_commit", [True, False])

@@ -13,6 +13,7 @@ from broker.kafka.conversion import ToKafka
 from broker.kafka.record_times import NOTHING, Found, RecordTimes
 from broker.names import TopicName
 from broker.topic import Topic
+from broker.traffic import Traffic
 from storage.entry import Entry
 from storage.ledger_record import NO_RECORDS, UNKNOWN_TIME
 from storage.metadata.memory import MemoryStore
@@ -101,7 +102,7 @@ def test_searches_answer_what_a_look_at_every_record_does(
                 await compare(topic, records)
 
     async def compare(topic: Topic, records: list[Found]) -> None:
-        times = RecordTimes(ToKafka())
+        times = RecordTimes(ToKafka(Traffic()))
         for _ in range(2):
             for moment in range(32):
                 expected = next((found for found in records if found.timestamp_ms >= moment), NOTHING)
@@ -213,7 +214,7 @@ async def test_no_searched_batch_stops_the_others(what: str) -> None:
         await client.produce("orders", build(records, Compression.GZIP))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(take_turns)
-            found = await RecordTimes(ToKafka()).latest(topic, topic.ledger.confirmed_index)
+            found = await RecordTimes(ToKafka(Traffic())).latest(topic, topic.ledger.confirmed_index)
             nursery.cancel_scope.cancel()
         assert found == Found(1, 0)
     # The few turns of the reads themselves do not reach half of this.
@@ -233,8 +234,8 @@ async def test_searches_at_once_remember_every_entry_once(monkeypatch: pytest.Mo
             return await read(start, upto=upto, entries_max=min(entries_max, 2), bytes_max=bytes_max)
 
         monkeypatch.setattr(topic.ledger, "read", slow)
-        times = RecordTimes(ToKafka())
-        alone = RecordTimes(ToKafka())
+        times = RecordTimes(ToKafka(Traffic()))
+        alone = RecordTimes(ToKafka(Traffic()))
         assert await alone.first_at(topic, 11, 12) == Found(11, 11)
         async with trio.open_nursery() as nursery:
             for _ in range(3):
@@ -253,7 +254,7 @@ async def test_blocks_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             await client.produce("orders", at(moment))
             if moment % 6 == 5:
                 await roll(topic)
-        times = RecordTimes(ToKafka())
+        times = RecordTimes(ToKafka(Traffic()))
         for moment in (17, 3, 9, 16, 0):
             assert await times.first_at(topic, moment, 18) == Found(moment, moment)
             assert times.block_count <= 8

@@ -42,6 +42,10 @@ READ_BYTES_MAX: Final = 256 * 1024
 REQUEST_EXTRA_BYTES: Final = 64 * 1024
 """What a request may have besides the batches of one message size."""
 
+PRODUCE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The largest Produce request, unless the message size allows a larger one. It may have batches for many partitions.
+And it may have a batch that is too large, which is answered by name."""
+
 AT_ONCE_BYTES: Final = 16 * 1024
 """A request up to this size is read in one step. It has too few elements to take long."""
 
@@ -80,7 +84,7 @@ class KafkaSession:
         self._share = share
         self._client = client
         self._ports = ports
-        self._decoder = RequestDecoder(request_bytes_max + REQUEST_EXTRA_BYTES)
+        self._decoder = RequestDecoder(request_bytes_max + REQUEST_EXTRA_BYTES, PRODUCE_BYTES_MAX)
         self._apis: dict[int, Api] = {
             ApiKey.API_VERSIONS: Api(ApiVersionsRequest, ApiVersionsResponse, 0, API_VERSIONS_MAX, self._api_versions)
         }

@@ -5,19 +5,21 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from broker.budgets import ReceiveBudget
 from broker.kafka.listener import KafkaServices, open_session
 from broker.kafka.requests import Api, Asked
-from broker.kafka.session import KafkaSession
+from broker.kafka.session import PRODUCE_BYTES_MAX, REQUEST_EXTRA_BYTES, KafkaSession
 from broker.names import TopicName
 from broker.outbox import Outbox
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import KafkaClient, kafka_client, key_of
-from tests.support.rooms import Rooms, rooms
+from tests.support.rooms import MESSAGE_BYTES_MAX, Rooms, rooms
 from tidewire.wire.kafka.api_keys import ApiKey
+from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.administration import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -41,6 +43,7 @@ from tidewire.wire.kafka.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
+from tidewire.wire.kafka.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidewire.wire.kafka.messages.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
@@ -237,6 +240,31 @@ async def test_what_a_request_names_twice_is_answered_once() -> None:
         assert len((await client.ask(offsets, OffsetFetchResponse, 8)).groups) == 1
         groups = await client.ask(DescribeGroupsRequest(("g",) * 1_000), DescribeGroupsResponse, 5)
         assert len(groups.groups) == 1
+
+
+async def test_a_large_produce_request_is_answered_batch_by_batch() -> None:
+    """K20, E9: a batch that is too large is refused by name, and the others are stored. So is its connection kept."""
+    part = MESSAGE_BYTES_MAX * 3 // 4
+    batches = [build([Record(None, b"x" * size, 1)]) for size in (part, 3 * MESSAGE_BYTES_MAX, part)]
+    data = tuple(PartitionProduceData(index, made) for index, made in enumerate(batches))
+    async with served() as (_broker, client):
+        await client.create("t", 3)
+        request = ProduceRequest(None, -1, 60_000, (TopicProduceData("t", data),))
+        (topic,) = (await client.ask(request, ProduceResponse, 9)).responses
+        assert [one.error_code for one in topic.partition_responses] == [0, ErrorCode.MESSAGE_TOO_LARGE, 0]
+        assert "Lower batch.size" in (topic.partition_responses[1].error_message or "")
+        assert (await client.produce("t", build([Record(None, b"next", 1)]))).base_offset == 1
+
+
+async def test_a_request_above_its_bound_ends_the_connection() -> None:
+    """E9: of another kind, the largest message is the bound."""
+    for key, size in ((ApiKey.PRODUCE, PRODUCE_BYTES_MAX), (ApiKey.FETCH, MESSAGE_BYTES_MAX + REQUEST_EXTRA_BYTES)):
+        async with served() as (_broker, client):
+            with capture_logs() as logs:
+                await client.stream.send_all((size + 1).to_bytes(4) + key.to_bytes(2))
+                with pytest.raises(EOFError):
+                    await client.receive(FetchResponse, ApiKey.FETCH, 12)
+            assert f"a request has {size + 1} bytes; at most {size} are allowed" in str(logs)
 
 
 async def test_a_client_that_reads_nothing_fills_no_memory_with_refused_versions(autojump_clock: MockClock) -> None:

@@ -21,6 +21,8 @@ from tidewire.wire.kafka.errors import MalformedRequest, RequestTooLarge
 
 _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhih")
+_KIND: Final = struct.Struct(">h")
+_KIND_END: Final = _SIZE.size + _KIND.size
 _CORRELATION: Final = struct.Struct(">ii")
 _NO_TAGGED_FIELDS: Final = b"\0"
 
@@ -49,11 +51,12 @@ class Request(NamedTuple):
 class RequestDecoder:
     """Divides a stream of bytes into requests. After an error, the stream has no next request."""
 
-    __slots__ = ("_buffer", "_large", "_large_missing", "_large_size", "_size_max", "_start")
+    __slots__ = ("_buffer", "_large", "_large_missing", "_large_size", "_produce_size_max", "_size_max", "_start")
 
-    def __init__(self, size_max: int) -> None:
-        """Begin. A request may have `size_max` bytes behind those of its size."""
+    def __init__(self, size_max: int, produce_size_max: int = 0) -> None:
+        """Begin. A request may have `size_max` bytes behind those of its size, and a Produce request may have more."""
         self._size_max = size_max
+        self._produce_size_max = max(size_max, produce_size_max)
         self._buffer = bytearray()
         self._start = 0
         """Where the first request begins that was not handed out; 0 <= _start <= len(_buffer)."""
@@ -100,7 +103,9 @@ class RequestDecoder:
         if available >= _SIZE.size:
             size = _SIZE.unpack_from(buffer, start)[0]
             if size > self._size_max:
-                raise RequestTooLarge(f"a request has {size} bytes; at most {self._size_max} are allowed")
+                self._require_allowed(size, available)
+                if available < _KIND_END:
+                    return None
             if size < _HEADER.size:
                 raise MalformedRequest(f"a request of {size} bytes is too short for its header")
             end = start + _SIZE.size + size
@@ -118,6 +123,14 @@ class RequestDecoder:
             del buffer[:start]
             self._start = 0
         return None
+
+    def _require_allowed(self, size: int, available: int) -> None:
+        """Check a large request. While its kind has not arrived, it may be Produce."""
+        bound = self._produce_size_max
+        if available >= _KIND_END and _KIND.unpack_from(self._buffer, self._start + _SIZE.size)[0] != ApiKey.PRODUCE:
+            bound = self._size_max
+        if size > bound:
+            raise RequestTooLarge(f"a request has {size} bytes; at most {bound} are allowed for its kind")
 
     def _next_large(self) -> Request | None:
         if self._large_missing > 0:

@@ -130,6 +130,24 @@ def test_a_broken_request_is_refused(data: bytes, error: type[Exception]) -> Non
         decoder.next_request()
 
 
+def test_a_produce_request_may_be_larger_than_others() -> None:
+    """E8: its kind is the first thing behind its size, so nothing else of a refused request is read."""
+    large = request(ApiKey.PRODUCE, 7, bytes(2 * SIZE_MAX))
+    decoder = RequestDecoder(SIZE_MAX, 3 * SIZE_MAX)
+    for byte in large[:-1]:
+        decoder.feed(bytes((byte,)))
+        assert decoder.next_request() is None
+    decoder.feed(large[-1:])
+    found = decoder.next_request()
+    assert found is not None
+    assert (found.api_key, found.size) == (ApiKey.PRODUCE, len(large) - 4)
+    for announced in (request(ApiKey.FETCH, 7, bytes(2 * SIZE_MAX))[:6], struct.pack(">i", 3 * SIZE_MAX + 1)):
+        decoder = RequestDecoder(SIZE_MAX, 3 * SIZE_MAX)
+        decoder.feed(announced)
+        with pytest.raises(RequestTooLarge, match=f"at most {SIZE_MAX if len(announced) == 6 else 3 * SIZE_MAX} are"):
+            decoder.next_request()
+
+
 def test_the_largest_request_is_read() -> None:
     """E8: the bound itself is allowed."""
     decoder = RequestDecoder(SIZE_MAX)

@@ -1,4 +1,4 @@
-"""The command line: `tidewire broker | topics | produce | consume | txn | metadata | demo`."""
+"""The command line: `tidewire`, with the commands that `app` lists."""
 
 from tidewire.cli.app import main
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from tidewire.cli import backup, broker, consume, metadata, produce, topics
-from tidewire.cli.admin import schemas, segments, subscriptions, transactions
+from tidewire.cli.admin import namespaces, schemas, segments, subscriptions, transactions
 from tidewire.cli.bench import command as bench
 from tidewire.cli.cluster import command as cluster
 from tidewire.cli.demo import command as demo
@@ -28,6 +28,7 @@ app.add_typer(segments.app, name="segments")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(schemas.app, name="schemas")
+app.add_typer(namespaces.app, name="namespaces")
 app.add_typer(bench.app, name="bench")
 app.add_typer(metadata.app, name="metadata")
 app.command("backup")(backup.backup)

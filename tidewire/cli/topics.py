@@ -1,4 +1,4 @@
-"""`tidewire topics`: create, list, show, split, unload and delete topics of both kinds, and migrate a regular topic.
+"""`tidewire topics`: create, list, show, grow, unload and delete topics of both kinds, and migrate a regular topic.
 
 A `persistent://` topic need not be created: its first producer or consumer does that.
 """
@@ -64,6 +64,23 @@ def create(
         else:
             brokers.ask("PUT", path.root + "/partitions", body=partitions)
         tell(f"created {topic}", as_json, topic=topic, created=True)
+
+
+@app.command("extend")
+def extend(
+    topic: Annotated[str, typer.Argument(help="persistent://TENANT/NAMESPACE/NAME", show_default=False)],
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has then.", show_default=False)],
+    as_json: Json = False,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
+) -> None:
+    """Give a partitioned topic more partitions. Its messages stay where they are, but keys may move to others."""
+    with one_sentence(COMMAND):
+        path = topic_path(topic)
+        if path.is_scalable:
+            raise UsageError(f"{topic} has segments instead of partitions. Split one with `tidewire topics split`.")
+        Brokers(*addresses(data_dir, http)).ask("POST", path.root + "/partitions", body=partitions)
+        tell(f"extended {topic} to {partitions} partitions", as_json, topic=topic, partitions=partitions)
 
 
 @app.command("list")

@@ -87,6 +87,8 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("tidewire topics", "spl", {"split"}),
         ("tidewire broker", "--advertised-", {"--advertised-pulsar", "--advertised-kafka"}),
         ("tidewire consume --from", "ear", {"earliest"}),
+        ("tidewire consume", "--until", {"--until-end"}),
+        ("tidewire namespaces", "ret", {"retention"}),
     ],
 )
 def test_bash_completes_commands_flags_and_values(

@@ -1,4 +1,7 @@
-"""`tidewire topics retention`: how long a topic keeps messages once every subscription has acknowledged them."""
+"""`tidewire topics retention`: how long a topic keeps messages once every subscription has acknowledged them.
+
+What it shares with `tidewire namespaces retention` is here, too.
+"""
 
 import re
 from typing import Annotated, Any, Final
@@ -18,16 +21,18 @@ _MINUTES: Final = {"m": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
 _MEGABYTES: Final = {"M": 1, "G": 1024, "T": 1024 * 1024}
 _AMOUNT: Final = re.compile(r"([0-9]{1,9})([a-zA-Z]?)")
 
+Time = Annotated[
+    str | None, typer.Option("--time", metavar="TIME", help="Keep messages this long: 30m, 12h, 7d, 0 or infinite.")
+]
+Size = Annotated[str | None, typer.Option("--size", metavar="SIZE", help="Keep this much: 500M, 10G, 0 or infinite.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Remove this policy. The next wider one applies then.")]
+
 
 def command(
     topic: Annotated[str, typer.Argument(help="topic://... or persistent://TENANT/NAMESPACE/NAME", show_default=False)],
-    time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Keep messages this long: 30m, 12h, 7d, 0 or infinite.")
-    ] = None,
-    size: Annotated[str | None, typer.Option(metavar="SIZE", help="Keep this much: 500M, 10G, 0 or infinite.")] = None,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Remove the topic's policy. That of its namespace or broker applies then.")
-    ] = False,
+    time: Time = None,
+    size: Size = None,
+    remove: Remove = False,
     as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
@@ -38,22 +43,36 @@ def command(
     acknowledged is always kept. If only one of --time and --size is given, the other one is infinite.
     """
     with one_sentence(COMMAND):
-        if remove and (time is not None or size is not None):
-            raise UsageError("Give either --remove, or --time and --size.")
         resource = topic_path(topic).root + "/retention"
-        wanted = policy_of(time, size)
         brokers = Brokers(*addresses(data_dir, http))
-        if remove:
-            brokers.ask("DELETE", resource)
-        elif wanted is not None:
-            brokers.ask("POST", resource, body=wanted)
-        own = brokers.ask("GET", resource)
+        own = change_of(brokers, resource, time, size, remove=remove)
         applied = own or brokers.ask("GET", resource, [("applied", "true")])
         if as_json:
             minutes, megabytes = applied["retentionTimeInMinutes"], applied["retentionSizeInMB"]
             print_json({"topic": topic, "minutes": minutes, "megabytes": megabytes, "isOwn": own is not None})
         else:
             typer.echo(f"{topic} {sentence(applied)}{'' if own else ' (not its own policy)'}")
+
+
+def change_of(
+    brokers: Brokers, resource: str, time: str | None, size: str | None, *, remove: bool
+) -> dict[str, Any] | None:
+    """Change a policy as the options say, if any is given. Return the policy that is there then, in the API's JSON.
+
+    Raises:
+        UsageError: the options contradict each other, or one is no such amount.
+        NotAnswered: no broker answered.
+        NotAccepted: the broker refused.
+    """
+    if remove and (time is not None or size is not None):
+        raise UsageError("Give either --remove, or --time and --size.")
+    wanted = policy_of(time, size)
+    if remove:
+        brokers.ask("DELETE", resource)
+    elif wanted is not None:
+        brokers.ask("POST", resource, body=wanted)
+    found: dict[str, Any] | None = brokers.ask("GET", resource)
+    return found
 
 
 def policy_of(time: str | None, size: str | None) -> dict[str, int] | None:

@@ -10,6 +10,17 @@ from tidewire.cli.endings import UsageError
 _NAMESPACE_PARTS: Final = len(("tenant", "namespace"))
 
 
+def tenant_path(tenant: str) -> str:
+    """Return a tenant's name percent-encoded.
+
+    Raises:
+        UsageError: it is no such name.
+    """
+    if not tenant or "/" in tenant:
+        raise UsageError(f"{tenant!r} is not a tenant. Give its name alone.")
+    return quote(tenant, safe="")
+
+
 def namespace_path(namespace: str) -> str:
     """Return TENANT/NAMESPACE percent-encoded.
 

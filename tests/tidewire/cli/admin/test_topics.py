@@ -103,6 +103,25 @@ def test_other_texts_are_no_amounts(time: str | None, size: str | None) -> None:
         policy_of(time, size)
 
 
+def test_a_partitioned_topic_grows(tidewire: CommandLine, topic: str) -> None:
+    """Part 9: its messages stay, and the new partitions take some."""
+    name = f"persistent://public/default/{topic.rpartition('/')[2]}-partitioned"
+    tidewire.well("topics", "create", name, "--partitions", "2")
+    sent = ("produce", name, "--key-separator", ":", *(f"{key}:{key}" for key in "abcdefghijklmnop"))
+    tidewire.well(*sent)
+    assert "Ask for more" in tidewire.complaint("topics", "extend", name, "--partitions", "2")
+    assert tidewire.well("topics", "extend", name, "--partitions", "4") == f"extended {name} to 4 partitions\n"
+    tidewire.well(*sent)
+    parts = json.loads(tidewire.well("topics", "stats", name, "--json"))["parts"]
+    assert len(parts) == 4
+    assert all(part["messagesIn"] for part in parts)
+    assert sorted(tidewire.well("consume", name, "--until-end").split()) == sorted("abcdefghijklmnop" * 2)
+    told = json.loads(tidewire.well("topics", "extend", name, "--partitions", "5", "--json"))
+    assert told == {"topic": name, "partitions": 5}
+    assert "does not exist" in tidewire.complaint("topics", "extend", f"{name}x", "--partitions", "5")
+    assert "tidewire topics split" in tidewire.complaint("topics", "extend", topic, "--partitions", "5", status=2)
+
+
 def test_options_of_the_other_kind_are_refused(tidewire: CommandLine) -> None:
     scalable, regular = "topic://public/default/none", "persistent://public/default/none"
     for mistake in (

@@ -1,12 +1,13 @@
 """Implements the contract of live numbers, from the topics that are loaded, and from those that were unloaded here."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from broker.live_contract import LiveLog
 from broker.live_log import live_log
 from broker.names import TopicName
 from broker.topic import Topic
 from broker.unloaded_backlogs import UnloadedBacklogs
+from broker.unread import Left, Name, Unread
 from storage.signal import Bell
 
 
@@ -28,21 +29,34 @@ class Live:
             if topic is None or unloaded.public_name == topic:
                 yield self._unloaded.seen(unloaded)
 
-    def unread(self) -> Sequence[tuple[TopicName, str]]:
+    def unread(self) -> Unread:
         """See `LiveService`."""
-        consumed: set[tuple[TopicName, str]] = set()
-        left: set[tuple[TopicName, str]] = set()
+        consumed: dict[Name, bool] = {}
+        left: dict[Name, Left] = {}
+
+        def leave(name: Name, one: Left) -> None:
+            left[name] = left[name] + one if name in left else one
+
         for log in self._topics:
+            topic, is_spread = str(_topic_of(log)), _is_spread(log.name)
             for name, subscription in log.subscriptions.items():
                 if subscription.consumers:
-                    consumed.add((_topic_of(log), name))
-                elif subscription.backlog_entries:
-                    left.add((_topic_of(log), name))
+                    consumed[topic, name] = is_spread
+                elif entries := subscription.backlog_entries:
+                    leave((topic, name), Left(entries, log.readable.value > subscription.unread_from, is_spread))
         for unloaded in self._unloaded:
             for name, seen in self._unloaded.seen(unloaded).subscriptions.items():
                 if seen.backlog:
-                    left.add((unloaded.public_name, name))
-        return sorted(left - consumed, key=lambda one: (str(one[0]), one[1]))
+                    # Nobody publishes to a log that is not loaded.
+                    leave((str(unloaded.public_name), name), Left(seen.backlog, False, _is_spread(unloaded.name)))
+        return Unread(
+            left={name: one for name, one in left.items() if name not in consumed},
+            consumed=[name for name, is_spread in consumed.items() if is_spread],
+        )
+
+
+def _is_spread(log: TopicName) -> bool:
+    return log.segment is not None or log.partition_index is not None
 
 
 def _topic_of(log: Topic) -> TopicName:

@@ -4,10 +4,11 @@ Counters come with no rate, because a rate depends on who looks and how often. W
 counts and their times.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from broker.names import TopicName
+from broker.unread import Unread
 from storage.signal import Bell
 
 
@@ -68,8 +69,8 @@ class LiveService(Protocol):
         Logs that it has unloaded are among them if a subscription has a backlog there and nobody has loaded them since.
         """
 
-    def unread(self) -> Sequence[tuple[TopicName, str]]:
-        """Return the topics and names of subscriptions that have a backlog on a log of `logs`, and no consumer on any.
+    def unread(self) -> Unread:
+        """Return the subscriptions that have a backlog on a log of `logs` and no consumer on any, and those that have.
 
         It costs less than `logs`, because it counts nothing where a consumer is connected.
         """

@@ -64,6 +64,8 @@ class Subscription:
         self._active: Consumer | None = None
         """The consumer that was last told that it gets everything."""
         self._is_closed = False
+        self.unread_from = source.readable.value
+        """What was readable when the last consumer left, or when it was loaded. Has no meaning while one is there."""
 
     @property
     def kind(self) -> SubscriptionType:
@@ -137,6 +139,7 @@ class Subscription:
             return
         self._dispatcher.consumers.remove(consumer)
         consumer.outlet.detach(self._dispatcher.signal)
+        self.unread_from = self._source.readable.value
         self._tell_active()
         if TYPES[self._kind].individual:
             self._dispatcher.left(consumer)

@@ -78,6 +78,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "topic_source",
         "backlogs",
         "unloaded_backlogs",
+        "unread",
         "durable_subscriptions",
         "read_uncommitted",
         "retention_policies",

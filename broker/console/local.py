@@ -5,7 +5,6 @@ The console of another broker asks for it as a stream of JSON lines. So any brok
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
-from typing import Final
 
 import trio
 
@@ -16,9 +15,6 @@ from broker.live_contract import LiveLog, LiveService
 from broker.names import TopicName
 from storage.histogram import BOUNDS_SECONDS
 from storage.signal import Signal
-
-UNREAD_NAMED_MAX: Final = 20
-"""Most subscriptions that a broker names because nobody reads them."""
 
 
 class Local:
@@ -39,7 +35,6 @@ class Local:
 
 def broker_parts(monitor: BrokerMonitor, live: LiveService) -> Parts:
     """What the broker counts as a whole, and the subscriptions that nobody reads here."""
-    unread = live.unread()
     statistics = monitor.statistics()
     counted = asdict(statistics)
     loop = counted.pop("loop")
@@ -51,10 +46,7 @@ def broker_parts(monitor: BrokerMonitor, live: LiveService) -> Parts:
         "bounds_ms": [1000 * bound for bound in BOUNDS_SECONDS],
         "stall_ms": round(1000 * loop["wall_seconds_max"]),
         "problem": monitor.problem(),
-        "unread": {
-            "total": len(unread),
-            "names": [f"{name} of {topic}" for topic, name in unread[:UNREAD_NAMED_MAX]],
-        },
+        "unread": live.unread().as_json(),
     }
 
 

@@ -1,8 +1,7 @@
 """The first view: the brokers with their counters, how many topics and open transactions there are, what needs care."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
 
 import trio
 
@@ -14,6 +13,7 @@ from broker.http.lines import Follower, running
 from broker.layouts.store import KEY_PREFIX as LAYOUTS
 from broker.layouts.store import UNFINISHED_LAYOUTS
 from broker.partitioned_topics import PARTITIONED_TOPICS
+from broker.unread import Unread, more_than_named, nobody_reads, unread_in
 from storage.metadata.store import Change, MetadataStore
 from storage.signal import Signal
 
@@ -74,7 +74,8 @@ class OverviewFeed:
                 attention.append(
                     {"level": "note", "text": f"Broker {broker.broker} drains: it takes nothing new.", "to": "cluster"}
                 )
-        attention += _unread(told)
+        present = [broker.broker for broker in view.brokers if broker.state is not State.GONE]
+        attention += _unread([unread_in(told.get(broker, {}).get("unread")) for broker in present])
         unfinished = sum(self._topics.values())
         if unfinished:
             text = (
@@ -106,13 +107,16 @@ class OverviewFeed:
             self._topics[record.key] = any(entry.name == UNFINISHED_LAYOUTS for entry in record.indexes)
 
 
-def _unread(told: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Say for which subscriptions messages wait to which no consumer is connected. Several brokers may tell of one."""
-    all_told = [said["unread"] for said in told.values() if "unread" in said]
-    names = sorted({name for unread in all_told for name in unread["names"]})
-    if not names:
+def _unread(told: Sequence[Unread]) -> list[dict[str, str]]:
+    """Say for which subscriptions messages wait to which no consumer is connected, as far as that is known."""
+    found = nobody_reads(told)
+    if not found:
         return []
-    others = max(len(names), *(unread["total"] for unread in all_told)) - 1
-    more = f" and {others} other subscription{'s' if others > 1 else ''}" if others else ""
-    text = f"Messages wait for {names[0]}{more}, and nobody is connected to read them."
+    topic, name = next(iter(found))
+    more = more_than_named(told)
+    others = len(found) - 1 + more
+    rest = f" and {others} other subscription{'s' if others > 1 else ''}" if others else ""
+    if more:
+        rest = f" and up to {others} other subscriptions"
+    text = f"Messages wait for {name} of {topic}{rest}, and nobody is connected to read them."
     return [{"level": "warning", "text": text, "to": "subscriptions", "only": "stuck"}]

@@ -11,6 +11,7 @@ from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.series import OTHER_READERS, Labels, ReaderSums
 from broker.topics import IDLE_SECONDS_MAX
+from broker.unread import Left, Unread
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST
 from tests.broker.test_handover import brokers
@@ -172,7 +173,9 @@ async def test_the_console_sees_what_a_subscription_has_left() -> None:
         await wait_all_tasks_blocked()
         assert list(broker.live.logs(NAME)) == [loaded] == list(broker.live.logs())
         assert [one.backlog for one in loaded.subscriptions.values()] == [3, 0]
-        assert broker.live.unread() == [(NAME, "s")]
+        assert broker.live.unread() == Unread(
+            left={(str(NAME), "s"): Left(3, grew=False, is_spread=False)}, consumed=[]
+        )
         assert list(broker.live.logs(regular("other"))) == []
         await broker.topics.get(NAME)
         assert len(list(broker.live.logs())) == 1

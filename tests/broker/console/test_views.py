@@ -13,12 +13,14 @@ from broker.kafka.groups.values import GroupRecord
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from storage.metadata.store import ABSENT
+from storage.position import EARLIEST
 from tests.broker.test_handover import Client
 from tests.support.console import served, watching
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, publish
 from txn.states import EndAction
 
+PLAIN = TopicName.parse("persistent://public/default/plain")
 TOPIC_VIEW = f"view=topic&name={quote(str(TOPIC), safe='')}"
 
 
@@ -206,6 +208,46 @@ async def test_messages_that_nobody_reads_need_attention() -> None:
         log.subscriptions["t"].add_consumer(consumer)
         log.clients.add_consumer(consumer, Client())
         await frames.until(lambda parts: parts["attention"] == [])
+
+
+async def test_what_is_read_at_another_broker_is_not_unread() -> None:
+    """Messages wait at one broker, and the subscription's only consumer is connected to another segment's owner."""
+    async with (
+        served("one", "two") as ((one, address), (two, elsewhere)),
+        watching(address, "view=overview") as here,
+        watching(elsewhere, "view=overview") as there,
+    ):
+        await one.controller.create_topic(TOPIC, 2, {})
+        await one.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.QUEUE, StartPosition.EARLIEST)
+        waiting = await one.topics.get(await one.segment(TOPIC, 0))
+        read = await two.topics.get(await one.segment(TOPIC, 1))
+        consumer, _outlet = recording_consumer()
+        read.subscriptions["s"].add_consumer(consumer)
+        read.clients.add_consumer(consumer, Client())
+        await publish(waiting, b"a")
+        # Messages for another subscription make a frame that says of both.
+        plain = await one.topics.get(PLAIN)
+        await plain.subscribe("other", EARLIEST)
+        await publish(plain, b"a")
+        for frames in (here, there):
+            await frames.until(lambda parts: [one["level"] for one in parts["attention"]] == ["warning"])
+            (attention,) = frames.parts["attention"]
+            assert f"for other of {PLAIN}, and nobody" in attention["text"]
+        read.subscriptions["s"].remove_consumer(consumer)
+        read.clients.remove_consumer(consumer)
+        for frames in (here, there):
+            await frames.until(lambda parts: "1 other" in parts["attention"][0]["text"])
+
+
+async def test_a_silent_brokers_consumers_are_not_known() -> None:
+    """Nobody is accused of not reading what a silent broker may have consumers of."""
+    async with served("one") as ((broker, address),), watching(address, "view=overview") as frames:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await broker.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.QUEUE, StartPosition.EARLIEST)
+        await publish(await broker.topics.get(await broker.segment(TOPIC, 0)), b"a")
+        await frames.until(lambda parts: [one["level"] for one in parts["attention"]] == ["warning"])
+        await broker.metadata.put("/brokers/two", b'{"service_url": "pulsar://x:1", "http_url": "http://127.0.0.1:1"}')
+        await frames.until(lambda parts: [one["level"] for one in parts["attention"]] == ["error"])
 
 
 async def test_a_silent_broker_is_said_to_be_silent() -> None:

@@ -1,4 +1,4 @@
-"""Runs the example of docs/how-to/spark-jobs.md, and the listener and the threads of docs/spark.md, unchanged."""
+"""Runs the example of docs/how-to/spark-jobs.md, and the marked ones of docs/spark.md, unchanged."""
 
 from pathlib import Path
 
@@ -67,6 +67,37 @@ def test_the_listener_of_the_spark_page_prints_rows_and_lag(tmp_path: Path) -> N
         Admin(broker.http_url).create("topic://public/default/flights", 1)
         said = run(Piece("spark", STORY.format(listener=listener.text)), broker, folder).splitlines()
     assert said == ["0 2 0 0.0", "ended"]
+
+
+SQL = """
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+given = {{"service_url": "pulsar://127.0.0.1:6650", "topic": "topic://public/default/flights"}}
+spark.createDataFrame([("a",), ("b",)], "value string").write.format("tidewire").options(**given).mode("append").save()
+{view}
+try:
+    spark.sql("CREATE TABLE kept USING tidewire OPTIONS (topic 'topic://public/default/flights')")
+except AnalysisException as error:
+    print(str(error))
+spark.stop()
+"""
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(400)
+def test_the_view_of_the_spark_page_reads_and_a_table_is_refused(tmp_path: Path) -> None:
+    """Spark passes no options of a table to a source. Once it does, the page may show `CREATE TABLE`."""
+    found = pieces((CHECKOUT / "docs" / "spark.md").read_text(encoding="utf-8"))
+    (view,) = [piece for piece in found if "CREATE TEMPORARY VIEW" in piece.text]
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with running_subject("tidewire", tmp_path / "data") as broker:
+        Admin(broker.http_url).create("topic://public/default/flights", 1)
+        said = run(Piece("spark", SQL.format(view=view.text)), broker, folder)
+    assert "|0000-ffff-0|       2|" in said
+    assert "in place of CREATE TABLE, use CREATE TEMPORARY VIEW ... USING tidewire OPTIONS (...)" in said
 
 
 THREADS = """

@@ -78,6 +78,9 @@ _OF_KAFKA: Final = {
 }
 """What the options of Spark's Kafka connector are here."""
 
+_ADDED_TO_TABLES: Final = "provider"
+"""What `CREATE TABLE ... USING tidewire` adds to the options."""
+
 TOPIC: Final = re.compile(r"(?:topic|persistent)://[^/,]+/[^/,]+/[^,]+")
 _PATTERN: Final = re.compile(r"topic://([^/]+/[^/]+)/(.+)")
 
@@ -172,6 +175,12 @@ def by_name(given: Mapping[str, str], known: Sequence[str], others: Sequence[str
         InvalidOption: an option is neither.
     """
     by_bare_name = {_bare(name): name for name in (*known, *others)}
+    if _ADDED_TO_TABLES in {name.lower() for name in given}:
+        # Spark 4.0 to 4.3 keep a table's options, and pass them to no Python data source that reads or writes it.
+        raise InvalidOption(
+            "Spark does not pass a table's options to Python data sources; in place of CREATE TABLE, use "
+            "CREATE TEMPORARY VIEW ... USING tidewire OPTIONS (...)"
+        )
     for name in given:
         if name.lower() == "path":
             raise InvalidOption('a topic is not a path: leave it out of load and save, and give .option("topic", ...)')

@@ -31,6 +31,7 @@ def test_names_are_compared_as_spark_does() -> None:
         ({"kafka.bootstrap.servers": "x"}, "did you mean service_url?"),
         ({"subscribe": "x"}, "did you mean topic?"),
         ({"zzz": "x"}, "unknown option 'zzz'; format tidewire knows service_url, topic, topic_pattern, start"),
+        ({"option.topic": "x", "provider": "tidewire"}, "in place of CREATE TABLE, use CREATE TEMPORARY VIEW"),
         ({"path": "x"}, "a topic is not a path: leave it out of load and save"),
         ({"service_url": ""}, "option service_url is missing; give it as"),
         ({"topic": ""}, "option topic is missing; give it as"),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+import anyio
 import anyio.to_thread
 
 from tidewire.cli.endings import CommandFailed, UsageError
@@ -44,6 +45,9 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 
 
 def _standard_input() -> IO[bytes]:
+    # Python has no object for a descriptor that was closed when it began.
+    if sys.stdin is None:
+        raise UsageError("Standard input is closed. Give messages as arguments or in --file.")
     # Python's buffered object would have a lock, which a thread that waits for a line still holds when the command
     # ends. Python aborts then.
     try:
@@ -65,7 +69,11 @@ async def lines_of(source: IO[bytes], path: str) -> AsyncIterator[bytes]:
     size = 0
     while True:
         try:
-            block: bytes = await anyio.to_thread.run_sync(read1, BLOCK_BYTES, abandon_on_cancel=True)
+            block: bytes | None = await anyio.to_thread.run_sync(read1, BLOCK_BYTES, abandon_on_cancel=True)
+            if block is None:
+                # Another program has set the pipe or terminal to answer at once.
+                await anyio.wait_readable(source)
+                continue
         except OSError as error:
             raise CommandFailed(f"{path} cannot be read further: {error.strerror}.") from error
         first, *others = block.split(b"\n")

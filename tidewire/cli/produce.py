@@ -176,21 +176,24 @@ class _Job:
         self, producer: "tidewire.Producer[bytes]", txn: "tidewire.Transaction | None", receipts: "Receipts"
     ) -> None:
         from tidewire.cli.pacing import Pace
+        from tidewire.protocol.errors import MessageTooLarge
 
         pace = Pace(self.rate)
         number = 0
         async with aclosing(self.lines) as lines:  # type: ignore[type-var]
             async for line in lines:
                 number += 1
+                await pace.step()
                 try:
                     key, text = keyed(line, self.key, self.key_separator)
                     value = self.encode(text)
+                    receipt = await producer.enqueue(
+                        value, key=key, properties=self.properties, event_time_ms=self.event_time_ms, txn=txn
+                    )
                 except UsageError as unfit:
                     raise UsageError(f"{self.unit} {number}: {unfit}") from unfit
-                await pace.step()
-                receipt = await producer.enqueue(
-                    value, key=key, properties=self.properties, event_time_ms=self.event_time_ms, txn=txn
-                )
+                except MessageTooLarge as unfit:
+                    raise UsageError(f"{self.unit} {number}: {unfit}.") from unfit
                 await receipts.add(receipt, len(value))
 
     def interrupted(self, *, in_own_transaction: bool) -> str:

@@ -74,6 +74,14 @@ def test_text_that_is_not_utf8_does_not_fit_the_schema_of_texts(tidewire: Comman
     assert tidewire.well("consume", plain, "--count", "1") == "a\n"
 
 
+def test_a_line_that_is_too_large_is_named(tidewire: CommandLine, plain: str) -> None:
+    result = tidewire("produce", plain, stdin=b"a\n" + bytes(6_000_000) + b"\nb\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "tidewire produce: Line 2: the message has 6000000 bytes; the limit is 5242880. The 1 before it were sent.\n"
+    )
+
+
 def test_everything_about_a_message_is_sent_and_shown(tidewire: CommandLine, topic: str) -> None:
     about = ("--property", "from=here", "--event-time", "2013-01-31T06:15:00+01:00", "--key-separator", ":")
     tidewire.well("produce", topic, "JFK:departed", *about)

@@ -1,6 +1,8 @@
 """What `tidewire produce` is made of: lines, a steady pace, and the line that shows the rate."""
 
 import io
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,30 @@ async def test_lines_are_whole_wherever_the_blocks_end(block: int | None) -> Non
     assert await lines_in(b"a\r\n\n\xff\r\r\nlast", block) == [b"a", b"", b"\xff\r", b"last"]
     assert await lines_in(b"a\n", block) == [b"a"]
     assert await lines_in(b"", block) == []
+
+
+async def test_a_pipe_that_answers_at_once_is_waited_for() -> None:
+    """A program that shares a pipe or terminal may have set it so. A read then returns None while nothing is there."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    found: list[bytes] = []
+
+    async def read() -> None:
+        with os.fdopen(reading, "rb", buffering=0) as source:
+            found.extend([line async for line in lines.lines_of(source, "-")])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked(0.05)
+        os.write(writing, b"a\nb")
+        os.close(writing)
+    assert found == [b"a", b"b"]
+
+
+def test_a_closed_standard_input_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UsageError, match="Standard input is closed"), lines.opened("-"):
+        pass
 
 
 async def test_a_file_without_line_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

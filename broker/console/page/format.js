@@ -50,8 +50,11 @@ export function clock(ms) {
     : `${time.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${text.slice(0, 5)}`;
 }
 
+// Producers may give any number as a time. One that no calendar has stays a number.
 export function moment(ms) {
-  return ms === null || ms === undefined || ms < 0 ? "–" : new Date(ms).toISOString().replace("T", " ").replace("Z", " UTC");
+  if (ms === null || ms === undefined || ms < 0) return "–";
+  const time = new Date(ms);
+  return Number.isNaN(time.getTime()) ? `${number(ms)} ms` : time.toISOString().replace("T", " ").replace("Z", " UTC");
 }
 
 export function hash(value) {

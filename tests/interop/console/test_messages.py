@@ -100,6 +100,25 @@ def test_pages_lead_to_older_and_newer_messages(open_page: OpenPage, broker: Run
     expect(page.locator("main")).to_contain_text("There is nothing here yet. Go to older messages.")
 
 
+def test_a_time_that_no_calendar_has_is_shown_as_a_number(open_page: OpenPage, broker: RunningBroker) -> None:
+    """Producers give any 64 bits as a time. The rest of the view stays."""
+    topic, odd = "topic://public/default/odd-times", 10**16
+    Admin(broker.http_url).create(topic, 1)
+
+    async def send() -> None:
+        async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
+            await producer.send(b"odd", event_time_ms=odd)
+
+    with start_blocking_portal("asyncio") as portal:
+        portal.call(send)
+    page = open_page(address(topic)).page
+    page.get_by_role("button", name=re.compile(r"^\d+:0$")).press("Enter")
+    detail = page.locator(".panel", has=page.get_by_role("heading", name=re.compile("^Message ")))
+    expect(detail).to_contain_text(f"{odd:,} ms")
+    page = open_page(address(topic, **{"from": odd - 1})).page
+    expect(page.locator("main")).to_contain_text("There is nothing here yet. Go to older messages.")
+
+
 def send_records(broker: RunningBroker, topic: str) -> None:
     """Send values with a schema, and bytes that are none of it."""
     from dataclasses import dataclass

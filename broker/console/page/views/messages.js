@@ -163,7 +163,7 @@ function Ask({ query, go, log, logs }) {
 
 function localTime(ms) {
   const time = new Date(ms - new Date(ms).getTimezoneOffset() * 60000);
-  return time.toISOString().slice(0, 19);
+  return Number.isNaN(time.getTime()) ? "" : time.toISOString().slice(0, 19);
 }
 
 function State({ row }) {

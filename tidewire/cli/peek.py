@@ -137,7 +137,7 @@ def _print(topic: str, pages: Sequence[tuple[Log, Mapping[str, Any]]], rows: Seq
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False, markup=False)
     has_parts = any(log.number is not None for log, _row in rows)
     table = Table(*(["segment"] if has_parts else []), "position", "state", "stored (UTC)", "key", box=None)
     table.add_column("value", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -145,7 +145,7 @@ def _print(topic: str, pages: Sequence[tuple[Log, Mapping[str, Any]]], rows: Seq
         part = [str(log.number)] if has_parts else []
         table.add_row(*part, row["position"], row["state"], _time(row), _plain(_key(row)), _plain(value_of(row)))
     if rows:
-        console.print(table, markup=False)
+        console.print(table)
     else:
         console.print("There are no messages here.")
     if len(pages) == 1:
@@ -157,9 +157,7 @@ def _print(topic: str, pages: Sequence[tuple[Log, Mapping[str, Any]]], rows: Seq
 def _print_ways_on(console: "Console", topic: str, log: Log, page: Mapping[str, Any]) -> None:
     part = "" if log.number is None else f" --segment {log.number}"
     if page["readable"] != page["confirmed"]:
-        console.print(
-            f"Consumers may read up to {page['readable']}. An open transaction holds back the rest.", markup=False
-        )
+        console.print(f"Consumers may read up to {page['readable']}. An open transaction holds back the rest.")
     if page["older"] is not None:
         _print_command(console, "older", f"{topic}{part} --before {page['older']}")
     if page["hasNewer"]:
@@ -167,7 +165,7 @@ def _print_ways_on(console: "Console", topic: str, log: Log, page: Mapping[str, 
 
 
 def _print_command(console: "Console", what: str, arguments: str) -> None:
-    console.print(f"{what}: tidewire topics peek {arguments}", soft_wrap=True, markup=False)
+    console.print(f"{what}: tidewire topics peek {arguments}", soft_wrap=True)
 
 
 def _time(row: Row) -> str:

@@ -56,8 +56,8 @@ def test_json_has_all_fields(tidewire: CommandLine, plain: str) -> None:
     assert {row["log"] for row in found} == {plain}
     assert [row["index"] for row in found] == [0, 1]
     assert "\x1b" not in tidewire.well("topics", "peek", plain)
-    tidewire.well("produce", plain, "[red]x[/nope]")
-    assert cells(tidewire.well("topics", "peek", plain))[-1][-1] == "[red]x[/nope]"
+    tidewire.well("produce", plain, "[red]:bug:[/nope]", "--key", ":heart:")
+    assert cells(tidewire.well("topics", "peek", plain))[-1][-2:] == [":heart:", "[red]:bug:[/nope]"]
 
 
 def test_open_messages_are_marked_and_segments_are_merged(

@@ -20,7 +20,7 @@ def confirm(consequence: str, is_confirmed: bool) -> None:
     """
     if is_confirmed:
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(f"{consequence}. Confirm it with --yes.")
     # Not `typer.confirm`, which writes a part of its question to standard output.
     typer.echo(f"{consequence}. Go on? [y/N] ", err=True, nl=False)

@@ -15,10 +15,10 @@ def print_layout(topic: str, layout: View, statistics: View) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False, markup=False)
     console.print(f"{topic}  epoch {layout['epoch']}", soft_wrap=True)
     for key, value in sorted(layout["properties"].items()):
-        console.print(f"  {key}={value}", soft_wrap=True, markup=False)
+        console.print(f"  {key}={value}", soft_wrap=True)
     segments = Table("segment", "hash range", "state", "parents", "children")
     for segment in sorted(layout["segments"].values(), key=lambda segment: int(segment["segmentId"])):
         hash_range = segment["hashRange"]
@@ -37,9 +37,9 @@ def print_regular(topic: str, statistics: View) -> None:
     """Print a regular topic: its partitions, and who reads it."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False, markup=False)
     count = int(statistics["partitions"])
-    console.print(f"{topic}  {count} partition{'' if count == 1 else 's'}", soft_wrap=True, markup=False)
+    console.print(f"{topic}  {count} partition{'' if count == 1 else 's'}", soft_wrap=True)
     _print_subscriptions(console, statistics)
 
 

@@ -71,7 +71,7 @@ def print_tables(views: Iterable[View], *, live: bool) -> None:
     from rich.live import Live
 
     # In a file or a pipe, lines may have any length.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = Console(highlight=False, emoji=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
     if live and sys.stdout.isatty():
         with Live(console=console, auto_refresh=False) as display:
             for view in views:

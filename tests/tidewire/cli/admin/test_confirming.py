@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tidewire.cli.admin.confirming import confirm
+from tidewire.cli.endings import UsageError
+
 STORY = """
 from tidewire.cli.admin.confirming import confirm
 from tidewire.cli.endings import one_sentence
@@ -15,6 +18,13 @@ with one_sentence("tidewire topics"):
     confirm("All messages of a will be lost", False)
     print("done")
 """
+
+
+def test_without_a_standard_input_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may start the command with its standard input closed."""
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UsageError, match="Confirm it with --yes"):
+        confirm("All messages of a will be lost", False)
 
 
 @pytest.mark.parametrize(

@@ -184,5 +184,8 @@ async def _started(client: Any) -> None:
         try:
             await client.start()
             return
-        except KafkaConnectionError:
+        except KafkaError as error:
+            # aiokafka hides the loss of a connection in a plain KafkaError while it looks for a coordinator.
+            if not isinstance(error, KafkaConnectionError) and not isinstance(error.__cause__, KafkaConnectionError):
+                raise
             await anyio.sleep(AWAY_SECONDS)

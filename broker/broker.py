@@ -333,6 +333,7 @@ class Broker:
             self.members,
             peers,
             self.monitor,
+            self.live,
             base.now_ms,
             me=settings.broker_id,
             coordinators=settings.transaction_coordinators,

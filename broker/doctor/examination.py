@@ -19,7 +19,9 @@ from broker.doctor.folder import FolderRead, read_folder
 from broker.doctor.records import PREFIXES, RecordReader
 from broker.doctor.report import Report
 from broker.errors import sentences
+from broker.live_contract import LiveService
 from broker.peers import PeerRefused, Peers, PeerSilent
+from broker.unread import unread_in
 from storage.clock import WallClock
 from storage.files import Files
 from storage.metadata.store import MetadataStore, StoreUnavailable, starting_with
@@ -48,6 +50,7 @@ class Examination:
         members: Members,
         peers: Peers,
         monitor: BrokerMonitor,
+        live: LiveService,
         now_ms: WallClock,
         *,
         me: str,
@@ -60,6 +63,7 @@ class Examination:
         self._members = members
         self._peers = peers
         self._monitor = monitor
+        self._live = live
         self._now_ms = now_ms
         self._me = me
         self._coordinators = coordinators
@@ -86,6 +90,7 @@ class Examination:
             "coordinators": self._coordinators,
             "problem": self._monitor.problem(),
             "store": dict(statistics.extra),
+            "unread": self._live.unread().as_json(),
         }
 
     async def _facts(self) -> Facts:
@@ -165,4 +170,5 @@ def told_in(answer: dict[str, Any], asked_ms: int) -> Told:
         int(answer["coordinators"]),
         None if problem is None else str(problem),
         dict(answer["store"]),
+        unread_in(answer.get("unread")),
     )

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from broker.unread import UNKNOWN, Unread
+
 
 class Registered(NamedTuple):
     """A broker's registration."""
@@ -149,6 +151,8 @@ class Told(NamedTuple):
     """Why it cannot serve, if it cannot."""
     store: Mapping[str, float] = {}
     """What its metadata store says of itself. The keys differ from store to store."""
+    unread: Unread = UNKNOWN
+    """Its subscriptions for which messages wait and that nobody reads there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from broker.doctor import broker_rules, disk_rules, ownership_rules
+from broker.doctor import broker_rules, disk_rules, ownership_rules, subscription_rules
 from broker.doctor.facts import Facts
 from broker.doctor.finding import Finding
 
@@ -41,6 +41,7 @@ RULES: Final[Sequence[Rule]] = (
     broker_rules.behind,
     broker_rules.clocks,
     broker_rules.releases,
+    subscription_rules.unread,
     disk_rules.unnamed_ledgers,
 )
 """The gravest first."""

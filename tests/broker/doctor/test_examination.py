@@ -24,10 +24,11 @@ from storage.identity import CLUSTER_KEY, IDENTITY_FILE
 from storage.journal_records import JOURNALS
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore, Record, StoreUnavailable
-from storage.position import Position
+from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.http import FakeMonitor, request
 from tests.support.ledgers import DATA, FOLDER, LEDGERS
+from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms
 from txn.ops import WriteOp
 from txn.states import EndAction
@@ -109,6 +110,27 @@ async def test_a_cluster_at_work_is_well() -> None:
             owns = {broker["broker"]: broker["owns"] for broker in said["brokers"]}
             assert owns["one"]["segments"] == owns["two"]["topics"] == 1
             assert said["unowned"] == {}
+
+
+async def test_a_subscription_that_nobody_reads_is_found_while_its_backlog_grows() -> None:
+    """Any broker finds it, with what to do. A backlog that was there when the topic was loaded is no finding."""
+    async with clinic(MemoryStore(), SimulatedFiles(seed=1), "one", "two") as ((one, _), (_two, elsewhere)):
+        topic = await one.topics.get(PLAIN)
+        await publish(topic, b"a")
+        subscription = await topic.subscribe("s", EARLIEST)
+        assert await kinds(elsewhere) == []
+        consumer, _outlet = recording_consumer()
+        subscription.add_consumer(consumer)
+        await publish(topic, b"b")
+        subscription.remove_consumer(consumer)
+        assert await kinds(elsewhere) == []
+        await publish(topic, b"c")
+        (finding,) = (await report(elsewhere))["findings"]
+        assert (finding["kind"], finding["about"]) == ("subscription-unread", str(PLAIN))
+        assert "3 entries wait for subscription s" in finding["what"]
+        assert f"`tidewire subscriptions delete {PLAIN} s`" in finding["advice"]
+        subscription.add_consumer(recording_consumer()[0])
+        assert await kinds(elsewhere) == []
 
 
 async def test_what_is_wrong_is_found() -> None:
@@ -254,7 +276,7 @@ async def test_a_broker_of_a_later_release_differs() -> None:
     store, files = MemoryStore(), SimulatedFiles(seed=1)
     async with clinic(store, files, "one", "two") as ((one, first), (two, _second)):
         told = two.cluster_administration.tell()
-        assert set(told) == {"nowMs", "revision", "coordinators", "problem", "store"}
+        assert set(told) == {"nowMs", "revision", "coordinators", "problem", "store", "unread"}
         record = await store.get(BROKERS + "two")
         assert record is not None
         later = {**orjson.loads(record.value), "release": "2.0"}

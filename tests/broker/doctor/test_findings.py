@@ -24,13 +24,14 @@ from broker.doctor.facts import (
 from broker.doctor.finding import Finding
 from broker.doctor.findings import RULES, examine, lasting, unowned
 from broker.doctor.report import FINDINGS_MAX, Report
+from broker.unread import UNKNOWN, Left, Unread
 from storage.ages import SKEW_MAX_MS
 
 SEGMENT = "segment://public/default/a/0000-ffff-0"
 TOPIC = "topic://public/default/a"
 ONE = Registered("folder", "1.0", "http://one:8080")
 TWO = Registered("folder", "1.0", "http://two:8080")
-CALM = Told(0, 100, 2)
+CALM = Told(0, 100, 2, unread=Unread())
 OPEN = Kept(frozenset({"one"}), is_deleting=False)
 CLOSED = Kept(frozenset(), is_deleting=False)
 
@@ -78,8 +79,22 @@ GONE = records(registered={"two": TWO}, claims={"coordinator://0": "two", "coord
 """Broker one has ended. It left a segment open, and its claims have gone with its session."""
 STOPPED = records(registered={}, claims={})
 
+GROWS = CALM._replace(unread=Unread(left={(TOPIC, "s"): Left(3, grew=True, is_spread=True)}))
+"""Messages come for a subscription, and nobody reads them at this broker."""
+
 TABLE: Mapping[str, tuple[Facts, list[str]]] = {
     "all is well": (facts(), []),
+    "nobody reads a subscription": (facts(told={"one": GROWS, "two": CALM}), ["subscription-unread"]),
+    "its backlog stands still": (
+        facts(told={"one": CALM._replace(unread=Unread(left={(TOPIC, "s"): Left(3, grew=False, is_spread=True)}))}),
+        [],
+    ),
+    "it is read at another broker": (
+        facts(told={"one": GROWS, "two": CALM._replace(unread=Unread(consumed=[(TOPIC, "s")]))}),
+        [],
+    ),
+    "it may be read at a silent broker": (facts(told={"one": GROWS, "two": None}), ["broker-silent"]),
+    "it may be read at an older broker": (facts(told={"one": GROWS, "two": CALM._replace(unread=UNKNOWN)}), []),
     "nothing is known of the folder": (facts(folder=None), []),
     "nothing is known of the metadata": (
         Facts(records=None, folder=FOLDER, told={"one": CALM, "two": CALM}),

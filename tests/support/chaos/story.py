@@ -44,6 +44,8 @@ Calls = Callable[[Witness], Awaitable[None]]
 
 LEFT_BY_CRASHES: Final = frozenset({"files-without-record"})
 """Findings that are no fault: a broker that dies between a ledger's file and its record leaves an empty file."""
+LEFT_BY_WITNESSES: Final = frozenset({"subscription-unread"})
+"""Findings that are no fault of the cluster: a witness that has ended reads no more."""
 
 
 @dataclass
@@ -167,7 +169,8 @@ class _Day:
             return None
         report = answer.json
         states = {one["broker"]: one["state"] for one in report["brokers"]}
-        found = {f"{one['kind']}: {one['about']}" for one in report["findings"] if one["kind"] not in LEFT_BY_CRASHES}
+        faults = [one for one in report["findings"] if one["kind"] not in LEFT_BY_CRASHES | LEFT_BY_WITNESSES]
+        found = {f"{one['kind']}: {one['about']}" for one in faults}
         found |= {f"the doctor cannot look at {what}" for what in report["notLooked"]}
         if states != dict.fromkeys(BROKERS, "running"):
             found.add(f"not all brokers take part: {states}")

@@ -1,5 +1,6 @@
 """One trace from an application through a broker and back, as a collector of OpenTelemetry sees it."""
 
+import json
 import re
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from opentelemetry.trace import SpanKind, set_span_in_context
 import tidewire
 from tests.support.admin import Admin
 from tests.support.collector import Collector, SeenSpan, running_collector
+from tests.support.http import request
 from tests.support.processes import RunningBroker, running_broker
 from tests.support.real_cluster import EMBEDDED, running_cluster
 
@@ -196,6 +198,33 @@ async def test_every_broker_with_writes_of_a_transaction_ends_it_in_its_traces(
     assert sorted((span.instance, len(span.links)) for span in named(spans, "commit")) == sorted(
         (broker, len(topics)) for broker, topics in owners.items()
     )
+
+
+async def test_a_transaction_whose_topic_has_moved_is_ended_by_the_former_owner(
+    collector: Collector, tmp_path: Path
+) -> None:
+    """It is the one that remembers the write. The new owner adds no second span."""
+    traced = {"traceparent": f"00-{7:032x}-{5:016x}-01"}
+    async with running_cluster(tmp_path, *EMBEDDED, brokers=("one", "two")) as cluster:
+        topic = Admin(cluster.any.http_url).new_topic(1)
+
+        of_topic = f"segment{topic.removeprefix('topic')}/"
+        async with (
+            tidewire.connect(cluster.url()) as client,
+            client.producer(topic) as producer,
+            client.transaction() as txn,
+        ):
+            await producer.send(b"v", properties=traced, txn=txn)
+            owners = (await cluster.claims_now()).items()
+            segment, former = next((name, broker) for name, broker in owners if name.startswith(of_topic))
+            other = "two" if former == "one" else "one"
+            body = json.dumps({"topic": segment, "to": other}).encode()
+            headers = {"content-type": "application/json"}
+            moved = await request(cluster[former].http, "POST", "/admin/v2/cluster/move", body=body, headers=headers)
+            assert moved.status == 204, moved.body
+            await cluster.until(lambda claims: claims.get(segment) == other)
+    spans = collector.wait_for(lambda spans: bool(named(spans, "commit")))
+    assert [(span.instance, len(span.links)) for span in named(spans, "commit")] == [(former, 1)]
 
 
 def lost(broker: RunningBroker) -> float:

@@ -231,6 +231,8 @@ def test_errors_begin_with_their_sentence_when_a_stream_fails(
     for number, (mistake, sentence) in enumerate(MISTAKES):
         begins_with(sentence, partial(copy, f"source-{number}", mistake, {}))
         begins_with(sentence, partial(copy, f"sink-{number}", {}, mistake))
+    unused = {"ending_position": "latest"}
+    begins_with("errors.InvalidOption: option ending_position is not for a stream", partial(copy, "end", unused, {}))
 
 
 def test_an_older_spark_gets_one_sentence(wheel: Path) -> None:

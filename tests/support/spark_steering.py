@@ -107,6 +107,7 @@ class SteeredTidewire(TidewireSource):
 
     def streamReader(self, schema: StructType) -> TidewireStreamReader:  # noqa: N802 - Spark's name
         made = super().streamReader(schema)
+        assert isinstance(made, TidewireStreamReader)
         return SteeredReader(self._steering, made._options, schema, self._topic_schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TidewireStreamWriter:  # noqa: N802

@@ -21,6 +21,7 @@ from tidewire.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from tidewire.spark.reader import TidewireReader
+    from tidewire.spark.refused_stream import RefusedStream
     from tidewire.spark.sink import TidewireStreamWriter, TidewireWriter
     from tidewire.spark.streaming import StreamReading
     from tidewire.spark.topic_schemas import TopicSchema
@@ -84,15 +85,19 @@ class TidewireSource(DataSource):
 
         return FilteringReader(options, schema, self._topic_schema)
 
-    @one_sentence()
-    def streamReader(self, schema: StructType) -> "StreamReading":  # noqa: N802 - Spark's name
-        """A reader of a stream.
+    def streamReader(self, schema: StructType) -> "StreamReading | RefusedStream":  # noqa: N802 - Spark's name
+        """A reader of a stream. It raises InvalidOption, as `reader` does, at Spark's first question.
 
-        Raises:
-            InvalidOption: as `reader`.
+        Spark up to 4.3 stops the reader even if this method raised. Then there is no reader, and users would see
+        Spark's UnboundLocalError in place of the reason.
         """
-        options = ReadOptions.parse(self._given, Use.STREAM)
-        self._check(schema)
+        try:
+            options = ReadOptions.parse(self._given, Use.STREAM)
+            self._check(schema)
+        except InvalidOption as error:
+            from tidewire.spark.refused_stream import RefusedStream
+
+            return RefusedStream(error)
         if version() < LIMITS_SINCE:
             from tidewire.spark.streaming import EarlyStreamReader
 

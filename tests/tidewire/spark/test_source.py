@@ -16,6 +16,7 @@ from tidewire.spark.limited_streaming import TidewireStreamReader
 from tidewire.spark.limits import Limit
 from tidewire.spark.pyspark_versions import require_supported
 from tidewire.spark.reader import TidewireReader
+from tidewire.spark.refused_stream import RefusedStream
 from tidewire.spark.schema import SCHEMA
 from tidewire.spark.streaming import lag_of
 
@@ -83,6 +84,7 @@ def test_the_partition_that_spark_makes_of_an_empty_plan_has_no_rows() -> None:
 
 def test_a_stream_reader_travels_without_what_plans_in_its_process() -> None:
     reader = TidewireSource(CaseInsensitiveDict(GIVEN)).streamReader(schema=SCHEMA)
+    assert isinstance(reader, TidewireStreamReader)
     reader.getDefaultReadLimit()
     assert reader._plans is reader._plans
     assert pickle.loads(pickle.dumps(reader))._planner is None
@@ -110,8 +112,12 @@ def test_sparks_limit_is_kept_and_it_may_lift_that_of_the_options(
 
 
 def test_what_a_stream_does_not_take_is_refused() -> None:
-    with pytest.raises(InvalidOption, match="option ending_position is not for a stream"):
-        TidewireSource(CaseInsensitiveDict({**GIVEN, "ending_position": "latest"})).streamReader(SCHEMA)
+    reader = TidewireSource(CaseInsensitiveDict({**GIVEN, "ending_position": "latest"})).streamReader(SCHEMA)
+    assert isinstance(reader, RefusedStream)
+    for question in (reader.initialOffset, reader.latestOffset, lambda: reader.partitions({}, {})):
+        with pytest.raises(InvalidOption, match="option ending_position is not for a stream"):
+            question()
+    reader.stop()
 
 
 def test_a_stream_gives_up_on_a_broker_that_stays_away() -> None:

@@ -147,7 +147,12 @@ class BlockingConnection:
         self.send_encoded(self._conversation.greeting())
         deadline = self.deadline()
         while not self._conversation.welcomed():
-            self._fill(deadline, "its answer to CONNECT")
+            try:
+                self._fill(deadline, "its answer to CONNECT")
+            except ConnectionLost as error:
+                raise ConnectionLost(
+                    f"{error}, and did not greet; check that option service_url names the broker's port for pulsar://"
+                ) from error
 
     def deadline(self) -> float:
         """When the answer to a request sent now is overdue, by the connection's clock."""

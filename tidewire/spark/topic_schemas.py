@@ -101,7 +101,8 @@ def schema_of(brokers: Brokers, topic: str, version: bytes | None = None) -> Top
         )
     except TopicNotFound as refused:
         raise UnreadableSchema(
-            f"{topic} has no schema: {refused}; read it without schema=auto, or after a producer has registered one"
+            f"{topic} does not exist or has no schema; read it without schema=auto, or after a producer has "
+            "registered one"
         ) from refused
     return TopicSchema(answer.schema.type, answer.schema.schema_data.decode(), answer.schema_version)
 

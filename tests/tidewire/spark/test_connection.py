@@ -68,6 +68,14 @@ def test_a_refused_handshake_says_why() -> None:
         connection_to(peer).handshake()
 
 
+def test_a_peer_that_hangs_up_on_the_greeting_may_be_another_port() -> None:
+    """Kafka's port does, because it cannot answer what it does not understand."""
+    peer = BlockingPeer({})
+    peer.hang_up()
+    with pytest.raises(ConnectionLost, match=r"did not greet; check that option service_url names the broker's port"):
+        connection_to(peer).handshake()
+
+
 @pytest.mark.parametrize(
     ("said", "complaint"),
     [

@@ -99,6 +99,14 @@ def test_what_fits_comes_back_from_both_encodings(value: dict[str, Any]) -> None
         assert schema.decode(written, DEFINITION)["carrier"] == value["carrier"]
 
 
+def test_a_decimal_in_json_is_a_text_without_a_word_of_avros_library() -> None:
+    """The definition that docs/spark.md gives for decimals. A warning would fail this test."""
+    price = {"type": "string", "logicalType": "decimal", "precision": 12, "scale": 2}
+    order = {"type": "record", "name": "Order", "fields": [{"name": "price", "type": price}]}
+    schema = PlainSchema(pb.Schema.Json, json.dumps(order).encode())
+    assert schema.encode({"price": "1.20"}) == b'{"price": "1.20"}'
+
+
 @pytest.mark.parametrize("text", ["", "{", '"string"', '{"type": "record", "name": "x"}', '{"type": "enum"}', "[]"])
 def test_a_file_that_defines_no_record_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an Avro definition"):

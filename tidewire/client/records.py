@@ -14,9 +14,16 @@ readable.
 import dataclasses
 import types
 import typing
-from typing import Any, NamedTuple
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
 
 from tidewire.client.record_leaves import Form, Hint, Value, leaf_of
+
+SUPPORTED: Final = (
+    "a field is a str, bool, int, float, bytes, datetime, date, Annotated[Decimal, DIGITS, BEHIND_THE_POINT], a "
+    "dataclass, or a list or dict[str, ...] of them, or one of these | None"
+)
+"""For who names another type."""
 
 
 def form_of_record(record: type, *, in_json: bool) -> Form:
@@ -117,7 +124,12 @@ class _Forms(NamedTuple):
             )
         if dataclasses.is_dataclass(hint):
             return self.of_record(typing.cast("type", hint))
-        raise TypeError(f"{where}: the type {hint} is not supported")
+        if hint is Decimal:
+            raise TypeError(
+                f"{where}: a Decimal needs its number of digits, and how many of them stand behind the point: "
+                "Annotated[Decimal, 12, 2]"
+            )
+        raise TypeError(f"{where}: the type {hint} is not supported; {SUPPORTED}")
 
     def _optional(self, arguments: tuple[Hint, ...], where: str) -> Form:
         members = [member for member in arguments if member is not type(None)]

@@ -119,7 +119,10 @@ class Schema(ABC, Generic[T]):
 
     @staticmethod
     def json(record: type[V]) -> "Schema[V]":
-        """A dataclass (records.py) as JSON. Unknown fields are ignored.
+        """A dataclass as JSON. Unknown fields are ignored.
+
+        Fields have the types str, bool, int, float, bytes, datetime, date, `Annotated[Decimal, 12, 2]`, another
+        dataclass, or a list or dict[str, ...] of them. Any of these may be `| None`.
 
         Raises:
             TypeError: it is not a dataclass, or a field's type is not supported.
@@ -128,7 +131,9 @@ class Schema(ABC, Generic[T]):
 
     @staticmethod
     def avro(record: type[V]) -> "Schema[V]":
-        """A dataclass (records.py) in Avro's binary form, decoded by the definition that it was written with.
+        """A dataclass in Avro's binary form, decoded by the definition that it was written with.
+
+        Fields have the types that `json` names.
 
         Raises:
             TypeError: it is not a dataclass, or a field's type is not supported.

@@ -384,6 +384,10 @@ def test_what_cannot_be_sent_is_refused_at_once() -> None:
     for record in (WithSet, WithTwo, WithWrongName, WithBareDecimal, WithWrongDecimal):
         with pytest.raises(TypeError, match=record.__name__):
             Schema.avro(record)
+    with pytest.raises(TypeError, match=r"price: a Decimal needs its number of digits.*Annotated\[Decimal, 12, 2\]"):
+        Schema.json(WithBareDecimal)
+    with pytest.raises(TypeError, match=r"is not supported; a field is a str, bool, .*Annotated\[Decimal"):
+        Schema.json(WithSet)
     with pytest.raises(TypeError, match="not a dataclass"):
         Schema.json(int)
     with pytest.raises(TypeError, match="is not a Leg"):

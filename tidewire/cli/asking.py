@@ -19,6 +19,8 @@ ANSWER_SECONDS_MAX: Final = 60.0
 
 _UNAVAILABLE: Final = 503
 _GIVE_THE_ADDRESS: Final = "Set TIDEWIRE_HTTP_URL to the broker's HTTP address, which its line `ready` names as http=."
+_AS_A_FLAG: Final = ("force=true", "--force")
+"""The broker's sentences name the parameter of its API, and the commands have a flag for it."""
 
 
 class NotAnswered(CommandFailed):
@@ -124,6 +126,6 @@ def _url(address: str) -> str:
 def _reason(error: HTTPError) -> str:
     text = error.read().decode(errors="replace")
     try:
-        return str(json.loads(text)["reason"])
+        return str(json.loads(text)["reason"]).replace(*_AS_A_FLAG)
     except (ValueError, KeyError, TypeError):
         return f"The broker answered {error.code} {error.reason}."

@@ -10,7 +10,7 @@ the query ends Spark kills the process without telling the object, and brokers s
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -106,17 +106,24 @@ class EarlyStreamReader(StreamReading):
         return super().partitions(start, end)
 
 
+_NO_REPORT: Final = "None"
+"""What a listener of PySpark 4.0 to 4.3 gets as `latestOffset` when the source reported none: the text of None."""
+
+
 def lag_of(progress: Mapping[str, Any]) -> Mapping[str, float]:
     """The lag that a source of a query's progress reports: messages, bytes, and seconds since the oldest was stored.
 
     For example `lag_of(query.lastProgress["sources"][0])`.
 
     Raises:
-        ValueError: the progress has no lag, because the query's Spark is older than 4.2 or has not planned yet.
+        ValueError: the progress has no lag. The query's Spark is older than 4.2, or it did not plan this micro-batch,
+            because the run before a restart had planned it.
     """
     found = _report_in(progress)
     if "lag" not in found:
-        raise ValueError("this progress has no lag: Spark 4.2 and newer report it, from the first micro-batch on")
+        raise ValueError(
+            "this progress has no lag: Spark 4.2 and newer report it, but not of a micro-batch that an earlier run planned"
+        )
     lag: Mapping[str, float] = found["lag"]
     return lag
 
@@ -133,5 +140,7 @@ def trouble_of(progress: Mapping[str, Any]) -> str | None:
 
 def _report_in(progress: Mapping[str, Any]) -> Mapping[str, Any]:
     latest = progress["latestOffset"]
+    if latest == _NO_REPORT:
+        return {}
     report: Mapping[str, Any] | None = json.loads(latest) if isinstance(latest, str) else latest
     return report or {}

@@ -45,8 +45,8 @@ ABORTED_AT_ONCE: Final = 5_000
 """Aborted transactions of a response that one step makes. It takes about 3 ms."""
 
 GROWING_MAX: Final = 10_000
-"""Segments that take messages, of which one connection remembers that it reads them. Of further ones, only a fetch that
-waits at the end hears that they were replaced."""
+"""Segments of which one connection remembers that it has read them while they took messages. Beyond that it forgets
+those that it has not read for the longest time. Of these, only a fetch that waits at the end hears of a split."""
 
 TOLD_MAX: Final = 3
 """How often one connection is told that a segment was replaced."""
@@ -79,8 +79,8 @@ class FetchHandler:
         self._sending = sending
         self._convert = convert
         self._growing: dict[tuple[str, int], int] = {}
-        """Partitions of scalable topics that this connection has read while they took messages. How often it is told
-        that they were replaced, once they are."""
+        """Partitions of scalable topics that this connection has read while they took messages, the latest read last.
+        How often it is told that they were replaced, once they are."""
 
     @property
     def apis(self) -> Mapping[ApiKey, Api]:
@@ -134,8 +134,12 @@ class FetchHandler:
         """Whether the client was told that the partition takes no more messages, or has never known it otherwise."""
         if topic.sealed_end is not None:
             return key not in self._growing
-        if topic.scalable_topic is not None and len(self._growing) < GROWING_MAX:
+        if topic.scalable_topic is not None:
+            self._growing.pop(key, None)
             self._growing[key] = TOLD_MAX
+            # A client usually goes on to the children when it is told once, so that replaced segments stay behind.
+            if len(self._growing) > GROWING_MAX:
+                del self._growing[next(iter(self._growing))]
         return False
 
     def _told(self, key: tuple[str, int]) -> None:

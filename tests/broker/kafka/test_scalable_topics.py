@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.errors import TopicExists
+from broker.kafka import fetching
 from broker.kafka.fetching import TOLD_MAX
 from broker.kafka.groups.offsets import KEY_PREFIX
 from broker.layouts.parts import StartPosition
@@ -242,6 +243,18 @@ async def test_a_split_between_two_fetches_is_told_at_the_end_of_the_segment() -
         assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * TOLD_MAX + [0]
         async with kafka_client(broker) as other:
             assert (await other.fetch("orders", 2, wait_ms=10)).error_code == 0
+
+
+async def test_a_connection_that_sees_very_many_splits_still_hears_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K41, E16: what it remembers of segments is bounded, and replaced ones make room."""
+    monkeypatch.setattr(fetching, "GROWING_MAX", 2)
+    async with served() as (broker, client):
+        for segment in (0, 2, 4, 6, 8):
+            await client.fetch("orders", 0, partition=segment, wait_ms=10)
+            await broker.controller.split(TOPIC, segment)
+            # The client goes on to the children at once, as clients do.
+            told = await client.fetch("orders", 0, partition=segment, wait_ms=10)
+            assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_pruned_segment_leaves_a_partition_that_begins_where_it_ended() -> None:

@@ -149,7 +149,7 @@ async def transact(client: tidewire.Client, load: Load, measuring: Measuring, me
                     await receipt
                 begun = anyio.current_time()
                 await transaction.commit()
-            measuring.took("commit", begun)
+            measuring.took("commit", due, begun)
             measuring.took("transaction", due)
             measuring.count(1, messages * load.size)
 

@@ -31,10 +31,10 @@ class Measuring:
         """How long it has measured."""
         return max(0.0, min(anyio.current_time(), self.upto) - self._from)
 
-    def took(self, name: str, due: float) -> None:
-        """Work of that name, which was due then, is finished now."""
+    def took(self, name: str, due: float, begun: float | None = None) -> None:
+        """Work of that name, which was due then, is finished now. A part of it took the time since it had `begun`."""
         if self._from <= due < self.upto:
-            self.series[name].timeline.add(due - self._from, anyio.current_time() - due)
+            self.series[name].timeline.add(due - self._from, anyio.current_time() - (due if begun is None else begun))
 
     def count(self, done: int, size: int) -> None:
         """That many more are finished now, with `size` bytes of messages."""

@@ -73,3 +73,16 @@ async def test_the_first_failure_ends_the_load_and_is_raised_as_it_is(autojump_c
     with pytest.raises(Closed, match="enough"):
         await Load("x", 16, rate=None, in_flight=3, keys=0).work(measuring, one)
     assert trio.current_time() < 10
+
+
+async def test_a_part_of_the_work_counts_with_the_whole(autojump_clock: MockClock) -> None:
+    """A commit belongs to the run of its transaction, also if it begins after the end."""
+    measuring = Measuring(["commit", "transaction"], warm_up_seconds=0, seconds=1)
+    due = trio.current_time()
+    await trio.sleep(3)
+    begun = trio.current_time()
+    await trio.sleep(1)
+    measuring.took("commit", due, begun)
+    measuring.took("transaction", due)
+    longest = {name: series.timeline.whole().max_seconds for name, series in measuring.series.items()}
+    assert longest == pytest.approx({"commit": 1, "transaction": 4}, rel=0.01)

@@ -1,7 +1,7 @@
 // The doctor's findings: what `tidewire cluster doctor` prints. The broker looks when the view opens, and when it is asked
 // to look again. It never looks by itself, because a look reads all records and asks all brokers.
 import { html, useEffect, useState } from "./html.js";
-import { Panel } from "./parts.js";
+import { Panel, Prose } from "./parts.js";
 import { clock, number, plural } from "./format.js";
 
 const PATH = "/admin/v2/cluster/doctor";
@@ -47,8 +47,8 @@ export function Doctor({ doctor }) {
       ${report?.notLooked.map((what) => html`<p class="pad"><b>Not looked at:</b> ${what}.</p>`)}
       ${findings.slice(0, SHOWN_MAX).map((one) => html`<article class="finding">
         <h3>${one.kind} <code>${one.about}</code></h3>
-        <p>${one.what}</p>
-        <p class="advice">${one.advice}</p>
+        <p><${Prose} text=${one.what} /></p>
+        <p class="advice"><${Prose} text=${one.advice} /></p>
       </article>`)}
       ${more > 0 && html`<p class="pad muted">${number(more)} more. <code>tidewire cluster doctor</code> prints all of them.</p>`}
     </div>

@@ -93,6 +93,11 @@ export function TopicLink({ name }) {
   return html`<a class="name" href=${address("topics", name)}><b>${local}</b><span>${domain}://${namespace}</span></a>`;
 }
 
+// Sentences of the broker's, in which backquotes enclose what people type.
+export function Prose({ text }) {
+  return text.split("`").map((piece, index) => (index % 2 ? html`<code>${piece}</code>` : piece));
+}
+
 export function Badge({ tone = "", children, title }) {
   return html`<span class=${`badge ${tone}`} title=${title}>${children}</span>`;
 }

@@ -105,8 +105,8 @@ function Band({ segment, live, most, x, end, y, bottom, isSelected, onSelect, is
     (live.isKnown ? `, ${short(live.rateIn)} messages a second in, backlog ${short(live.backlog)}` : "");
   const lines = [];
   if (high >= 15 && wide >= 26) lines.push(`${segment.segmentId}`);
-  if (segment.active && live.isKnown && high >= 30 && wide >= 84) lines.push(`${short(live.rateIn)}/s in`);
-  if (live.isKnown && high >= 45 && wide >= 84 && live.subscriptions > 0) lines.push(`${short(live.backlog)} behind`);
+  if (segment.active && live.isKnown && high >= 34 && wide >= 84) lines.push(`${short(live.rateIn)}/s in`);
+  if (live.isKnown && high >= 49 && wide >= 84 && live.subscriptions > 0) lines.push(`${short(live.backlog)} behind`);
   return html`<g id=${`segment-${segment.segmentId}`} class=${`band ${kind} ${isSelected ? "selected" : ""} ${isLeaving ? "leaving" : ""}`} role="option" aria-selected=${isSelected ? "true" : "false"} aria-label=${label} onClick=${() => onSelect(segment.segmentId)}>
     <title>${label}</title>
     <rect class="fill" x=${x} y=${y} width=${wide} height=${high} rx="3" fill-opacity=${share} />

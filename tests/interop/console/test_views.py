@@ -36,6 +36,12 @@ CUT_OFF: Final = """() => [...document.querySelectorAll("main *:not(.visually-hi
 ).map((one) => `${one.tagName} ${one.className} ${one.innerText}`)"""
 """Whatever has content that is wider than itself, and hides it or wants to be scrolled."""
 
+OUTSIDE: Final = """() => [...document.querySelectorAll("svg .band text")].filter((text) => {
+    const [inner, outer] = [text, text.parentNode.querySelector(".fill")].map((one) => one.getBoundingClientRect());
+    return inner.bottom > outer.bottom || inner.right > outer.right;
+}).map((text) => text.textContent)"""
+"""What is written in a topic's picture and does not fit into its segment."""
+
 LONG: Final = "anamewithverymanylettersandwithoutaplacetobreakit"
 
 
@@ -98,6 +104,7 @@ def expect_view(watched: WatchedPage, heading: str, width: int) -> None:
     expect(watched.page.locator(".page")).to_have_attribute("aria-busy", "false")
     assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
     assert watched.page.evaluate(CUT_OFF) == []
+    assert watched.page.evaluate(OUTSIDE) == []
 
 
 def test_a_split_is_seen_as_it_happens(open_page: OpenPage, broker: RunningBroker) -> None:

@@ -114,7 +114,7 @@ function Log({ topic, log, logs, query, live, writers }) {
         actions=${html`<button class="quiet" onClick=${() => setAgain(again + 1)}>Look again</button>`}>
         <${Table} caption="Messages" rows=${rows} rowKey=${keyOf} empty=${emptyText(page, query)} onOpen=${select}
           columns=${[
-            { label: "Position", value: (row) => html`<button class="link" aria-pressed=${row === selected ? "true" : "false"} onClick=${() => select(row)}><code>${row.position}</code></button>` },
+            { label: "Position", value: (row) => html`<button class="link" aria-pressed=${row === selected ? "true" : "false"} onClick=${() => select(row)}><code class="position">${row.position}</code></button>` },
             { label: "State", value: (row) => html`<${State} row=${row} />` },
             { label: "Stored", value: (row) => (row.storedTime === undefined ? "" : html`<time title=${moment(row.storedTime)}>${clock(row.storedTime)}</time>`) },
             { label: "Key", value: (row) => html`<code>${row.key ?? row.keyBase64 ?? ""}</code>` },

@@ -16,6 +16,7 @@ class LiveConsumer(NamedTuple):
     """A consumer that is connected to one log."""
 
     name: str
+    """That of the client's consumer. It is the same on each segment that the consumer reads."""
     permits: int
     """How many more messages it asks for."""
     unacked: int

@@ -27,7 +27,9 @@ def live_log(log: Topic, readings: Mapping[str, Reading]) -> LiveLog:
 def _subscription(log: Topic, reading: Reading) -> LiveSubscription:
     found = reading.statistics
     consumers = (
-        LiveConsumer(consumer.name, consumer.permits, consumer.unacked_messages, consumer.messages_sent)
+        LiveConsumer(
+            _whole_name(consumer.name, log), consumer.permits, consumer.unacked_messages, consumer.messages_sent
+        )
         for consumer in found.consumers
     )
     return LiveSubscription(
@@ -36,3 +38,9 @@ def _subscription(log: Topic, reading: Reading) -> LiveSubscription:
         tuple(consumers),
         reading.handled_upto >= log.readable.value,
     )
+
+
+def _whole_name(consumer: str, log: Topic) -> str:
+    # v5 clients subscribe to each segment, under their consumer's name and the segment's number.
+    segment = log.name.segment
+    return consumer if segment is None else consumer.removesuffix(f"-seg-{segment.segment_id}")

@@ -12,6 +12,7 @@ from broker.kafka.groups.offsets import TopicPartition, offset_key
 from broker.kafka.groups.values import GroupRecord
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
+from dispatch.subscription_types import SubscriptionType
 from storage.metadata.store import ABSENT
 from storage.position import EARLIEST
 from tests.broker.test_handover import Client
@@ -102,6 +103,25 @@ async def test_a_stuck_subscription_comes_first() -> None:
             async with watching(address, f"view=subscriptions&only={only}") as frames:
                 parts = await frames.next()
                 assert [one["name"] for one in parts["subscriptions"]] == names
+
+
+async def test_a_consumer_of_several_segments_is_one_consumer() -> None:
+    """v5 clients add the number of each segment to the consumer's name. Another ending is a part of the name."""
+    async with served("one") as ((broker, address),):
+        await broker.controller.create_topic(TOPIC, 2, {})
+        await broker.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.QUEUE, StartPosition.EARLIEST)
+        for number in range(2):
+            log = await broker.topics.get(await broker.segment(TOPIC, number))
+            for name in (f"c-seg-{number}", "other-seg-7"):
+                consumer, _outlet = recording_consumer(name=name)
+                log.subscriptions["s"].add_consumer(consumer, SubscriptionType.SHARED)
+                log.clients.add_consumer(consumer, Client())
+        async with watching(address, "view=subscriptions") as frames:
+            await frames.until(lambda parts: parts["subscriptions"][0]["consumers"] == ["c", "other-seg-7"])
+        async with watching(address, TOPIC_VIEW) as frames:
+            logs = (await frames.next())["logs"]
+            named = [{one["name"] for one in log["subscriptions"]["s"]["consumers"]} for log in logs.values()]
+            assert named == [{"c", "other-seg-7"}] * 2
 
 
 async def test_an_open_transaction_is_shown_with_its_participants() -> None:

@@ -34,6 +34,8 @@ class LiveSubscription(NamedTuple):
     consumers: tuple[LiveConsumer, ...]
     is_all_sent: bool
     """Whether every readable entry was sent to a consumer at least once, acknowledged or skipped."""
+    last_left: str = ""
+    """The name of the consumer that left last. It is empty if none has left since a broker loaded the log."""
 
 
 class LiveLog(NamedTuple):

@@ -37,6 +37,7 @@ def _subscription(log: Topic, reading: Reading) -> LiveSubscription:
         found.backlog_entries,
         tuple(consumers),
         reading.handled_upto >= log.readable.value,
+        _whole_name(reading.last_left, log),
     )
 
 

@@ -48,6 +48,8 @@ class Reading(NamedTuple):
     statistics: SubscriptionStatistics
     handled_upto: Position
     """Everything before this was acknowledged, or sent to its consumers."""
+    last_left: str
+    """The name of the consumer that left last, if one left here."""
 
 
 class Topic(PublishedTopic):
@@ -140,7 +142,7 @@ class Topic(PublishedTopic):
         self._is_closed = True
         self.clients.send_away(assigned_url)
         self.closed_with = {
-            name: Reading(replace(one.statistics, consumers=()), one.handled_upto)
+            name: Reading(replace(one.statistics, consumers=()), one.handled_upto, one.last_left)
             for name, one in self.readings.items()
         }
         await self._durable.close()
@@ -235,7 +237,9 @@ class Topic(PublishedTopic):
     @property
     def readings(self) -> Mapping[str, Reading]:
         """How far each durable subscription is."""
-        return {name: Reading(one.statistics(), one.handled_upto) for name, one in self.subscriptions.items()}
+        return {
+            name: Reading(one.statistics(), one.handled_upto, one.last_left) for name, one in self.subscriptions.items()
+        }
 
     async def subscribe(self, name: str, start: Position | None, conditions: Sequence[Check] = ()) -> Subscription:
         """Return the durable subscription. If it does not exist, create it; it is durable on return.

@@ -66,6 +66,8 @@ class Subscription:
         self._is_closed = False
         self.unread_from = source.readable.value
         """What was readable when the last consumer left, or when it was loaded. Has no meaning while one is there."""
+        self.last_left = ""
+        """The name of the consumer that left last; empty since the start of this owner."""
 
     @property
     def kind(self) -> SubscriptionType:
@@ -140,6 +142,7 @@ class Subscription:
         self._dispatcher.consumers.remove(consumer)
         consumer.outlet.detach(self._dispatcher.signal)
         self.unread_from = self._source.readable.value
+        self.last_left = consumer.name
         self._tell_active()
         if TYPES[self._kind].individual:
             self._dispatcher.left(consumer)

@@ -4,6 +4,7 @@
     unloaded   no broker has its topic loaded or remembers what is left there, so that is not known
     current    it has read everything
     nobody     messages wait, and no consumer is connected to any of its logs
+    away       messages wait, and the last to leave was a Spark query's or job's consumer: its driver has ended
     spark      a Spark query or job holds it. That asks for positions and never for messages
     blocked    a log's consumers hold as many unacknowledged messages as they may, so they get no more
     sent       all that waits was sent, and is not acknowledged. That is stuck if it lasts, which one moment cannot tell
@@ -11,7 +12,8 @@
     partly     messages wait on logs to which no consumer is connected, and others are read
     going      messages wait, and its consumers ask for them
 
-Only `nobody`, `blocked` and `idle` need somebody's care. Segments may wait for those before them, so `partly` is usual.
+Only `nobody`, `away`, `blocked` and `idle` need somebody's care. Segments may wait for those before them, so `partly`
+is usual.
 """
 
 from collections.abc import Mapping
@@ -36,6 +38,7 @@ class Reading(StrEnum):
     UNLOADED = "unloaded"
     CURRENT = "current"
     NOBODY = "nobody"
+    AWAY = "away"
     SPARK = "spark"
     BLOCKED = "blocked"
     SENT = "sent"
@@ -44,7 +47,7 @@ class Reading(StrEnum):
     GOING = "going"
 
 
-STUCK: Final = frozenset({Reading.NOBODY, Reading.BLOCKED, Reading.IDLE})
+STUCK: Final = frozenset({Reading.NOBODY, Reading.AWAY, Reading.BLOCKED, Reading.IDLE})
 """What needs somebody's care."""
 
 
@@ -57,6 +60,7 @@ def facts_of(log: LiveLog, name: str, subscription: LiveSubscription) -> Facts:
         "type": subscription.type,
         "backlog": subscription.backlog,
         "consumers": sorted({consumer.name for consumer in subscription.consumers}),
+        "left": [subscription.last_left] if subscription.last_left else [],
         "unacked": sum(unacked),
         "asked_for": sum(consumer.permits for consumer in subscription.consumers),
         "is_blocked": sum(unacked) >= UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX
@@ -72,6 +76,8 @@ def joined(one: Facts, other: Facts) -> Facts:
         **one,
         "backlog": one["backlog"] + other["backlog"],
         "consumers": sorted({*one["consumers"], *other["consumers"]}),
+        # A broker of an earlier release does not tell it.
+        "left": sorted({*one.get("left", ()), *other.get("left", ())})[:NAMED_MAX],
         "unacked": one["unacked"] + other["unacked"],
         "asked_for": one["asked_for"] + other["asked_for"],
         "is_blocked": one["is_blocked"] or other["is_blocked"],
@@ -94,7 +100,7 @@ def reading_of(facts: Mapping[str, Any]) -> Reading:
     if not facts["backlog"]:
         return Reading.CURRENT
     if not facts["consumers"]:
-        return Reading.NOBODY
+        return Reading.AWAY if SPARK_CONSUMER + facts["name"] in facts.get("left", ()) else Reading.NOBODY
     if facts["is_blocked"]:
         return Reading.BLOCKED
     if not facts["has_unsent"]:

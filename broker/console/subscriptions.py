@@ -26,7 +26,7 @@ SHOWN_MAX: Final = 200
 ONLY: Final[Mapping[str, frozenset[Reading]]] = {
     "all": frozenset(Reading),
     "stuck": STUCK,
-    "spark": frozenset({Reading.SPARK}),
+    "spark": frozenset({Reading.SPARK, Reading.AWAY}),
 }
 """What of the list can be shown alone."""
 

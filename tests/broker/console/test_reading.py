@@ -13,10 +13,12 @@ from tidewire.wire.pulsar import commands
 TOPIC = "topic://public/default/orders"
 
 
-def log(number: int, backlog: int, *consumers: LiveConsumer, is_all_sent: bool = False) -> dict[str, Any]:
+def log(
+    number: int, backlog: int, *consumers: LiveConsumer, is_all_sent: bool = False, last_left: str = ""
+) -> dict[str, Any]:
     """Return what segment `number` says of the subscription `s`."""
     name = TopicName.parse(f"segment://public/default/orders/0000-ffff-{number}")
-    subscription = LiveSubscription("SHARED", backlog, consumers, is_all_sent)
+    subscription = LiveSubscription("SHARED", backlog, consumers, is_all_sent, last_left)
     live = LiveLog(name, name.scalable_topic, 0, 0, 0, 0, 0, 0, 0, 0, {"s": subscription})
     return facts_of(live, "s", subscription)
 
@@ -43,6 +45,11 @@ SPARK = LiveConsumer("spark-s", 0, 0, 0)
         (joined(log(0, 1, ASKS, is_all_sent=True), log(1, 0, ASKS)), Reading.SENT),
         (joined(log(0, 1, ASKS, is_all_sent=True), log(1, 1, ASKS)), Reading.GOING),
         (log(0, 1, SPARK), Reading.SPARK),
+        (log(0, 1, last_left="spark-s"), Reading.AWAY),
+        (log(0, 1, last_left="a"), Reading.NOBODY),
+        (log(0, 0, last_left="spark-s"), Reading.CURRENT),
+        (log(0, 1, ASKS, last_left="spark-s"), Reading.GOING),
+        (joined(log(0, 1), log(1, 1, last_left="spark-s")), Reading.AWAY),
         (joined(log(0, 1), log(1, 1)), Reading.NOBODY),
         (joined(log(0, 1), log(1, 0, ASKS)), Reading.PARTLY),
         (joined(log(0, 1), log(1, 1, SPARK)), Reading.SPARK),
@@ -61,7 +68,7 @@ def test_facts_of_several_logs_are_added_up() -> None:
 
 def test_what_waits_for_others_needs_no_care() -> None:
     """Children of a split wait for their parent, and Spark asks for no messages."""
-    assert {Reading.NOBODY, Reading.BLOCKED, Reading.IDLE} == STUCK
+    assert {Reading.NOBODY, Reading.AWAY, Reading.BLOCKED, Reading.IDLE} == STUCK
 
 
 def test_sparks_consumer_has_the_name_that_its_client_gives() -> None:

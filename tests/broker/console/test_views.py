@@ -103,6 +103,12 @@ async def test_a_stuck_subscription_comes_first() -> None:
             async with watching(address, f"view=subscriptions&only={only}") as frames:
                 parts = await frames.next()
                 assert [one["name"] for one in parts["subscriptions"]] == names
+        # The driver ends.
+        logs[1].subscriptions["query"].remove_consumer(consumer)
+        logs[1].clients.remove_consumer(consumer)
+        async with watching(address, "view=subscriptions&only=spark") as frames:
+            await frames.until(lambda parts: [one["reading"] for one in parts["subscriptions"]] == ["away"])
+            assert frames.parts["stuck"] == 2
 
 
 async def test_a_consumer_of_several_segments_is_one_consumer() -> None:

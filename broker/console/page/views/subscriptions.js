@@ -10,6 +10,7 @@ const READING = {
   unloaded: ["", "not loaded", "No client uses its topic. Open it to load its segments and count what is left to read."],
   current: ["good", "has read everything", ""],
   nobody: ["bad", "nobody reads", "Start its consumers. If nobody needs it any more, delete it, so that its messages can be removed."],
+  away: ["bad", "Spark's driver is away", "A Spark query or job read it last, and its driver has ended. Start it again. If nobody needs it any more, delete the subscription."],
   spark: ["", "Spark", "A Spark query or job holds it, and moves it after each batch."],
   sent: ["", "all sent, not acknowledged", "Its consumers have got all of it. If that lasts, they do not acknowledge: look at them, and restart them."],
   blocked: ["bad", "holds all it may", "Its consumers hold as many messages as they may. Restart those that do not acknowledge."],
@@ -18,7 +19,7 @@ const READING = {
   going: ["good", "is read", ""],
 };
 const CHOICES = [["all", "All"], ["stuck", "Needs care"], ["spark", "Spark"]];
-const EMPTY = { all: "There is no subscription on a topic of this cluster.", stuck: "No subscription needs care.", spark: "No Spark query or job holds a subscription now." };
+const EMPTY = { all: "There is no subscription on a topic of this cluster.", stuck: "No subscription needs care.", spark: "No Spark query or job holds a subscription now, or left one with a backlog." };
 
 export function Subscriptions({ query }) {
   const search = query.get("search") ?? "";

@@ -14,6 +14,7 @@ from tests.interop.console.conftest import OpenPage
 from tests.support.admin import Admin
 from tests.support.processes import RunningBroker
 from tests.support.scalable_writer import scalable_writer
+from tidewire.wire.pulsar import commands
 
 pytestmark = pytest.mark.interop
 
@@ -81,6 +82,22 @@ def test_a_consumer_that_never_acknowledges_is_named(open_page: OpenPage, broker
         row.get_by_role("link", name=READER).click()
         consumer = page.get_by_role("table", name="Consumers").get_by_role("row").nth(1)
         expect(consumer.get_by_role("cell").nth(2)).to_have_text(str(MESSAGES))
+
+
+def test_a_spark_query_without_its_driver_is_named(open_page: OpenPage, broker: RunningBroker) -> None:
+    """Its driver has ended, and messages go on to come. It stays in the list of Spark's."""
+    topic = Admin(broker.http_url).new_topic(2)
+    with (
+        start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(tidewire.connect(broker.service_url)) as client,
+        portal.wrap_async_context_manager(client.queue_consumer(topic, READER, commands.spark_consumer_name(READER))),
+    ):
+        page = open_page("/#/subscriptions?only=spark").page
+        row = page.get_by_role("row").filter(has_text=topic.rpartition("/")[2])
+        expect(row).to_contain_text("Spark")
+        fill(broker, topic)
+    expect(row).to_contain_text("Spark's driver is away")
+    expect(row).to_contain_text("Start it again.")
 
 
 def test_a_subscription_on_an_unloaded_topic_is_found(open_page: OpenPage, broker: RunningBroker) -> None:

@@ -268,6 +268,7 @@ SCENARIOS: Final = (
     "regular_topic_queue_consumers_share",
     "regular_topic_checkpoint_consumer",
     "regular_topic_of_old_and_new_clients",
+    "old_consumer_of_a_pattern_follows_new_topics",
     "regular_topic_refuses_transactions",
     "migrate_under_running_clients",
     "migrate_under_sends",

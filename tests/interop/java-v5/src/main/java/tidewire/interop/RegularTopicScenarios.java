@@ -8,6 +8,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
@@ -34,6 +35,7 @@ final class RegularTopicScenarios {
         scenarios.put("regular_topic_queue_consumers_share", RegularTopicScenarios::queueConsumersShare);
         scenarios.put("regular_topic_checkpoint_consumer", RegularTopicScenarios::checkpointConsumer);
         scenarios.put("regular_topic_of_old_and_new_clients", RegularTopicScenarios::oldAndNewClients);
+        scenarios.put("old_consumer_of_a_pattern_follows_new_topics", RegularTopicScenarios::patternFollowsNewTopics);
         scenarios.put("regular_topic_refuses_transactions", RegularTopicScenarios::refusesTransactions);
         scenarios.put("migrate_under_running_clients", RegularTopicScenarios::migrateUnderRunningClients);
         scenarios.put("migrate_under_sends", RegularTopicScenarios::migrateUnderSends);
@@ -165,6 +167,22 @@ final class RegularTopicScenarios {
         Receiving.sameInAnyOrder("of both", all, script.values());
         Receiving.sameInAnyOrder("of the old client", values(oldConsumer(stage, "old"), script.size()), script.values());
         script.check(Stage.receive(stream(stage, "new"), script.size()));
+    }
+
+    /** E20: it asks again each second, because the broker announces no watches of topic lists. */
+    private static void patternFollowsNewTopics(Stage stage) throws Exception {
+        Consumer<String> pattern = stage.keep(stage.oldClient().newConsumer(org.apache.pulsar.client.api.Schema.STRING)
+                .topicsPattern(Pattern.compile(stage.regular + ".*"))
+                .subscriptionName("pattern")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
+                .patternAutoDiscoveryPeriod(1, TimeUnit.SECONDS)
+                .subscribe());
+        for (String end : List.of("", "-second", "-third")) {
+            stage.keep(stage.oldClient().newProducer(org.apache.pulsar.client.api.Schema.STRING)
+                    .topic(stage.regular + end)
+                    .create()).send("to" + end);
+            Receiving.sameInAnyOrder("of topic" + end, values(pattern, 1), List.of("to" + end));
+        }
     }
 
     /** T21, T35: they write to scalable topics; the refused one leaves no trace, and the topic goes on. */

@@ -42,7 +42,6 @@ def test_a_name_that_looks_like_markup_is_shown_as_it_is(tidewire: CommandLine, 
     assert name in tidewire.well("topics", "show", topic)
 
 
-
 def test_subscriptions_are_shown_with_their_backlog(tidewire: CommandLine, topic: str) -> None:
     for value in "abc":
         # One by one, since messages sent together may travel as one batch, which counts as one.

@@ -122,7 +122,8 @@ def lag_of(progress: Mapping[str, Any]) -> Mapping[str, float]:
     found = _report_in(progress)
     if "lag" not in found:
         raise ValueError(
-            "this progress has no lag: Spark 4.2 and newer report it, but not of a micro-batch that an earlier run planned"
+            "this progress has no lag: Spark 4.2 and newer report it, but not of a micro-batch that an earlier run "
+            "planned"
         )
     lag: Mapping[str, float] = found["lag"]
     return lag

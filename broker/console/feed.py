@@ -8,6 +8,7 @@ once, and a quiet feed costs nothing.
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Final, Protocol
 
 import orjson
@@ -20,11 +21,14 @@ from storage.signal import Signal
 PAUSE_SECONDS: Final = 0.25
 """The least time between two frames of a stream."""
 
+HEARD_AT_ONCE: Final = 100
+"""Records that a hearer takes in one step of the event loop (E7). A view begins with all that there are."""
+
 Parts = Mapping[str, object]
 """JSON values by name."""
 
 Heard = tuple[str, Callable[[Change], None]]
-"""A key prefix, and what takes the changes below it."""
+"""A key prefix, and what takes the changes below it. A large change comes in pieces."""
 
 
 class Feed(Follower, Protocol):
@@ -51,16 +55,23 @@ async def follow(
         ]
         nursery = await stack.enter_async_context(trio.open_nursery())
         for watch, hear in watches:
-            hear(await watch.next())
+            await _tell(await watch.next(), hear)
         task_status.started()
 
         async def hear_all(watch: RangeWatch, hear: Callable[[Change], None]) -> None:
             async for change in watch:
-                hear(change)
+                await _tell(change, hear)
                 changed.set()
 
         for watch, hear in watches:
             nursery.start_soon(hear_all, watch, hear)
+
+
+async def _tell(change: Change, hear: Callable[[Change], None]) -> None:
+    hear(replace(change, records=change.records[:HEARD_AT_ONCE]))
+    for start in range(HEARD_AT_ONCE, len(change.records), HEARD_AT_ONCE):
+        await trio.lowlevel.checkpoint()
+        hear(Change(change.revision, change.records[start : start + HEARD_AT_ONCE]))
 
 
 @asynccontextmanager

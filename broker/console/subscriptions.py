@@ -5,7 +5,8 @@ has its subscriptions on record, so one that nobody uses any more is shown, too.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from heapq import nsmallest
+from typing import Final, NamedTuple
 
 import trio
 
@@ -14,7 +15,7 @@ from broker.console.feed import Parts, follow
 from broker.console.reading import STUCK, Facts, Reading, joined, reading_of, unloaded
 from broker.errors import LayoutUnreadable
 from broker.http.lines import running
-from broker.layouts.record import from_json
+from broker.layouts.record import subscriptions_in
 from broker.layouts.store import KEY_PREFIX as LAYOUTS
 from broker.layouts.store import topic_of
 from storage.metadata.store import Change, MetadataStore
@@ -66,21 +67,20 @@ class SubscriptionsFeed:
             if isinstance(found, dict):
                 for key, facts in found.items():
                     told[key] = joined(told[key], facts) if key in told else facts
+        every: dict[str, Facts] = {key: {**facts, "reading": reading_of(facts)} for key, facts in told.items()}
         for recorded in self._recorded.values():
             for key, facts in recorded.items():
-                told.setdefault(key, facts)
-        every: list[dict[str, Any]] = [{**facts, "reading": reading_of(facts)} for facts in told.values()]
+                every.setdefault(key, facts)
         matched = [
             one
-            for one in every
-            if one["reading"] in self._only and self._search in f"{one['topic']} {one['name']}".lower()
+            for key, one in every.items()
+            if one["reading"] in self._only and (not self._search or self._search in key.lower())
         ]
-        matched.sort(key=lambda one: (one["reading"] not in STUCK, -(one["backlog"] or 0), one["topic"], one["name"]))
         return {
             "total": len(every),
-            "stuck": sum(one["reading"] in STUCK for one in every),
+            "stuck": sum(one["reading"] in STUCK for one in every.values()),
             "matched": len(matched),
-            "subscriptions": matched[:SHOWN_MAX],
+            "subscriptions": nsmallest(SHOWN_MAX, matched, key=_order),
             "silent": self._everywhere.silent,
         }
 
@@ -90,10 +90,15 @@ class SubscriptionsFeed:
         for record in change.records:
             name = topic_of(record.key)
             try:
-                layout = from_json(record.value)
+                found = subscriptions_in(record.value)
             except LayoutUnreadable:
                 continue  # The doctor names damaged records.
             self._recorded[record.key] = {
-                f"{name} {each}": unloaded(str(name), each, layout.subscriptions[each].kind)
-                for each in layout.living_subscriptions()
+                f"{name} {each}": {**unloaded(str(name), each, one.kind), "reading": Reading.UNLOADED}
+                for each, one in found.items()
+                if not one.is_deleting
             }
+
+
+def _order(one: Facts) -> tuple[bool, int, str, str]:
+    return one["reading"] not in STUCK, -(one["backlog"] or 0), one["topic"], one["name"]

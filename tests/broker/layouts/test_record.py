@@ -14,7 +14,7 @@ from broker.layouts import record as layout_record
 from broker.layouts.autoscale_policy import AutoScaleOverride
 from broker.layouts.layout import Layout, create
 from broker.layouts.parts import LayoutSubscription, StartPosition, SubscriptionKind
-from broker.layouts.record import LAYOUT_BYTES_MAX, admin_view, from_json, to_json
+from broker.layouts.record import LAYOUT_BYTES_MAX, admin_view, from_json, subscriptions_in, to_json
 from tests.support.layouts import NOW_MS, layouts
 
 SPLIT_OPEN = (
@@ -28,6 +28,7 @@ SPLIT_OPEN = replace(SPLIT_OPEN, auto_scale=AutoScaleOverride(enabled=True, spli
 @given(layouts())
 def test_a_layout_is_read_back_as_it_was_written(layout: Layout) -> None:
     assert from_json(to_json(layout)) == layout
+    assert subscriptions_in(to_json(layout)) == layout.subscriptions
 
 
 @pytest.mark.parametrize("version", [1, 2])

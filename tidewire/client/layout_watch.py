@@ -242,7 +242,8 @@ async def open_layout(
         with anyio.fail_after(seconds):
             await watch.layout.until(lambda _: True)
     except TimeoutError as error:
-        trouble = troubles.current
+        # Others of the client may be in another trouble.
+        trouble = troubles.of(watch)
         task.cancel()
         reason = ConnectionLost("the broker does not answer") if trouble is None else trouble.error
         raise OperationTimedOut(f"the layout of {topic} did not arrive within {seconds} s: {reason}") from error

@@ -55,6 +55,10 @@ class Troubles:
         """Why the work does not go on; None while it does."""
         return next(iter(self._by_part.values()), None)
 
+    def of(self, part: Hashable) -> Trouble | None:
+        """Why `part` does not go on; None while it does."""
+        return self._by_part.get(part)
+
     def met(self, part: Hashable, error: TidewireError) -> None:
         """An attempt of `part` failed, and it will try again."""
         before = self.current

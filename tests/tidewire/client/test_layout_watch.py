@@ -6,7 +6,7 @@ from tests.support.backends import on_both_backends, on_trio
 from tests.support.scripted_broker import ADDRESS, T, scripted_broker
 from tidewire.client.layout_watch import controller_of, open_layout
 from tidewire.protocol.errors import ConnectFailed, InvalidName, OperationTimedOut, ProtocolViolation, UnsupportedBroker
-from tidewire.protocol.refusals import TopicNotFound
+from tidewire.protocol.refusals import BrokerFull, TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -119,6 +119,8 @@ async def test_opening_waits_for_a_broker_as_long_as_an_operation_may_take() -> 
     async with scripted_broker() as broker, broker.network(**seconds) as network:
         broker.add_topic(X)
         broker.refuses = True
+        # Another part of the client waits for something else.
+        network.troubles.met("a producer", BrokerFull("the disk is full", pb.ServerError.PersistenceError))
         before = trio.current_time()
         with pytest.raises(OperationTimedOut, match="cannot connect"):
             await open_layout(network, X)

@@ -33,6 +33,7 @@ def test_the_part_that_failed_first_is_shown_until_it_goes_on() -> None:
     clock.now = 2.0
     troubles.met("a", again := ConnectFailed("refused"))
     assert shown(troubles) == (again, 0.0)
+    assert [getattr(troubles.of(part), "error", None) for part in "abc"] == [again, FULL, None]
     troubles.over("a")
     assert shown(troubles) == (FULL, 1.0)
     troubles.over("b")

@@ -24,6 +24,7 @@ _ONE: Final = r"(?:[0-9]{1,19}:)?[0-9]{1,19}:[0-9]{1,19}(?::[0-9]{1,9}/[0-9]{1,9
 _WHOLE: Final = re.compile(f"{_ONE}(?:,{_ONE})*")
 _AGO: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _WORDS: Final[Mapping[str, Literal["earliest", "latest"]]] = {"earliest": "earliest", "latest": "latest"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -61,7 +62,7 @@ def beginning_of(
     """Where `flag` says to begin: a word, a message id, a time in ISO 8601, or how long ago, such as 15m.
 
     Raises:
-        UsageError: it is none of them.
+        UsageError: it is none of them, or before 1970.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -71,14 +72,18 @@ def beginning_of(
     ago = _AGO.fullmatch(text)
     try:
         if ago is not None:
-            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        moment = datetime.fromisoformat(text)
+            moment = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise UsageError(
             f"{flag} {text!r} is no place to begin. Give earliest, latest, a time such as 2013-01-31T06:15:00Z, how "
             f"long ago such as 15m, or a message id such as 1000:5."
         ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment < _EPOCH:
+        raise UsageError(f"{flag} {text!r} is before 1970, and no message is so old. Give earliest.")
+    return moment
 
 
 def _text(segment: int, place: Position) -> str:

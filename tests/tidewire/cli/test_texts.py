@@ -135,6 +135,10 @@ def test_reading_begins_at_a_word_a_time_or_a_message() -> None:
     for wrong in ("yesterday", "5", "1:2:3:4", "999999999d", "1:2,", ""):
         with pytest.raises(UsageError, match="no place to begin"):
             beginning_of(wrong, now)
+    for early in ("0001-01-01", "1969-12-31T23:59:59Z", "1970-01-01T00:00:00+01:00", "30000d"):
+        with pytest.raises(UsageError, match="before 1970"):
+            beginning_of(early, now)
+    assert beginning_of("1970-01-01", now) == datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def test_failures_and_mistakes_differ_in_their_exit_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,10 +71,7 @@ def beginning_of(
         return message_id
     ago = _AGO.fullmatch(text)
     try:
-        if ago is not None:
-            moment = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        else:
-            moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text) if ago is None else now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     except (ValueError, OverflowError):
         raise UsageError(
             f"{flag} {text!r} is no place to begin. Give earliest, latest, a time such as 2013-01-31T06:15:00Z, how "

@@ -34,6 +34,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Pydant
 from broker.addresses import NO_LISTENER, Address
 from broker.errors import StartError
 from broker.metadata_setting import EMBEDDED, check_metadata
+from broker.setting_problems import problem_of, shown
 
 ENVIRONMENT_PREFIX: Final = "TIDEWIRE_"
 
@@ -395,38 +396,4 @@ def _sentence(details: ErrorDetails, flags: Mapping[str, Any], config_file: Path
         origin = f"The key {field} in {config_file}"
     if details["type"] == "extra_forbidden":
         return f"There is no setting {field}."
-    return f"{origin} cannot be {_shown(details['input'])}: {_problem(details)}."
-
-
-def _problem(details: ErrorDetails) -> str:
-    context = details.get("ctx", {})
-    match details["type"]:
-        case "value_error":
-            return str(context["error"])
-        case "bool_parsing" | "bool_type":
-            return "it must be true or false"
-        case "int_parsing" | "int_type" | "int_from_float":
-            return "it must be a whole number"
-        case "float_parsing" | "float_type" | "finite_number":
-            return "it must be a number"
-        case "byte_size" | "byte_size_unit":
-            return "it must be a size such as 64MiB"
-        case "greater_than_equal":
-            return f"it must be at least {context['ge']:,.15g}"
-        case "greater_than":
-            return f"it must be greater than {context['gt']:,.15g}"
-        case "less_than_equal":
-            return f"it must be at most {context['le']:,.15g}"
-        case "path_type" | "string_type":
-            return "it must be text"
-        case "literal_error":
-            return f"it must be {str(context['expected']).replace(chr(39), '')}"
-        case "string_pattern_mismatch":
-            return "it must be 1 to 64 letters, digits and . _ - and begin with a letter or digit"
-        case _:
-            return details["msg"][0].lower() + details["msg"][1:]
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else text[:100] + "…"
+    return f"{origin} cannot be {shown(details['input'])}: {problem_of(details)}."

@@ -15,9 +15,12 @@ from storage.metadata.record_codec import encode
 from storage.metadata.records import BeginTransaction, FeatureLevel, TakeOver
 from storage.metadata.store import Record
 from storage.metadata.take_over import take_over
-from tests.support.disk import SECTOR, PowerLost, SimulatedFiles
+from tests.support.disk import PowerLost, SimulatedFiles
 
 DIRECTORY = Path("/data/metadata")
+
+HEADER_BYTES = 64
+"""No header of a batch has as many."""
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +126,8 @@ def test_every_flipped_bit() -> None:
     """D9: damage to confirmed data is refused with file and offset; in unused space it is harmless."""
     whole, places = written(HISTORY)
     for bit in range(len(whole.content(path(1))) * 8):
-        if bit // 8 > places[-1] + SECTOR and bit % 17:
-            # Prepared space, of which every place is like the next.
+        if bit // 8 > places[-1] + HEADER_BYTES and bit % 17:
+            # Prepared space behind the place of the next header, of which every place is like the next.
             continue
         disk = whole.kill().crash(keep=1.0)
         disk.flip(path(1), bit)

@@ -331,6 +331,7 @@ def test_a_pattern_finds_the_topics_of_its_namespace(broker: RunningBroker) -> N
 
 
 @pytest.mark.interop
+@pytest.mark.thorough
 @pytest.mark.timeout(4 * PATTERN_SECONDS)
 def test_a_pattern_finds_later_topics(broker: RunningBroker) -> None:
     """E20: the client asks again each minute, whatever its setting says, and joins new topics and partitions."""

@@ -25,7 +25,7 @@ export function Chart({ series, data, seconds, label }) {
           height: HEIGHT,
           cursor: { points: { size: 6 }, y: false },
           legend: { show: false },
-          padding: [8, 8, 0, 0],
+          padding: [8, 28, 0, 0], // Half a time below the axis is to the right of it.
           scales: { x: { time: true }, y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.15)] } },
           axes: [
             { ...axis, size: 28, space: 90, values: (_plot, ticks) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString("en-GB")) },

@@ -335,8 +335,9 @@ class LedgerChain:
             await self._keeper.write(replace(record, ledgers=ledgers, newest_id=made.id))
         except BaseException as error:
             self.store.abandon(made)
-            if isinstance(error, StoreFull):
-                # The store is certain that no record lists it.
+            # The store is certain that it has not applied this one. An earlier try, without an answer, may be applied.
+            is_refused = isinstance(error, RecordChanged | Fenced) and not await self._keeper.lists(made.id)
+            if is_refused or isinstance(error, StoreFull):
                 await self.store.remove_empty(made.id)
             raise
 

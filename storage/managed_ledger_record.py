@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, unquote
 
-from storage.errors import Fenced
+from storage.errors import Fenced, LedgerListCorrupt
 from storage.ledger_record import ManagedLedgerRecord
 from storage.metadata.paging import each_hit
 from storage.metadata.store import (
@@ -24,6 +24,7 @@ from storage.metadata.store import (
     Op,
     Put,
     Record,
+    StoreUnavailable,
     starting_with,
 )
 
@@ -124,6 +125,15 @@ class RecordKeeper:
         self._version = ABSENT if stored is None else stored.version
         self.record = None if stored is None else ManagedLedgerRecord.decode(stored.value)
         return self.record
+
+    async def lists(self, ledger: int) -> bool:
+        """Whether the record in the store lists a ledger now, whoever wrote it. True if nobody can tell."""
+        try:
+            stored = await self._metadata.get(self._key)
+            record = None if stored is None else ManagedLedgerRecord.decode(stored.value)
+        except (StoreUnavailable, LedgerListCorrupt):
+            return True
+        return record is not None and any(info.id == ledger for info in record.ledgers)
 
     async def write(self, record: ManagedLedgerRecord) -> None:
         """Replace the record that was last read, and keep what a later release added to it. Durable on return.

@@ -1,5 +1,7 @@
 """One owner of a managed ledger after another: what each finds, and what the earlier one can still do."""
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 
@@ -10,7 +12,7 @@ from storage.ledger_record import ManagedLedgerRecord
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_record import record_key
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Check
+from storage.metadata.store import Check, Committed, Conflict, Op, Put
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, ledger_store
@@ -104,6 +106,43 @@ async def test_d4_an_owner_whose_claim_is_gone_changes_nothing(files: SimulatedF
             await open_managed(store, metadata, claim=claim)
         assert await stored(metadata) == before
         assert store.statistics().open_ledgers == 0
+        assert listed(files) == {info.id for info in before.ledgers}
+
+
+def listed(files: SimulatedFiles) -> set[int]:
+    """The ledgers that have a file."""
+    return {int(name.split(".")[0]) for name in files.names(LEDGERS)}
+
+
+async def test_a_ledger_that_is_on_record_though_its_answer_was_lost_keeps_its_file(
+    files: SimulatedFiles, metadata: MemoryStore
+) -> None:
+    """E18: the repeat is refused, because the first try was applied, and the next owner has gone on from there."""
+
+    class Losing(MemoryStore):
+        is_losing = False
+
+        async def commit(self, ops: Sequence[Op]) -> Committed:
+            if not self.is_losing or not any(isinstance(op, Put) and op.key == record_key(NAME) for op in ops):
+                return await super().commit(ops)
+            self.is_losing = False
+            await super().commit(ops)
+            record = await self.get(record_key(NAME))
+            assert record is not None
+            # The next owner writes, and then the first one's repeat finds that.
+            await self.put(record.key, record.value + b" ")
+            raise Conflict(record.key, record.version, record.version + 1)
+
+    losing = Losing()
+    async with ledger_store(files) as store:
+        old = await open_managed(store, losing, config=ManagedLedgerConfig(ledger_bytes_max=10))
+        losing.is_losing = True
+        with pytest.raises(ExceptionGroup) as raised:
+            async with rolling(old):
+                await publish(old, [b"a" * 20])
+        assert raised.group_contains(Fenced)
+        assert listed(files) == {info.id for info in (await stored(losing)).ledgers}
+        assert len(listed(files)) == 2
 
 
 async def test_d2_the_last_owner_is_fenced_by_the_record_too(files: SimulatedFiles, metadata: MemoryStore) -> None:

@@ -143,7 +143,7 @@ def test_reading_stops_at_the_end_of_the_topic(tidewire: CommandLine, topic: str
 
 
 def test_the_end_is_before_what_is_undecided(tidewire: CommandLine, topic: str) -> None:
-    """T7, part 9: a last message that nobody may see, now or ever, is not waited for."""
+    """T7: a last message that nobody may see, now or ever, is not waited for."""
     read = ("consume", topic, "--until-end")
     tidewire.well("produce", topic, "--key", "k", "first")
     aborted = tidewire.well("transactions", "begin").strip()

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
+import trio
+
 from broker.live_contract import LiveLog
 from broker.live_log import live_log
 from broker.names import TopicName
@@ -43,7 +45,9 @@ class Live:
                 if subscription.consumers:
                     consumed[topic, name] = is_spread
                 elif entries := subscription.backlog_entries:
-                    leave((topic, name), Left(entries, log.readable.value > subscription.unread_from, is_spread))
+                    grew = log.readable.value > subscription.unread_from
+                    away_seconds = trio.current_time() - subscription.unread_since
+                    leave((topic, name), Left(entries, grew, is_spread, away_seconds))
         for unloaded in self._unloaded:
             for name, seen in self._unloaded.seen(unloaded).subscriptions.items():
                 if seen.backlog:

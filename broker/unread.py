@@ -27,10 +27,17 @@ class Left(NamedTuple):
     """Whether messages have come since it lost its last consumer, or since its log was loaded without one."""
     is_spread: bool
     """Whether other brokers may have a part of its topic."""
+    away_seconds: float = 0.0
+    """How long nobody has been connected. 0 if that is not known."""
 
     def __add__(self, other: "Left") -> "Left":  # type: ignore[override]
         """Return what waits on two logs together."""
-        return Left(self.entries + other.entries, self.grew or other.grew, self.is_spread or other.is_spread)
+        return Left(
+            self.entries + other.entries,
+            self.grew or other.grew,
+            self.is_spread or other.is_spread,
+            min(self.away_seconds, other.away_seconds),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +74,8 @@ def unread_in(said: object) -> Unread:
         fields: Any = said
         return Unread(
             left={
-                (str(topic), str(name)): Left(int(entries), bool(grew), bool(is_spread))
-                for topic, name, entries, grew, is_spread in fields["left"]
+                (str(topic), str(name)): Left(int(entries), bool(grew), bool(is_spread), float(away_seconds))
+                for topic, name, entries, grew, is_spread, away_seconds in fields["left"]
             },
             more=int(fields["more"]),
             consumed=frozenset((str(topic), str(name)) for topic, name in fields["consumed"]),

@@ -66,6 +66,8 @@ class Subscription:
         self._is_closed = False
         self.unread_from = source.readable.value
         """What was readable when the last consumer left, or when it was loaded. Has no meaning while one is there."""
+        self.unread_since = trio.current_time()
+        """When that was, on trio's clock."""
         self.last_left = ""
         """The name of the consumer that left last; empty since the start of this owner."""
 

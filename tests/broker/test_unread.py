@@ -8,7 +8,7 @@ from broker.unread import CONSUMED_MAX, LEFT_MAX, UNKNOWN, Left, Name, Unread, m
 
 SPREAD = ("topic://public/default/a", "s")
 PLAIN = ("persistent://public/default/p", "s")
-ONE = Unread(left={SPREAD: Left(1, False, True), PLAIN: Left(2, True, False)})
+ONE = Unread(left={SPREAD: Left(1, False, True, 5.0), PLAIN: Left(2, True, False, 6.0)})
 QUIET = Unread()
 
 
@@ -38,6 +38,11 @@ def test_what_grew_anywhere_grew() -> None:
     grown = Unread(left={SPREAD: Left(3, True, True)})
     assert nobody_reads([ONE, grown])[SPREAD].grew
     assert not nobody_reads([ONE, QUIET])[SPREAD].grew
+
+
+def test_nobody_is_away_for_longer_than_from_the_last_broker() -> None:
+    later = Unread(left={SPREAD: Left(3, True, True, 2.0)})
+    assert nobody_reads([ONE, later])[SPREAD].away_seconds == nobody_reads([later, ONE])[SPREAD].away_seconds == 2
 
 
 def test_another_broker_reads_what_one_said() -> None:

@@ -15,6 +15,7 @@ from broker.cluster.members import DRAINING
 from broker.cluster.membership import BROKERS
 from broker.cluster.ownership import claim_key
 from broker.doctor import examination as module
+from broker.doctor import subscription_rules
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.names import TopicName
@@ -112,8 +113,12 @@ async def test_a_cluster_at_work_is_well() -> None:
             assert said["unowned"] == {}
 
 
-async def test_a_subscription_that_nobody_reads_is_found_while_its_backlog_grows() -> None:
+async def test_a_subscription_that_nobody_reads_is_found_while_its_backlog_grows(
+    mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Any broker finds it, with what to do. A backlog that was there when the topic was loaded is no finding."""
+    # Sooner than an idle topic is unloaded.
+    monkeypatch.setattr(subscription_rules, "AWAY_SECONDS", 1)
     async with clinic(MemoryStore(), SimulatedFiles(seed=1), "one", "two") as ((one, _), (_two, elsewhere)):
         topic = await one.topics.get(PLAIN)
         await publish(topic, b"a")
@@ -125,9 +130,11 @@ async def test_a_subscription_that_nobody_reads_is_found_while_its_backlog_grows
         subscription.remove_consumer(consumer)
         assert await kinds(elsewhere) == []
         await publish(topic, b"c")
+        assert await kinds(elsewhere) == [], "its consumer may come back"
+        mock_clock.jump(1)
         (finding,) = (await report(elsewhere))["findings"]
         assert (finding["kind"], finding["about"]) == ("subscription-unread", str(PLAIN))
-        assert "3 entries wait for subscription s" in finding["what"]
+        assert "3 entries wait for subscription s, nobody has been connected for 0 minutes" in finding["what"]
         assert f"`tidewire subscriptions delete {PLAIN} s`" in finding["advice"]
         subscription.add_consumer(recording_consumer()[0])
         assert await kinds(elsewhere) == []

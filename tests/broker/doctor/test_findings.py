@@ -24,6 +24,7 @@ from broker.doctor.facts import (
 from broker.doctor.finding import Finding
 from broker.doctor.findings import RULES, examine, lasting, unowned
 from broker.doctor.report import FINDINGS_MAX, Report
+from broker.doctor.subscription_rules import AWAY_SECONDS
 from broker.unread import UNKNOWN, Left, Unread
 from storage.ages import SKEW_MAX_MS
 
@@ -79,14 +80,23 @@ GONE = records(registered={"two": TWO}, claims={"coordinator://0": "two", "coord
 """Broker one has ended. It left a segment open, and its claims have gone with its session."""
 STOPPED = records(registered={}, claims={})
 
-GROWS = CALM._replace(unread=Unread(left={(TOPIC, "s"): Left(3, grew=True, is_spread=True)}))
+LEFT = Left(3, grew=True, is_spread=True, away_seconds=AWAY_SECONDS)
+
+
+def leaving(left: Left) -> Told:
+    return CALM._replace(unread=Unread(left={(TOPIC, "s"): left}))
+
+
+GROWS = leaving(LEFT)
 """Messages come for a subscription, and nobody reads them at this broker."""
 
 TABLE: Mapping[str, tuple[Facts, list[str]]] = {
     "all is well": (facts(), []),
     "nobody reads a subscription": (facts(told={"one": GROWS, "two": CALM}), ["subscription-unread"]),
-    "its backlog stands still": (
-        facts(told={"one": CALM._replace(unread=Unread(left={(TOPIC, "s"): Left(3, grew=False, is_spread=True)}))}),
+    "its backlog stands still": (facts(told={"one": leaving(LEFT._replace(grew=False))}), []),
+    "its consumers may come back": (facts(told={"one": leaving(LEFT._replace(away_seconds=AWAY_SECONDS - 1))}), []),
+    "its consumers left one broker a while ago, and another just now": (
+        facts(told={"one": GROWS, "two": leaving(LEFT._replace(away_seconds=1))}),
         [],
     ),
     "it is read at another broker": (

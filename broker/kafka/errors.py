@@ -93,7 +93,7 @@ _CODES: Final[dict[type[Exception], ErrorCode]] = {
     Fenced: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     LedgerSealed: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     StoreUnavailable: ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    # As at a full quota: clients keep their records and retry.
+    # As at a full quota. See also `produce_code_of`.
     NoSpace: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     StoreFull: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     LedgerNotMade: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -157,6 +157,21 @@ def coordinator_code_of(error: Exception) -> ErrorCode:
     return ErrorCode.COORDINATOR_NOT_AVAILABLE if code in _UNAVAILABLE else code
 
 
+def produce_code_of(error: Exception) -> ErrorCode:
+    """As `code_of`, for a batch that was not stored.
+
+    When there is no space for it, every client keeps its records and retries at NOT_ENOUGH_REPLICAS. At
+    THROTTLING_QUOTA_EXCEEDED, librdkafka and aiokafka would give them up. At PRODUCER_FENCED a client gives up its
+    transactional id. Kafka's broker answers INVALID_PRODUCER_EPOCH instead: the client aborts and goes on, if it may.
+    """
+    code = code_of(error)
+    return _OF_PRODUCE.get(code, code)
+
+
+_OF_PRODUCE: Final = {
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
 _UNAVAILABLE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 
 EXPECTED: Final = (ExpectedError, CorruptBatch, UnsupportedFormat)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from broker.kafka.errors import EXPECTED, Refused, code_of
+from broker.kafka.errors import EXPECTED, Refused, produce_code_of
 from broker.kafka.markers import numbered
 from broker.kafka.requests import Api, Asked, ConnectionEnds, Later, take_turns
 from broker.kafka.topic_settings import ProduceRules
@@ -194,10 +194,7 @@ class ProduceHandler:
 
     def _part(self, result: _Appended) -> PartitionProduceResponse:
         if result.error is not None:
-            code = code_of(result.error)
-            if code == ErrorCode.PRODUCER_FENCED:
-                # As in Kafka: at this code a client aborts and goes on, if it still may.
-                code = ErrorCode.INVALID_PRODUCER_EPOCH
+            code = produce_code_of(result.error)
             return PartitionProduceResponse(result.index, code, error_message=str(result.error))
         assert result.topic is not None, "without an error, it was appended"
         assert result.upto is not None, "without an error, it was appended"

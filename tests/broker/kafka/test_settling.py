@@ -243,11 +243,11 @@ async def test_a_transaction_ends_while_a_full_disk_refuses_publishes(
         while (await client.produce("t", filler)).error_code == 0:
             pass
         await trio.sleep(10 * SPACE_RETRY_SECONDS)
-        assert (await client.produce("t", filler)).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert (await client.produce("t", filler)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         before = topic.ledger.confirmed_index
         assert await producer.end(is_commit=True) == 0
         assert topic.readable_end == topic.ledger.confirmed_index == before + 1
-        assert (await client.produce("t", filler)).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert (await client.produce("t", filler)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         files.set_capacity(None)
         await trio.sleep(10 * SPACE_RETRY_SECONDS)
         assert (await client.produce("t", filler)).error_code == 0

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from tidewire.protocol.errors import fresh
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.one_sentence import one_sentence
 
@@ -22,7 +23,7 @@ class RefusedStream(DataSourceStreamReader):
 
     @one_sentence()
     def _refuse(self) -> NoReturn:
-        raise self._reason
+        raise fresh(self._reason)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - these names are Spark's
         """Raise the reason."""

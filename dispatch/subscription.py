@@ -143,7 +143,7 @@ class Subscription:
             return
         self._dispatcher.consumers.remove(consumer)
         consumer.outlet.detach(self._dispatcher.signal)
-        self.unread_from = self._source.readable.value
+        self.unread_from, self.unread_since = self._source.readable.value, trio.current_time()
         self.last_left = consumer.name
         self._tell_active()
         if TYPES[self._kind].individual:

@@ -127,6 +127,7 @@ async def test_a_subscription_that_nobody_reads_is_found_while_its_backlog_grows
         consumer, _outlet = recording_consumer()
         subscription.add_consumer(consumer)
         await publish(topic, b"b")
+        mock_clock.jump(1)
         subscription.remove_consumer(consumer)
         assert await kinds(elsewhere) == []
         await publish(topic, b"c")

@@ -126,6 +126,8 @@ class Reader(Receiving[T]):
                 yield message
 
     def _look_for_end(self) -> None:
+        if not self._before_end:
+            return
         layout = self._layout.current
         held_back = {segment_id for segment_id, consumer in self._segments.items() if consumer.is_before_more}
         for segment_id in tuple(self._before_end):

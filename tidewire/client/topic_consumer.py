@@ -413,8 +413,8 @@ class TopicConsumer:
             return
             # Brokers need it to report the end of a sealed topic. Not beyond an incomplete message's first chunk.
         self.acknowledge_upto(Position(ledger_id, entry_id))
-        self._end.passed(EntryPosition(ledger_id, entry_id))
-        if self._has_ended or self._end.is_reached:
+        reaches_end = self._end.passed(EntryPosition(ledger_id, entry_id))
+        if self._has_ended or reaches_end:
             self._on_change()
 
     # --------------------------------------------------------------------------------------------------------- the end

@@ -44,9 +44,11 @@ class TopicEnd:
         if place is not None and place.is_whole_entry:
             self.passed(EntryPosition(place.ledger_id, place.entry_id))
 
-    def passed(self, entry: EntryPosition) -> None:
-        """The reader is done with this entry: nothing more of it comes."""
+    def passed(self, entry: EntryPosition) -> bool:
+        """The reader is done with this entry: nothing more of it comes. Returns whether that reaches the end."""
+        was_reached = self.is_reached
         self._passed = max(self._passed, entry)
+        return self.is_reached and not was_reached
 
     @property
     def is_reached(self) -> bool:

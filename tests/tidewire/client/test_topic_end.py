@@ -62,3 +62,12 @@ def test_more_may_follow_only_behind_the_end() -> None:
         assert not end.is_before_more
         end.passed(EntryPosition(2, 1))
         assert end.is_before_more is goes_on
+
+
+def test_the_end_is_reached_once() -> None:
+    """Only that moment is told: what comes behind the end wakes nobody."""
+    end = asked()
+    assert not end.passed(EntryPosition(1, 0)), "it is not known yet"
+    end.answered(ToldEnd(EntryPosition(2, 1), EARLIEST, goes_on=True), BEFORE_ALL)
+    reached = [end.passed(EntryPosition(2, entry)) for entry in range(4)]
+    assert reached == [False, True, False, False]

@@ -61,7 +61,7 @@ def create(
         brokers = Brokers(*addresses(data_dir, http))
         tenant = namespace.partition("/")[0]
         if tenant not in brokers.ask("GET", _TENANTS):
-            brokers.ask("PUT", f"{_TENANTS}/{path.partition('/')[0]}")
+            brokers.ask("PUT", f"{_TENANTS}/{tenant_path(tenant)}")
         brokers.ask("PUT", f"{_NAMESPACES}/{path}")
         tell(f"created {namespace}", as_json, namespace=namespace, created=True)
 

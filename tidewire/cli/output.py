@@ -6,11 +6,14 @@ Only a command that follows something, and one that lists messages or records wi
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tidewire.cli.logs import told
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 Watch = Annotated[
@@ -43,6 +46,17 @@ def tell(sentence: str, as_json: bool, **fields: object) -> None:
 def note(command: str, sentence: str) -> None:
     """Say on standard error what is neither a result nor a failure, in the form that `--log-format` wants."""
     typer.echo(told("info", command, sentence), err=True)
+
+
+def plain_console(width: int | None = None) -> "Console":
+    """Return what prints texts and rich's tables to standard output, with names and values as they are.
+
+    Users choose these, and rich would take a part of them for markup or for an emoji. `width` is in characters; None
+    takes the terminal's.
+    """
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False, markup=False, width=width)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:

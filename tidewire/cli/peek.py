@@ -14,7 +14,7 @@ import typer
 
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import UsageError, one_sentence, while_somebody_reads
-from tidewire.cli.output import Json, print_json
+from tidewire.cli.output import Json, plain_console, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,10 +134,9 @@ def _merged(pages: Sequence[tuple[Log, Mapping[str, Any]]], count: int, *, from_
 
 
 def _print(topic: str, pages: Sequence[tuple[Log, Mapping[str, Any]]], rows: Sequence[tuple[Log, Row]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, emoji=False, markup=False)
+    console = plain_console()
     has_parts = any(log.number is not None for log, _row in rows)
     table = Table(*(["segment"] if has_parts else []), "position", "state", "stored (UTC)", "key", box=None)
     table.add_column("value", no_wrap=True, overflow="ellipsis", ratio=1)

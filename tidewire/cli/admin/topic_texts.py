@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tidewire.cli.admin.statistics import View
 from tidewire.cli.admin.subscriptions import listed as subscriptions_listed
-from tidewire.cli.output import table
+from tidewire.cli.output import plain_console, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
 def print_layout(topic: str, layout: View, statistics: View) -> None:
     """Print a scalable topic: its segments, and who reads it."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, emoji=False, markup=False)
+    console = plain_console()
     console.print(f"{topic}  epoch {layout['epoch']}", soft_wrap=True)
     for key, value in sorted(layout["properties"].items()):
         console.print(f"  {key}={value}", soft_wrap=True)
@@ -35,9 +34,7 @@ def print_layout(topic: str, layout: View, statistics: View) -> None:
 
 def print_regular(topic: str, statistics: View) -> None:
     """Print a regular topic: its partitions, and who reads it."""
-    from rich.console import Console
-
-    console = Console(highlight=False, emoji=False, markup=False)
+    console = plain_console()
     count = int(statistics["partitions"])
     console.print(f"{topic}  {count} partition{'' if count == 1 else 's'}", soft_wrap=True)
     _print_subscriptions(console, statistics)

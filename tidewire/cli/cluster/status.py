@@ -13,6 +13,7 @@ import typer
 
 from tidewire.cli.asking import NotAccepted, NotAnswered
 from tidewire.cli.broker_http import BrokerHttp
+from tidewire.cli.output import plain_console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -67,11 +68,10 @@ def print_lines(views: Iterable[View]) -> None:
 
 def print_tables(views: Iterable[View], *, live: bool) -> None:
     """Print each view as a table. If `live`, a terminal shows only the newest one."""
-    from rich.console import Console
     from rich.live import Live
 
     # In a file or a pipe, lines may have any length.
-    console = Console(highlight=False, emoji=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = plain_console(None if sys.stdout.isatty() else WIDTH)
     if live and sys.stdout.isatty():
         with Live(console=console, auto_refresh=False) as display:
             for view in views:

@@ -154,8 +154,8 @@ def test_what_a_sealed_segment_did_not_take_goes_to_its_children(
         one.write(topic, range(1000))
         changing = threads.submit(Admin(broker.http_url).split_now, topic, 0)
 
-        def hear_when_changed(self: Attempt) -> None:
-            if changing.done():
+        def hear_at_the_end(self: Attempt) -> None:
+            if is_written:
                 hear(self)
 
         def note_what_is_left(self: Attempt, target: Any) -> None:
@@ -163,12 +163,16 @@ def test_what_a_sealed_segment_did_not_take_goes_to_its_children(
             settle(self, target)
             left.append(before - self.frames_unanswered)
 
-        monkeypatch.setattr(Attempt, "_hear_what_is_there", hear_when_changed)
+        monkeypatch.setattr(Attempt, "_hear_what_is_there", hear_at_the_end)
         monkeypatch.setattr(Attempt, "_settle_topic", note_what_is_left)
+        is_written = False
         written = 1000
-        while not changing.done():
+        while not is_written:
+            # The last turn begins after the segment was sealed.
+            is_sealed = changing.done()
             one.write(topic, range(written, written + 100))
             written += 100
+            is_written = is_sealed
         changing.result()
         one.commit()
     assert max(left) > 0

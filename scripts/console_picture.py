@@ -8,6 +8,7 @@ views go to docs/how-to/console/. Brokers, clients and the browser run on this m
 """
 
 import itertools
+import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -40,6 +41,10 @@ CLICKS: Final = "clicks"
 GROUP: Final = "web-statistics"
 MESSAGES: Final = 300
 """Between two changes of the layout."""
+WAVES: Final = 150
+"""What is sent while the overview is open, two waves a second, so that its chart shows more than a minute."""
+RATE_WAVES: Final = 8
+"""As long as a view of rates needs to measure them."""
 WIDTH: Final = 1_200
 HEIGHT: Final = 900
 CHANGES: Final = (("split", 0), ("split", 1), ("merge", 4), ("split", 3))
@@ -81,14 +86,11 @@ def main() -> int:
 
 def take_views(page: Page, cluster: KafkaCluster, broker: RunningBroker, writer: ScalableWriter) -> None:
     """Let more happen, and take a picture of each other view."""
-    for _ in range(3):
-        writer.send(b"delayed", key="LH 400", txn=writer.begin())
     with reading(broker, AIRPORTS, "forecast"), scalable_writer(broker.service_url, AIRPORTS) as other:
         other.send(b"open", key="FRA")
-    with scalable_writer(broker.service_url, AIRPORTS) as other:
+    with scalable_writer(broker.service_url, AIRPORTS) as other, opened(AIOKAFKA) as kafka:
         for number in range(40):
             other.send(b"closed", key=str(number))
-    with opened(AIOKAFKA) as kafka:
         kafka.admin(cluster.bootstrap).create(CLICKS, 4)
         reader = kafka.consumer(cluster.bootstrap, ConsumerOptions(group_id=GROUP))
         reader.subscribe(CLICKS)
@@ -102,7 +104,10 @@ def take_views(page: Page, cluster: KafkaCluster, broker: RunningBroker, writer:
                 clicks.send(b"click", key=str(number))
         show(page, broker, "overview", "Overview")
         expect(page.locator(".findings")).not_to_contain_text("It reads")
-        write(writer)
+        work(page, writer, WAVES)
+        for _ in range(3):
+            other.send(b"delayed", key="FRA", txn=other.begin())
+        work(page, writer, RATE_WAVES)
         take(page, VIEWS / "overview.png")
         for view, heading in (
             ("topics", "Topics"),
@@ -110,6 +115,7 @@ def take_views(page: Page, cluster: KafkaCluster, broker: RunningBroker, writer:
             ("transactions", "Transactions"),
         ):
             show(page, broker, view, heading)
+            work(page, writer, RATE_WAVES)
             take(page, VIEWS / f"{view}.png")
         show(page, broker, f"groups/{GROUP}", GROUP)
         take(page, VIEWS / "groups.png")
@@ -143,15 +149,36 @@ def take(page: Page, target: Path) -> None:
 @contextmanager
 def reading(broker: RunningBroker, topic: str, subscription: str) -> Iterator[None]:
     """Connect a consumer that takes messages and acknowledges none."""
+
+    async def take(consumer: tidewire.QueueConsumer) -> None:
+        async for _message in consumer:
+            pass
+
     with (
         start_blocking_portal("asyncio") as portal,
         portal.wrap_async_context_manager(tidewire.connect(broker.service_url)) as client,
-        portal.wrap_async_context_manager(client.queue_consumer(topic, subscription, "arrivals-1")),
+        portal.wrap_async_context_manager(client.queue_consumer(topic, subscription, "arrivals-1")) as consumer,
     ):
-        yield
+        taking = portal.start_task_soon(take, consumer)
+        try:
+            yield
+        finally:
+            taking.cancel()
 
 
 _numbers = itertools.count()
+
+
+def work(page: Page, writer: ScalableWriter, waves: int) -> None:
+    """Send for a while, more and less in turn, every other wave in a transaction."""
+    for wave in range(waves):
+        count = int(40 + 25 * math.sin(wave / 9) + wave % 7)
+        begun = writer.begin() if wave % 2 else None
+        for number in itertools.islice(_numbers, count):
+            writer.send(b"departed" * 16, key=f"flight {number}", txn=begun)
+        if begun is not None:
+            writer.commit(begun)
+        page.wait_for_timeout(500)
 
 
 def write(writer: ScalableWriter) -> None:

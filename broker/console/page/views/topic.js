@@ -81,7 +81,7 @@ function Scalable({ parts, rates, ask, chosen: opened }) {
       <${Tile} label="Out" value=${short(sum("rateOut"))} unit="/s" note=${plural(Object.keys(layout.subscriptions).length, "subscription")} tone="out" />
       <${Tile} label="Backlog" value=${short(sum("backlog"))} note="of all subscriptions together" />
       <${Tile} label="Active segments" value=${number(active.length)} note=${`${number(segments.length - active.length)} sealed, layout epoch ${layout.epoch}`} />
-      <${Tile} label="Open transactions" value=${number(parts.transactions)} note=${sum("held") ? `hold back ${plural(sum("held"), "message")}` : "hold nothing back"} href=${address("transactions")} />
+      <${Tile} label="Open transactions" value=${number(parts.transactions)} note=${parts.transactions && sum("held") ? `hold back ${plural(sum("held"), "message")}` : "hold nothing back"} href=${address("transactions")} />
     </div>
     ${layout.intent && html`<div class="notice live" role="status">${intentText(layout.intent)}</div>`}
     <${Panel} title="Segments" note="hash ranges over time" flush>

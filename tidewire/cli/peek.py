@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 COUNT_MAX: Final = 1_000
 """The most messages that a broker shows at once."""
 
+VALUE_WIDTH_MIN: Final = 10
+"""Characters of a value that a narrow terminal shows."""
+
 _POSITION: Final = re.compile(r"\d+:\d+(:\d+)?", re.ASCII)
 _MILLIS: Final = re.compile(r"\d+", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -138,11 +141,16 @@ def _print(topic: str, pages: Sequence[tuple[Log, Mapping[str, Any]]], rows: Seq
 
     console = plain_console()
     has_parts = any(log.number is not None for log, _row in rows)
-    table = Table(*(["segment"] if has_parts else []), "position", "state", "stored (UTC)", "key", box=None)
-    table.add_column("value", no_wrap=True, overflow="ellipsis", ratio=1)
+    # Rich shrinks columns that may wrap, down to nothing, before it shortens a value. So no column may wrap.
+    table = Table(box=None)
+    for name in [*(["segment"] if has_parts else []), "position", "state", "stored (UTC)"]:
+        table.add_column(name, no_wrap=True)
+    table.add_column("key", no_wrap=True, overflow="ellipsis", max_width=console.width // 5)
+    table.add_column("value", no_wrap=True, overflow="ellipsis", max_width=VALUE_WIDTH_MIN)
     for log, row in rows:
         part = [str(log.number)] if has_parts else []
         table.add_row(*part, row["position"], row["state"], _time(row), _plain(_key(row)), _plain(value_of(row)))
+    table.columns[-1].max_width = VALUE_WIDTH_MIN + console.width - console.measure(table).maximum
     if rows:
         console.print(table)
     else:

@@ -60,6 +60,22 @@ def test_json_has_all_fields(tidewire: CommandLine, plain: str) -> None:
     assert cells(tidewire.well("topics", "peek", plain))[-1][-2:] == [":heart:", "[red]:bug:[/nope]"]
 
 
+def test_long_keys_and_values_leave_the_other_columns_as_they_are(
+    tidewire: CommandLine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tidewire.well("produce", topic, '{"sentence": "' + "word " * 100 + '"}', "--key", "k" * 100)
+    shown = tidewire.well("topics", "peek", topic)
+    assert shown.splitlines()[0].split() == ["segment", "position", "state", "stored", "(UTC)", "key", "value"]
+    (row,) = cells(shown)
+    assert row[2] == "committed"
+    assert (row[5][:8], row[6][:8]) == ("k" * 8, '{"senten')
+    monkeypatch.setenv("COLUMNS", "300")
+    (row,) = cells(tidewire.well("topics", "peek", topic))
+    assert len(row[5]) == 60
+    assert row[6:9] == ['{"sentence":', '"word', "word"]
+
+
 def test_open_messages_are_marked_and_segments_are_merged(
     tidewire: CommandLine, broker: RunningBroker, topic: str
 ) -> None:

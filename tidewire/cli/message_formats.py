@@ -1,13 +1,15 @@
 """How `tidewire consume` prints a message: as its value, as JSON, or by a template with the letters of kcat. Pure.
 
 Values are decoded by the schema that each message was written with. Text stays text, and bytes stay bytes. Everything
-else is printed as JSON; bytes within it become text with one character for each byte, as in Avro's JSON encoding.
+else is printed as JSON. Decimals within it become text such as "12.30", and bytes become text with one character for
+each byte, as in Avro's JSON encoding.
 """
 
 import base64
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tidewire.cli.endings import UsageError
@@ -77,11 +79,11 @@ def described(message: "tidewire.Message[Any]") -> bytes:
 
 
 def _json(value: Any) -> bytes:  # noqa: ANN401 - of any schema
-    return json.dumps(value, ensure_ascii=False, default=_bytes_as_text).encode(errors="replace")
+    return json.dumps(value, ensure_ascii=False, default=_as_text).encode(errors="replace")
 
 
-def _bytes_as_text(value: bytes) -> str:
-    return value.decode("latin-1")
+def _as_text(value: bytes | Decimal) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else f"{value:f}"
 
 
 def _moment(since_epoch_ms: int) -> str | int:

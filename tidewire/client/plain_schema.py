@@ -7,6 +7,7 @@ message's own from the broker.
 import io
 import json
 import warnings
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import avro.errors
 import avro.schema
 from avro.io import BinaryDecoder, BinaryEncoder, DatumReader, DatumWriter
 
+from tidewire.client.decimals import from_bytes
 from tidewire.client.plain_values import Fitter, Plain, without_logical_types
 from tidewire.client.schema import DEFINITIONS_KEPT_MAX, Schema
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -102,8 +104,8 @@ def decoded(kind: pb.Schema.Type, data: bytes, definition: bytes) -> Any:  # noq
     if kind == pb.Schema.Json:
         return json.loads(data)
     if kind == pb.Schema.Avro:
-        written = _parsed(definition)
-        return DatumReader(written, written).read(BinaryDecoder(io.BytesIO(data)))
+        written = _parsed(definition, but_decimals=True)
+        return DatumReader(written, written).read(_Decoder(io.BytesIO(data)))
     simple = _SIMPLE.get(kind)
     return data if simple is None else simple.decode(data)
 
@@ -120,6 +122,16 @@ _SIMPLE: Final[dict[pb.Schema.Type, Schema[Any]]] = {
 }
 
 
+class _Decoder(BinaryDecoder):
+    """Reads decimals exactly. Avro's library rounds one that has more digits than its definition says."""
+
+    def read_decimal_from_bytes(self, precision: int, scale: int) -> Decimal:
+        return from_bytes(self.read_bytes(), scale)
+
+    def read_decimal_from_fixed(self, precision: int, scale: int, size: int) -> Decimal:
+        return from_bytes(self.read(size), scale)
+
+
 @lru_cache(DEFINITIONS_KEPT_MAX)
-def _parsed(definition: bytes) -> avro.schema.Schema:
-    return avro.schema.parse(json.dumps(without_logical_types(json.loads(definition))))
+def _parsed(definition: bytes, *, but_decimals: bool = False) -> avro.schema.Schema:
+    return avro.schema.parse(json.dumps(without_logical_types(json.loads(definition), but_decimals=but_decimals)))

@@ -4,14 +4,17 @@ r"""Checks plain values, as JSON has them, against an Avro definition, and fills
     null, true, "text"      null, boolean, string and enum
     1                       int and long, if it fits; float and double
     "\u00ff"                 bytes and fixed: each character is a byte (Avro's specification, "JSON Encoding")
+    "12.30" or 12.3         decimal of bytes or fixed
     [...], {...}            array, map and record
 
-A value of a union is the plain value, without the type's name around it. Logical types count as the types below them:
-a timestamp is its number of milliseconds. An error names the field and what it lacks.
+A value of a union is the plain value, without the type's name around it. The other logical types count as the types
+below them: a `timestamp-micros` is its number of microseconds. An error names the field and what it lacks.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
+
+from tidewire.client.decimals import Digits
 
 Plain: TypeAlias = Any
 """What `json.loads` returns."""
@@ -41,28 +44,46 @@ class Unfit(ValueError):
     """The value does not fit the definition. The text names the field."""
 
 
-def without_logical_types(definition: Definition) -> Definition:
-    """The definition with each logical type replaced by the type below it. Values are encoded the same."""
+def without_logical_types(definition: Definition, *, but_decimals: bool = False) -> Definition:
+    """The definition with each logical type replaced by the type below it. Values are encoded the same.
+
+    With `but_decimals`, decimals stay.
+    """
     if isinstance(definition, list):
-        return [without_logical_types(one) for one in definition]
+        return [without_logical_types(one, but_decimals=but_decimals) for one in definition]
     if not isinstance(definition, dict):
         return definition
-    kept = {name: part for name, part in definition.items() if name not in {"logicalType", "precision", "scale"}}
+    left_out = () if but_decimals and digits_of(definition) else ("logicalType", "precision", "scale")
+    kept = {name: part for name, part in definition.items() if name not in left_out}
     for name in ("type", "items", "values"):
         if name in kept:
-            kept[name] = without_logical_types(kept[name])
+            kept[name] = without_logical_types(kept[name], but_decimals=but_decimals)
     if "fields" in kept:
-        kept["fields"] = [without_logical_types(field) for field in kept["fields"]]
+        kept["fields"] = [without_logical_types(field, but_decimals=but_decimals) for field in kept["fields"]]
     return kept
+
+
+def digits_of(definition: Definition) -> Digits | None:
+    """The digits of a decimal in bytes; None for any other type. Avro ignores a decimal without proper digits."""
+    match definition:
+        case {"type": "bytes" | "fixed", "logicalType": "decimal", "precision": int(precision)}:
+            scale = definition.get("scale", 0)
+            return Digits(precision, scale) if isinstance(scale, int) and 0 <= scale <= precision > 0 else None
+    return None
 
 
 class Fitter:
     """Fits values to one definition."""
 
-    def __init__(self, definition: Definition, *, in_json: bool) -> None:
-        """With `in_json`, bytes stay texts, and a text of any kind will do for them."""
+    def __init__(self, definition: Definition, *, in_json: bool, of_defaults: bool = False) -> None:
+        """With `in_json`, bytes stay texts, and a text of any kind will do for them.
+
+        `of_defaults` is for the definition's own defaults: Avro writes those of decimals as the text of their bytes.
+        """
         self._definition = definition
         self._in_json = in_json
+        self._of_defaults = of_defaults
+        self._defaults = self if of_defaults else Fitter(definition, in_json=in_json, of_defaults=True)
         self._named: dict[str, Definition] = {}
         self._learn(definition, "")
 
@@ -73,6 +94,14 @@ class Fitter:
             Unfit: it does not fit.
         """
         return self._fit(self._definition, value, "", 0)
+
+    def fit_default(self, field: Definition, where: str, depth: int) -> Plain:
+        """The default of a record's field. The field is at `where`, at that depth.
+
+        Raises:
+            Unfit: the default does not fit the field.
+        """
+        return self._fit(field["type"], field["default"], where, depth)
 
     def _learn(self, definition: Definition, space: str) -> None:
         if isinstance(definition, list):
@@ -130,8 +159,11 @@ class Fitter:
         for name, field in fields.items():
             if name not in value and "default" not in field:
                 raise Unfit(f"field {_below(where, name)} is missing and has no default")
-            given = value[name] if name in value else field["default"]
-            fitted[name] = self._fit(field["type"], given, _below(where, name), depth + 1)
+            below = _below(where, name)
+            if name in value:
+                fitted[name] = self._fit(field["type"], value[name], below, depth + 1)
+            else:
+                fitted[name] = self._defaults.fit_default(field, below, depth + 1)
         return fitted
 
     def _fit_union(self, union: list[Definition], value: Plain, where: str, depth: int) -> Plain:
@@ -148,6 +180,9 @@ class Fitter:
         raise _unfit(where, value, "of any type of its union")
 
     def _fit_bytes(self, definition: Definition, value: Plain, where: str) -> Plain:
+        digits = None if self._in_json or self._of_defaults else digits_of(definition)
+        if digits is not None:
+            return _decimal(digits, definition.get("size"), value, where)
         if not isinstance(value, str):
             raise _unfit(where, value, _WORDS["bytes"])
         if self._in_json:
@@ -159,6 +194,17 @@ class Fitter:
         if isinstance(definition, dict) and len(data) != definition.get("size", len(data)):
             raise _unfit(where, value, f"of {definition['size']} bytes")
         return data
+
+
+def _decimal(digits: Digits, size: int | None, value: Plain, where: str) -> bytes:
+    if not isinstance(value, bool) and isinstance(value, int | float | str):
+        try:
+            # The text of a JSON number has the digits that the line has: 0.1, not the binary fraction beside it.
+            return digits.to_bytes(str(value), size)
+        except ValueError:
+            pass
+    wanted = f"a decimal of at most {digits.precision} digits, {digits.scale} of them behind the point"
+    raise _unfit(where, value, wanted)
 
 
 def _is_integer(value: Plain, kind: str) -> bool:

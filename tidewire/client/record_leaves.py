@@ -17,8 +17,10 @@ import base64
 import typing
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
-from decimal import Context, Decimal, Inexact, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from tidewire.client.decimals import Digits, from_bytes
 
 Value: TypeAlias = Any
 """A field's value, as the program has it or plain."""
@@ -143,33 +145,18 @@ def _decimal(notes: list[Value], *, in_json: bool) -> Form:
             raise TypeError(
                 "a Decimal is annotated with its digits, and how many are behind the point: [Decimal, 10, 2]"
             )
-    context = Context(prec=precision, traps=[Inexact, InvalidOperation])
-    smallest = Decimal((0, (1,), -scale))
+    digits = Digits(precision, scale)
     definition = {"logicalType": "decimal", "precision": precision, "scale": scale}
 
-    def exact(value: Value) -> Decimal:
-        try:
-            fitting = Decimal(value).quantize(smallest, context=context)
-            if not fitting.is_finite():
-                raise InvalidOperation(f"{value} is not a number")
-            return fitting
-        except (Inexact, InvalidOperation) as error:
-            raise ValueError(
-                f"{value} does not fit into {precision} digits, {scale} of them behind the point"
-            ) from error
-
     def from_avro(plain: Value) -> Decimal:
-        if isinstance(plain, Decimal):
-            return plain
-        return Decimal(int.from_bytes(plain, "big", signed=True)).scaleb(-scale, context)
+        return plain if isinstance(plain, Decimal) else from_bytes(plain, scale)
 
-    def to_bytes(value: Value) -> str:
-        unscaled = int(exact(value).scaleb(scale, context))
-        return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True).decode("latin-1")
+    def to_default(value: Value) -> str:
+        return digits.to_bytes(value).decode("latin-1")
 
     def to_text(value: Value) -> str:
-        return f"{exact(value):f}"
+        return f"{digits.exact(value):f}"
 
     if in_json:
         return Form({"type": "string", **definition}, to_text, Decimal, to_text)
-    return Form({"type": "bytes", **definition}, exact, from_avro, to_bytes)
+    return Form({"type": "bytes", **definition}, digits.exact, from_avro, to_default)

@@ -67,6 +67,24 @@ def test_lines_are_checked_by_a_schema_which_the_topic_gets(
         assert "--schema" in tidewire.complaint("produce", topic, "x", "--schema", wrong, status=2)
 
 
+def test_a_decimal_and_a_time_are_what_the_line_says_to_every_reader(
+    tidewire: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    """The broker reads the bytes by itself, as Spark and Avro's other readers do."""
+    money = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    micros = {"type": "long", "logicalType": "timestamp-micros"}
+    fields = [{"name": "amount", "type": money}, {"name": "at", "type": micros}]
+    (tmp_path / "order.avsc").write_text(json.dumps({"type": "record", "name": "Order", "fields": fields}))
+    line = '{"amount": "12.30", "at": 1716550000123456}'
+    option = ("--schema", f"avro:{tmp_path / 'order.avsc'}")
+    tidewire.well("produce", topic, line, *option)
+    (shown,) = json.loads(tidewire.well("topics", "peek", topic, "--json"))["messages"]
+    assert shown["value"] == {"amount": "12.30", "at": "2024-05-24T11:26:40.123456Z"}
+    assert tidewire.well("consume", topic, "--until-end") == f"{line}\n"
+    refused = tidewire.complaint("produce", topic, line.replace("12.30", "12.345"), *option, status=2)
+    assert "field amount is '12.345', not a decimal of at most 10 digits, 2 of them behind the point" in refused
+
+
 def test_text_that_is_not_utf8_does_not_fit_the_schema_of_texts(tidewire: CommandLine, plain: str) -> None:
     result = tidewire("produce", plain, "--schema", "string", stdin=b"a\n\xff\n")
     assert (result.exit_code, result.stdout) == (2, "")

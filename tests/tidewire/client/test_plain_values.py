@@ -1,6 +1,7 @@
 """Plain values against Avro definitions: what fits, what does not and where, and the bytes that result."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -118,3 +119,51 @@ def test_without_a_schema_values_are_bytes_and_simple_types_are_read_as_they_are
     assert AnySchema().decode_written(b"\x00\x00\x00\x05", pb.Schema(type=pb.Schema.Int32)) == 5
     assert AnySchema().decode_written("ü".encode(), pb.Schema(type=pb.Schema.String)) == "ü"
     assert AnySchema().decode_written(b"\xff", pb.Schema(type=pb.Schema.ProtobufNative)) == b"\xff"
+
+
+def priced(price: dict[str, Any] | list[Any], **default: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "Order", "fields": [{"name": "price", "type": price, **default}]}
+
+
+def in_avro(definition: dict[str, Any], value: dict[str, Any]) -> tuple[bytes, Any]:
+    """The bytes of a value, and the value that they say."""
+    schema = PlainSchema(pb.Schema.Avro, json.dumps(definition).encode())
+    written = schema.encode(value)
+    return written, AnySchema().decode_written(written, schema.declared)
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+FIXED = {"type": "fixed", "name": "Money", "size": 3, "logicalType": "decimal", "precision": 6, "scale": 2}
+
+
+@pytest.mark.parametrize("price", ["12.30", 12.3, "-0.01", 0, "99999999.99", "1E+3", "-99999999.99"])
+def test_a_decimal_is_the_number_that_the_line_says(price: Any) -> None:
+    """Spark and Avro's other readers read the unscaled number (Avro 1.12, Decimal), not the text's bytes."""
+    for definition in (priced(DECIMAL), priced(["null", DECIMAL])):
+        written, read = in_avro(definition, {"price": price})
+        data = written[1:] if definition == priced(DECIMAL) else written[2:]
+        assert int.from_bytes(data, "big", signed=True) == round(float(price) * 100)
+        assert read["price"] == Decimal(str(price))
+
+
+def test_a_decimal_of_fixed_bytes_fills_them() -> None:
+    written, read = in_avro(priced(FIXED), {"price": "-1.5"})
+    assert (written, read) == (b"\xff\xffj", {"price": Decimal("-1.50")})
+    with pytest.raises(Unfit, match=r"price is '99999.99', not a decimal of at most 6 digits, 2 of them behind"):
+        in_avro(priced(FIXED | {"size": 2}), {"price": "99999.99"})
+
+
+@pytest.mark.parametrize("price", ["99.999", "123456789.00", "\x04\xd2", "", "NaN", True, None, [1]])
+def test_a_decimal_that_does_not_fit_is_refused_before_it_is_sent(price: Any) -> None:
+    with pytest.raises(Unfit, match=r"^field price is .*, not a decimal of at most 10 digits, 2 of them behind the"):
+        in_avro(priced(DECIMAL), {"price": price})
+
+
+def test_the_default_of_a_decimal_is_the_text_of_its_bytes() -> None:
+    assert in_avro(priced(DECIMAL, default="\u0004\u00d2"), {})[1] == {"price": Decimal("12.34")}
+
+
+def test_a_decimal_with_more_digits_than_its_definition_is_read_whole() -> None:
+    declared = pb.Schema(type=pb.Schema.Avro, schema_data=json.dumps(priced(DECIMAL)).encode())
+    assert AnySchema().decode_written(b"\x1012345678", declared) == {"price": Decimal(f"{0x3132333435363738}E-2")}
+    assert AnySchema().decode_written(b"\x00", declared) == {"price": Decimal("0.00")}

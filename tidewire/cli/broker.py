@@ -12,7 +12,6 @@ mistake gets one message and exit status 2.
 
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -188,6 +187,7 @@ def command(
     from broker.main import serve
     from broker.startup_errors import operator_message
     from storage.errors import Fenced
+    from tidewire.cli.stop_signals import StopSignals
 
     limit = LogLimit(monotonic)
     # Brokers behind one command share its standard error.
@@ -195,6 +195,7 @@ def command(
     _configure_log(settings, limit, name)
     shared: Shared | None = None
     supervisor: int | None = None
+    signals = StopSignals(STOP_SECONDS_MAX, _end_now)
     if inherited is not None:
         *sockets, supervisor = map(int, inherited.split(","))
         shared = Shared(*sockets)
@@ -212,38 +213,37 @@ def command(
             tell_systemd(READY)
 
     async def until_told_to_end() -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with trio.open_nursery() as nursery:
-                stop, ready = trio.Event(), trio.Event()
+        async with trio.open_nursery() as nursery:
+            stop, ready = trio.Event(), trio.Event()
 
-                async def stop_when_told() -> None:
-                    async with trio.open_nursery() as waiting:
-                        if supervisor is not None:
-                            waiting.start_soon(_wait_orphaned, supervisor, waiting.cancel_scope)
-                        await anext(signals)
-                        waiting.cancel_scope.cancel()
-                    end_within(STOP_SECONDS_MAX)
-                    if inherited is None:
-                        tell_systemd(STOPPING)
-                    stop.set()
-                    if not ready.is_set():
-                        # The broker serves no client yet, so there is nothing to write.
-                        nursery.cancel_scope.cancel()
+            async def stop_when_told() -> None:
+                async with trio.open_nursery() as waiting:
+                    if supervisor is not None:
+                        waiting.start_soon(_wait_orphaned, supervisor, waiting.cancel_scope)
+                    await signals.wait()
+                    waiting.cancel_scope.cancel()
+                end_within(STOP_SECONDS_MAX)
+                if inherited is None:
+                    tell_systemd(STOPPING)
+                stop.set()
+                if not ready.is_set():
+                    # The broker serves no client yet, so there is nothing to write.
+                    nursery.cancel_scope.cancel()
 
-                nursery.start_soon(stop_when_told)
-                loop = LoopMonitor()
-                running = partial(serve, settings, version("tidewire"), stop, loop=loop, shared=shared)
-                reached = await nursery.start(running)
-                garbage = GarbageCollector()
-                garbage.look_at_all()
-                say_ready(reached)
-                ready.set()
-                with loop.watching():
-                    async with trio.open_nursery() as duties:
-                        # The collector belongs to the whole process. Only here does the broker own the process.
-                        duties.start_soon(garbage.run)
-                        await stop.wait()
-                        duties.cancel_scope.cancel()
+            nursery.start_soon(stop_when_told)
+            loop = LoopMonitor()
+            running = partial(serve, settings, version("tidewire"), stop, loop=loop, shared=shared)
+            reached = await nursery.start(running)
+            garbage = GarbageCollector()
+            garbage.look_at_all()
+            say_ready(reached)
+            ready.set()
+            with loop.watching():
+                async with trio.open_nursery() as duties:
+                    # The collector belongs to the whole process. Only here does the broker own the process.
+                    duties.start_soon(garbage.run)
+                    await stop.wait()
+                    duties.cancel_scope.cancel()
 
     async def with_limited_log() -> None:
         async with trio.open_nursery() as nursery:
@@ -253,15 +253,22 @@ def command(
 
     # This must come before the first thread is started. It does nothing without glibc.
     keep_memory_together()
+    signals.take()
+    message, was_replaced = None, False
     try:
         trio.run(with_limited_log)
     except* Exception as group:
         message = operator_message(group, settings)
         if message is None:
             raise
-        if again and addresses and group.subgroup(Fenced) is not None:
-            _start_again(message, addresses)
-        _end(EXIT_FAILED, message)
+        was_replaced = group.subgroup(Fenced) is not None
+    if message is None:
+        signals.ignore()
+        return
+    # Python before 3.11.4 wraps what is raised inside `except*` in a group, which shows as a traceback.
+    if again and addresses and was_replaced:
+        _start_again(message, addresses)
+    _end(EXIT_FAILED, message)
 
 
 def _start_again(message: str, addresses: Sequence[str]) -> NoReturn:

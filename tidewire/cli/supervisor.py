@@ -35,6 +35,7 @@ import trio
 import typer
 
 from tidewire.cli.endings import EXIT_FAILED, EXIT_USAGE
+from tidewire.cli.stop_signals import StopSignals
 from tidewire.cli.systemd import READY, STOPPING, tell_systemd
 
 if TYPE_CHECKING:
@@ -75,8 +76,10 @@ def run_processes(settings: "BrokerSettings", flags: Mapping[str, Any], config: 
         flag = "--" + name.replace("_", "-")
         given += [flag] if value is True else [flag, str(value)]
     status = 0
+    signals = StopSignals(STOP_SECONDS_MAX, _end_now)
+    signals.take()
     try:
-        trio.run(_supervise, settings, given)
+        trio.run(_supervise, settings, given, signals)
     except* ListenerError as group:
         status = EXIT_FAILED
         typer.echo(f"tidewire broker: {_first(group)}", err=True)
@@ -84,14 +87,19 @@ def run_processes(settings: "BrokerSettings", flags: Mapping[str, Any], config: 
         ended = _first(group)
         assert isinstance(ended, _Ended)
         status = ended.status
+    signals.ignore()
     return status
 
 
-async def _supervise(settings: "BrokerSettings", given: Sequence[str]) -> None:
+def _end_now() -> None:
+    # The pipe closes, so the brokers stop too.
+    os._exit(EXIT_FAILED)
+
+
+async def _supervise(settings: "BrokerSettings", given: Sequence[str], signals: StopSignals) -> None:
     from broker.listening import open_listener
 
     async with AsyncExitStack() as stack:
-        signals = stack.enter_context(trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
         sockets = {}
         for name, address in _addresses(settings).items():
             listener = await open_listener(address, f"--{name}", is_optional=name == "kafka")
@@ -109,7 +117,7 @@ async def _supervise(settings: "BrokerSettings", given: Sequence[str]) -> None:
                     nursery.start_soon(child.keep, all_ready)
                 names = {name: _name(socket) for name, socket in sockets.items()}
                 nursery.start_soon(_say_ready, children, settings, names, all_ready)
-                await anext(signals)
+                await signals.wait()
                 tell_systemd(STOPPING)
                 nursery.cancel_scope.cancel()
         finally:

@@ -1,9 +1,14 @@
 """How a broker's process ends."""
 
+import ast
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import tidewire.cli.broker
 from tests.support.processes import running_broker
 
 STUCK = """
@@ -28,3 +33,23 @@ def test_a_broker_with_nothing_to_do_stops_by_itself(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         broker.stop()
         assert "Stopped before" not in broker.stderr
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_second_signal_does_not_spoil_an_orderly_stop(tmp_path: Path, processes: str) -> None:
+    """E17: the process is stopped meanwhile, so both signals wait for it, and it sees them at the same moment."""
+    with running_broker(tmp_path / "data", "--processes", processes) as broker:
+        for each in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+            broker.process.send_signal(each)
+        assert broker.wait_ended() == 0
+
+
+def test_no_error_of_the_start_is_raised_where_python_wraps_it() -> None:
+    """E11: before 3.11.4, what is raised inside `except*` ends in a group, and a traceback follows the message."""
+    tree = ast.parse(Path(tidewire.cli.broker.__file__).read_text())
+    handlers = [handler for node in ast.walk(tree) if isinstance(node, ast.TryStar) for handler in node.handlers]
+    inside = [node for handler in handlers for node in ast.walk(handler)]
+    called = {node.func.id for node in inside if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert handlers
+    assert called == {"operator_message"}
+    assert [node for node in inside if isinstance(node, ast.Raise) and node.exc is not None] == []

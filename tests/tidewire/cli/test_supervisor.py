@@ -30,6 +30,7 @@ from tests.tidewire.cli.cluster.conftest import states
 from tidewire.cli.broker_http import BrokerHttp
 from tidewire.cli.cluster.pids import Process, opened, wait_ended
 from tidewire.cli.local_etcd import EtcdProcess
+from tidewire.cli.stop_signals import STOP_SIGNALS, StopSignals
 from tidewire.cli.supervisor import STOP_SECONDS_MAX, _Child, _Ended, _supervise
 
 SECONDS_MAX = 60
@@ -178,8 +179,19 @@ class StartedLate:
         return 0
 
 
+@pytest.fixture
+def signals() -> Iterator[StopSignals]:
+    """SIGTERM and SIGINT reach this object during the test."""
+    before = {each: signal.getsignal(each) for each in STOP_SIGNALS}
+    taken = StopSignals(0.0, lambda: None)
+    taken.take()
+    yield taken
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
 async def test_a_stop_ends_a_process_that_is_being_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, signals: StopSignals
 ) -> None:
     """C23: for example one that had ended and is started again at that moment."""
     started: list[StartedLate] = []
@@ -193,7 +205,7 @@ async def test_a_stop_ends_a_process_that_is_being_started(
 
     monkeypatch.setattr(trio.lowlevel, "open_process", start_late)
     flags = {"data_dir": tmp_path, "processes": 2, **FREE_ADDRESSES}
-    await _supervise(load_settings(flags, None), [])
+    await _supervise(load_settings(flags, None), [], signals)
     assert [process.was_told for process in started] == [True, True]
 
 

@@ -117,7 +117,7 @@ async def die(cluster: RealCluster, broker: str) -> None:
 async def move(cluster: RealCluster, topic: TopicName) -> None:
     """Move each loaded segment of the topic to the next broker."""
     names = list(cluster.brokers)
-    claims = await cluster.claims()
+    claims = await cluster.claims_now()
     mine = {
         name: owner
         for name, owner in claims.items()
@@ -127,7 +127,7 @@ async def move(cluster: RealCluster, topic: TopicName) -> None:
     for name, owner in mine.items():
         to = names[(names.index(owner) + 1) % len(names)]
         await ask(cluster, "POST", "/move", {"topic": name, "to": to})
-    moved = await cluster.claims()
+    moved = await cluster.claims_now()
     assert all(moved.get(name) != owner for name, owner in mine.items()), "they moved"
 
 

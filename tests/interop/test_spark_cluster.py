@@ -38,6 +38,8 @@ NEEDED: Final = ("protobuf", "mmh3", "cramjam", "google-crc32c", "orjson", "pyar
 """What executors need beside tidewire and Spark, as docs/how-to/spark-cluster.md says (Avro takes fastavro, too)."""
 OF_THOSE: Final = ("numpy", "python-dateutil", "pytz", "tzdata")
 """What these bring with them."""
+EXECUTORS_SECONDS_MAX: Final = 120
+"""All executors have started by then, even on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +104,16 @@ def environment(folder: Path) -> Path:
     return folder
 
 
+def with_executors(count: int) -> list[str]:
+    """Let no task begin before so many executors of one core are there. The first one might do all of them."""
+    settings = {
+        "spark.cores.max": count,
+        "spark.scheduler.minRegisteredResourcesRatio": 1,
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{EXECUTORS_SECONDS_MAX}s",
+    }
+    return [f"--conf {name}={value}" for name, value in settings.items()]
+
+
 def submit(folder: Path, home: Path, arguments: list[str], variables: dict[str, str], job: list[str]) -> dict[str, Any]:
     """Run the job. Return its output."""
     given = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME", "LANG") if name in os.environ}
@@ -149,7 +161,7 @@ def test_an_environment_with_the_wheel_is_shipped_and_the_format_found_by_its_na
     said = submit(
         folder,
         spark_home,
-        ["--archives", "environment.tar.gz#environment"],
+        ["--archives", "environment.tar.gz#environment", *with_executors(2)],
         {"PYSPARK_PYTHON": "./environment/bin/python"},
         [broker.service_url, TOPIC, TARGETS[0], "local-cluster[2,1,1024]"],
     )
@@ -167,7 +179,7 @@ def test_the_wheel_goes_with_py_files_when_executors_have_what_it_needs_and_is_r
     said = submit(
         folder,
         spark_home,
-        ["--py-files", "tidewire.zip"],
+        ["--py-files", "tidewire.zip", *with_executors(1)],
         {"PYSPARK_PYTHON": str(python), "PYTHONPATH": "tidewire.zip"},
         [broker.service_url, TOPIC, TARGETS[1], "local-cluster[1,1,1024]", "register"],
     )

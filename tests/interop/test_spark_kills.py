@@ -159,6 +159,8 @@ async def test_a_query_whose_checkpoint_is_gone_repeats_or_is_refused(job: Job, 
             await job.to_messages(name, **options)
             before[name] = await copies_in(story, name)
             shutil.rmtree(job.checkpoint(name))
+        # Something that neither has read.
+        await story.goes_on(1)
         inputs = await story.ends()
         await job.to_messages("unnamed")
         with pytest.raises(

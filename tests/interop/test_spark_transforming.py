@@ -142,7 +142,8 @@ def test_a_job_is_told_of_what_comes_and_stopped_from_outside(
         assert changed.acquire(timeout=100)
         assert not failures
         with pytest.raises(SubscriptionTaken, match="another driver may run the job"):
-            made(spark, broker, topics, operation_timeout_seconds="1").run_available()
+            # Long enough for any answer. The job insists on the subscription for as long.
+            made(spark, broker, topics, operation_timeout_seconds="3").run_available()
         assert changed.acquire(timeout=100), "what came meanwhile is a batch of its own"
         # The job waits by now, or will; either way it is told.
         send(broker, topics[0], *range(40, 60))

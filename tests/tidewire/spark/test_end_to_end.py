@@ -245,9 +245,12 @@ def test_mistakes_reach_the_user_as_one_sentence(
 def test_a_broker_that_is_not_there_reaches_the_user_as_one_sentence(
     spark: SparkSession, broker: RunningBroker
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = "{}:{}".format(*listener.getsockname())
-    with pytest.raises(
-        AnalysisException, match=f"no broker can be reached at pulsar://{address}: .*refused; check option service_url"
-    ):
-        load(spark, broker, "topic://public/default/x", {"service_url": f"pulsar://{address}"}).count()
+    # Nobody else gets a bound port, and who connects to it is refused as long as nothing listens.
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = "{}:{}".format(*bound.getsockname())
+        with pytest.raises(
+            AnalysisException,
+            match=f"no broker can be reached at pulsar://{address}: .*refused; check option service_url",
+        ):
+            load(spark, broker, "topic://public/default/x", {"service_url": f"pulsar://{address}"}).count()

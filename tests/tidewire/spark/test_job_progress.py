@@ -1,6 +1,7 @@
 """What brokers remember of a job, without Spark: what is planned, after any earlier event."""
 
 import json
+import selectors
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
@@ -30,6 +31,8 @@ from tidewire.spark.write_options import WriteOptions
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 NUMBERS: Final = count()
+PUSH_SECONDS_MAX: Final = 60.0
+"""A broker has pushed what there is to read by then, even on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +100,13 @@ class Job:
 
 
 def begun(progress: JobProgress) -> tuple[Batch, TransactionId]:
-    found = progress.begin()
-    assert found is not None
+    """Begin a batch. Brokers push what there is to read a moment after the sender has its answer."""
+    while (found := progress.begin()) is None:
+        if not progress.arrived():
+            with selectors.DefaultSelector() as selector:
+                for connection in progress.connections:
+                    selector.register(connection, selectors.EVENT_READ)
+                assert selector.select(PUSH_SECONDS_MAX), "there is nothing to read"
     return found
 
 

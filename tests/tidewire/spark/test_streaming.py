@@ -1,9 +1,10 @@
 """Streams from a broker in a separate process into Spark, while topics change."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import trio
@@ -19,6 +20,9 @@ from tidewire.spark.streaming import lag_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
+ROWS_SECONDS_MAX: Final = 120.0
+"""A running query has its rows by then, even on a busy machine."""
+
 
 class Collected:
     """A query that keeps its rows, each with its micro-batch."""
@@ -26,6 +30,7 @@ class Collected:
     def __init__(self, spark: SparkSession, broker: RunningBroker, folder: Path, topic: str, **options: object) -> None:
         self.rows: list[tuple[int, str, bytes, str]] = []
         """Micro-batch, key, value, segment."""
+        self._grown = threading.Condition()
         self._checkpoint = str(folder / "checkpoint")
         given = {"service_url": broker.service_url, "topic": topic, "starting_position": "earliest", **options}
         self._frame = spark.readStream.format("tidewire").options(**given).load()  # type: ignore[arg-type]
@@ -35,6 +40,8 @@ class Collected:
         def keep(frame: DataFrame, epoch: int) -> None:
             for row in frame.select("key", "value", "segment").collect():
                 self.rows.append((epoch, row.key, bytes(row.value), row.segment))
+            with self._grown:
+                self._grown.notify_all()
 
         writer = self._frame.writeStream.foreachBatch(keep).option("checkpointLocation", self._checkpoint)
         self.query = writer.trigger(**trigger).start() if trigger else writer.start()
@@ -45,6 +52,18 @@ class Collected:
         query = self.start(availableNow=True)
         assert query.awaitTermination(120)
         return self.values
+
+    def until(self, count: int) -> None:
+        """Wait until the running query has so many rows, and until it finds no more.
+
+        Brokers push to the query what there is to read, a moment after the sender has its answer. Until the push comes
+        `processAllAvailable` finds nothing, and returns.
+        """
+        assert self.query is not None, "it was never started"
+        with self._grown:
+            has_grown = self._grown.wait_for(lambda: len(self.rows) >= count, ROWS_SECONDS_MAX)
+        assert has_grown, f"{len(self.rows)} of {count} rows came; the query's error: {self.query.exception()}"
+        self.query.processAllAvailable()
 
     @property
     def values(self) -> list[bytes]:
@@ -93,13 +112,13 @@ def test_a_split_and_a_merge_in_the_middle_lose_double_and_reorder_nothing(
     collected = Collected(spark, broker, tmp_path, topic)
     write(broker, sending(topic, range(100)))
     query = collected.start()
-    query.processAllAvailable()
+    collected.until(100)
     Admin(broker.http_url).split_now(topic, 0)
     write(broker, sending(topic, range(100, 200)))
-    query.processAllAvailable()
+    collected.until(200)
     Admin(broker.http_url).merge_now(topic, 2, 3)
     write(broker, sending(topic, range(200, 300)))
-    query.processAllAvailable()
+    collected.until(300)
     query.stop()
     assert collected.values == expected(range(300))
     assert {row[3] for row in collected.rows} == {
@@ -148,9 +167,9 @@ def test_open_and_aborted_transactions_never_leak(
             await trio.to_thread.run_sync(query.processAllAvailable)
             assert not any(value.startswith((b"a", b"o")) for value in collected.values)
             await open_one.commit()
-            await trio.to_thread.run_sync(query.processAllAvailable)
 
     write(broker, story)
+    collected.until(101)
     query.stop()
     assert collected.values == [b"behind"] + [b"c%02d" % n for n in range(50)] + [b"o%02d" % n for n in range(50)]
     assert_keys_in_order([row for row in collected.rows if row[2].startswith(b"c")])
@@ -200,11 +219,11 @@ def test_a_query_goes_on_when_its_broker_is_killed(spark: SparkSession, tmp_path
         write(broker, sending(topic, range(50)))
         collected = Collected(spark, broker, tmp_path, topic)
         query = collected.start()
-        query.processAllAvailable()
+        collected.until(50)
         broker.kill()
         broker.restart()
         write(broker, sending(topic, range(50, 100)))
-        query.processAllAvailable()
+        collected.until(100)
         query.stop()
         assert collected.values == expected(range(100))
 
@@ -233,14 +252,15 @@ def test_a_second_query_of_a_subscription_ends_and_says_why_and_the_first_goes_o
     write(broker, sending(topic, range(10)))
     first = Collected(spark, broker, tmp_path / "1", topic, subscription="query")
     query = first.start()
-    query.processAllAvailable()
-    second = Collected(spark, broker, tmp_path / "2", topic, subscription="query", operation_timeout_seconds=1)
+    first.until(10)
+    # Long enough for any answer. The query insists on the subscription for as long.
+    second = Collected(spark, broker, tmp_path / "2", topic, subscription="query", operation_timeout_seconds=3)
     with pytest.raises(
         StreamingQueryException, match=r"SubscriptionTaken: subscription 'query' cannot be held; another"
     ):
         second.start().awaitTermination(120)
     write(broker, sending(topic, range(10, 20)))
-    query.processAllAvailable()
+    first.until(20)
     query.stop()
     assert first.values == expected(range(20))
 
@@ -251,10 +271,10 @@ def test_topics_that_come_later_are_read_when_their_names_match(
     write(broker, sending(topic, range(20)))
     collected = Collected(spark, broker, tmp_path, "", topic_pattern=f"{topic}(-.*)?")
     query = collected.start()
-    query.processAllAvailable()
+    collected.until(20)
     Admin(broker.http_url).create(f"{topic}-later")
     write(broker, sending(f"{topic}-later", range(20, 40)))
-    query.processAllAvailable()
+    collected.until(40)
     query.stop()
     assert collected.values == expected(range(40))
 
@@ -298,8 +318,9 @@ def test_a_topic_deleted_under_a_running_query_ends_it(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     write(broker, sending(topic, range(10)))
-    query = Collected(spark, broker, tmp_path, topic).start()
-    query.processAllAvailable()
+    collected = Collected(spark, broker, tmp_path, topic)
+    query = collected.start()
+    collected.until(10)
     Admin(broker.http_url).delete(topic)
     with pytest.raises(StreamingQueryException, match="which the stream reads, was deleted; set fail_on_data_loss"):
         query.awaitTermination(60)

@@ -1,5 +1,5 @@
 // The console's frame: navigation, theme, keys, and the view that the address names.
-import { html, render, useEffect, useRef, useState } from "./html.js";
+import { html, render, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { useRoute } from "./router.js";
 import { Overview } from "./views/overview.js";
 import { Topics } from "./views/topics.js";
@@ -37,7 +37,7 @@ function useTheme() {
 // `g` and a letter goes to a view, `/` to the search field, `?` shows the keys.
 function useKeys(onHelp) {
   const goes = useRef(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const press = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select") || document.querySelector("dialog[open]")) return;
       const view = goes.current && VIEWS.find((one) => one.key === event.key);

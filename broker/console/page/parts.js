@@ -1,5 +1,5 @@
 // What several views use: tables, tiles, a search field, names, and states of a stream.
-import { Fragment, html, useEffect, useRef, useState } from "./html.js";
+import { Fragment, html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { address, replaceQuery } from "./router.js";
 import { clock, duration, number, parts as nameParts } from "./format.js";
 
@@ -66,12 +66,21 @@ export function Table({ columns, rows, rowKey, onOpen, empty, caption }) {
 export function Search({ value, label }) {
   const [text, setText] = useState(value);
   const timer = useRef(null);
-  useEffect(() => setText(value), [value]);
+  const asked = useRef(value);
+  // What the field itself asked for comes back as its value. Letters that were typed since then stay.
+  useLayoutEffect(() => {
+    if (value !== asked.current) setText(value);
+    asked.current = value;
+  }, [value]);
+  useEffect(() => () => clearTimeout(timer.current), []);
   const change = (event) => {
     const wanted = event.target.value;
     setText(wanted);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => replaceQuery({ search: wanted, first: "" }), 200);
+    timer.current = setTimeout(() => {
+      asked.current = wanted;
+      replaceQuery({ search: wanted, first: "" });
+    }, 200);
   };
   return html`<label class="search"><span class="visually-hidden">${label}</span>
     <input type="search" placeholder=${label} value=${text} onInput=${change} data-search autocomplete="off" spellcheck=${false} />

@@ -1,5 +1,5 @@
 // The picture of a topic: segments as ranges of hashes over time. The layout of the picture is pure; see `place`.
-import { html, useEffect, useRef, useState } from "./html.js";
+import { html, useLayoutEffect, useRef, useState } from "./html.js";
 import { clock, duration, hash, short } from "./format.js";
 
 const HASHES = 65536;
@@ -44,8 +44,9 @@ export function place(segments, now, width) {
 export function Picture({ layout, lives, selected, onSelect, now }) {
   const box = useRef(null);
   const [width, setWidth] = useState(720);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const element = box.current;
+    setWidth(element.clientWidth);
     const sizes = new ResizeObserver(() => setWidth(element.clientWidth));
     sizes.observe(element);
     return () => sizes.disconnect();

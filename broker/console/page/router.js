@@ -1,5 +1,5 @@
 // Which view is shown: the part of the address behind #. `#/topics/topic%3A%2F%2F...?search=x`
-import { useEffect, useState } from "./html.js";
+import { useLayoutEffect, useState } from "./html.js";
 
 export function parse(text) {
   const [path, query = ""] = text.replace(/^#\/?/, "").split("?");
@@ -23,7 +23,8 @@ export function replaceQuery(change) {
 
 export function useRoute() {
   const [route, setRoute] = useState(() => parse(location.hash));
-  useEffect(() => {
+  // Before the page is first painted: an address that changes right after that is heard.
+  useLayoutEffect(() => {
     const follow = () => setRoute(parse(location.hash));
     window.addEventListener("hashchange", follow);
     return () => window.removeEventListener("hashchange", follow);

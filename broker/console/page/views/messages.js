@@ -1,5 +1,5 @@
 // Messages of one log: a page by position or time, each with its state. Looking moves nothing.
-import { html, useEffect, useRef, useState } from "../html.js";
+import { html, useEffect, useState } from "../html.js";
 import { Badge, Copy, Page, Panel, Silent, Table } from "../parts.js";
 import { address, replaceQuery } from "../router.js";
 import { bytes, clock, hash, moment, number, parts as nameParts, path, plural } from "../format.js";
@@ -71,9 +71,12 @@ function urlOf(log, query) {
   return `/admin/v2/${kind}/${path(log)}/messages?${asked}`;
 }
 
-// The page at an address: {page, reason, isBusy}. It is asked for again when one of `causes` changes.
-function usePage(url, causes) {
+// The page at an address: {page, reason, isBusy}. It is asked for again when `again` changes. A page with messages of
+// open transactions is asked for once more, and then whenever `decided` changes: what was decided while the page was on
+// its way is in no later frame.
+function usePage(url, again, decided) {
   const [state, setState] = useState({ url: null, page: null, reason: null, isBusy: true });
+  const hasOpen = Boolean(state.page?.messages.some((one) => one.state === "open"));
   useEffect(() => {
     const abort = new AbortController();
     setState((known) => ({ ...known, isBusy: true }));
@@ -82,7 +85,7 @@ function usePage(url, causes) {
       (failure) => failure.name !== "AbortError" && setState({ url, page: null, reason: failure instanceof TypeError ? "The broker does not answer." : failure.message, isBusy: false }),
     );
     return () => abort.abort();
-  }, [url, ...causes]);
+  }, [url, again, hasOpen ? decided : null]);
   return state;
 }
 
@@ -95,12 +98,9 @@ async function read(url, signal) {
 
 function Log({ topic, log, logs, query, live, writers }) {
   const [again, setAgain] = useState(0);
-  const hasOpen = useRef(false);
   const url = urlOf(log, query);
   // What is decided raises the readable end, or removes what a transaction wrote down here.
-  const decided = hasOpen.current ? `${live?.readable} ${writers[log] ?? 0}` : "";
-  const { page, reason, isBusy } = usePage(url, [again, decided]);
-  hasOpen.current = Boolean(page?.messages.some((one) => one.state === "open"));
+  const { page, reason, isBusy } = usePage(url, again, `${live?.readable} ${writers[log] ?? 0}`);
   const rows = page?.messages ?? [];
   const keyOf = (row) => row.position;
   const selected = rows.find((row) => keyOf(row) === query.get("message"));

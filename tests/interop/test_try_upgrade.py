@@ -10,7 +10,7 @@ import pytest
 
 from tests.scripts.test_pages import ROOT
 
-SECONDS_MAX = 240
+SECONDS_MAX = 540
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(SECONDS_MAX + 60)]
 

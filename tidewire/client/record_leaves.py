@@ -9,8 +9,9 @@
     date                           int, date                the same                 days since 1970
     Annotated[Decimal, P, S]       bytes, decimal           string, decimal          text; a number is read, too
 
-JSON is written as Pulsar's Java client and Tidewire's Spark sink write it. A decimal has P digits, S of them behind the
-point. A datetime has a time zone; one that was received is in UTC.
+Values are checked before they are sent: JSON would take any, and a reader of the topic would fail at it. JSON is
+written as Pulsar's Java client and Tidewire's Spark sink write it. A decimal has P digits, S of them behind the point.
+A datetime has a time zone; one that was received is in UTC.
 """
 
 import base64
@@ -58,12 +59,46 @@ def leaf_of(hint: Hint, *, in_json: bool) -> Form | None:
         (name, *_) = notes
         if name not in _ANNOTATED.get(plain, ()):
             raise TypeError(f"{name!r} is not an Avro type for {plain}")
-        return Form(name, _same, float if plain is float else _same, _same)
+        if plain is float:
+            return Form(name, _FLOAT, float, _same)
+        return Form(name, _INTEGERS[name], _same, _same)
     return (_IN_JSON if in_json else _IN_AVRO).get(hint)
 
 
 def _same(value: Value) -> Value:
     return value
+
+
+def _kind(kinds: type | tuple[type, ...], words: str) -> Callable[[Value], Value]:
+    """A check that a value has one of these types. A bool is no number, although Python has it as an int."""
+    is_boolean = kinds is bool
+
+    def checked(value: Value) -> Value:
+        if not isinstance(value, kinds) or isinstance(value, bool) is not is_boolean:
+            raise ValueError(f"{value!r} is not {words}")
+        return value
+
+    return checked
+
+
+def _integer(bits: int) -> Callable[[Value], Value]:
+    bound = 1 << (bits - 1)
+    checked = _kind(int, "an int")
+
+    def bounded(value: Value) -> Value:
+        if not -bound <= checked(value) < bound:
+            raise ValueError(f"{value!r} is not an int of {bits} bits")
+        return value
+
+    return bounded
+
+
+_STR: Final = _kind(str, "a str")
+_BOOL: Final = _kind(bool, "a bool")
+_LONG: Final = _integer(64)
+_FLOAT: Final = _kind((float, int), "a float")
+_BYTES: Final = _kind((bytes, bytearray), "bytes")
+_INTEGERS: Final[Mapping[str, Callable[[Value], Value]]] = {"int": _integer(32), "long": _LONG}
 
 
 def _text(value: Value) -> Value:
@@ -76,7 +111,7 @@ def _bytes(plain: Value) -> Value:
 
 
 def _to_base64(value: Value) -> Value:
-    return base64.b64encode(value).decode()
+    return base64.b64encode(_BYTES(value)).decode()
 
 
 def _from_base64(plain: Value) -> Value:
@@ -94,8 +129,15 @@ def _moment(plain: Value, unit: timedelta) -> Value:
     return plain if isinstance(plain, datetime) else _FIRST_MOMENT + plain * unit
 
 
+def _date(value: Value) -> Value:
+    # A datetime is a date to Python, and has no number of days.
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise ValueError(f"{value!r} is not a date")
+    return value
+
+
 def _days(day: Value) -> int:
-    return int((day - _FIRST_DAY).days)
+    return int((_date(day) - _FIRST_DAY).days)
 
 
 def _day(plain: Value) -> Value:
@@ -106,15 +148,15 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _DATE: Final = {"type": "int", "logicalType": "date"}
 _EVERYWHERE: Final[Mapping[object, Form]] = {
-    str: Form("string", _same, _same, _same),
-    bool: Form("boolean", _same, _same, _same),
-    int: Form("long", _same, _same, _same),
+    str: Form("string", _STR, _same, _same),
+    bool: Form("boolean", _BOOL, _same, _same),
+    int: Form("long", _LONG, _same, _same),
     # JSON may hold 1 for 1.0.
-    float: Form("double", _same, float, _same),
+    float: Form("double", _FLOAT, float, _same),
 }
 _IN_AVRO: Final[Mapping[object, Form]] = {
     **_EVERYWHERE,
-    bytes: Form("bytes", _same, _bytes, _text),
+    bytes: Form("bytes", _BYTES, _bytes, _text),
     datetime: Form(
         {"type": "long", "logicalType": "timestamp-micros"},
         # Checked here, because Avro's library takes a naive one for local time.
@@ -122,7 +164,7 @@ _IN_AVRO: Final[Mapping[object, Form]] = {
         lambda plain: _moment(plain, _MICROSECOND),
         lambda value: _since(value, _MICROSECOND),
     ),
-    date: Form(_DATE, _same, _day, _days),
+    date: Form(_DATE, _date, _day, _days),
 }
 _IN_JSON: Final[Mapping[object, Form]] = {
     **_EVERYWHERE,

@@ -14,6 +14,7 @@ readable.
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,10 @@ SUPPORTED: Final = (
     "dataclass, or a list or dict[str, ...] of them, or one of these | None"
 )
 """For who names another type."""
+
+
+class UnfitField(ValueError):
+    """A value that does not fit the type of its field. The text names the class and the field."""
 
 
 def form_of_record(record: type, *, in_json: bool) -> Form:
@@ -66,10 +71,18 @@ class _Forms(NamedTuple):
                     entry["type"] = [form.avro[1], form.avro[0]]
             described.append(entry)
 
-        def require(value: Value) -> Value:
+        def to_plain(value: Value) -> Value:
             if not isinstance(value, record):
                 raise TypeError(f"{value!r} is not a {record.__name__}")
-            return value
+            plain = {}
+            for name, form in forms.items():
+                try:
+                    plain[name] = form.to_plain(getattr(value, name))
+                except UnfitField:
+                    raise
+                except (TypeError, ValueError) as error:
+                    raise UnfitField(f"{record.__name__}.{name}: {error}") from error
+            return plain
 
         def from_plain(plain: Value) -> Value:
             # Unknown fields are ignored; missing ones get their defaults.
@@ -88,9 +101,9 @@ class _Forms(NamedTuple):
 
         form = Form(
             {"type": "record", "name": record.__name__, "fields": described},
-            lambda value: {name: form.to_plain(getattr(require(value), name)) for name, form in forms.items()},
+            to_plain,
             from_plain,
-            lambda value: {name: form.to_default(getattr(require(value), name)) for name, form in forms.items()},
+            lambda value: {name: form.to_default(getattr(value, name)) for name, form in forms.items()},
         )
         self.known[record.__name__] = record, form
         return form
@@ -110,7 +123,7 @@ class _Forms(NamedTuple):
             inner = self._of(arguments[0], where)
             return Form(
                 {"type": "array", "items": inner.avro},
-                lambda value: [inner.to_plain(item) for item in value],
+                lambda value: [inner.to_plain(item) for item in _require(value, (list, tuple), "a list")],
                 lambda plain: [inner.from_plain(item) for item in plain],
                 lambda value: [inner.to_default(item) for item in value],
             )
@@ -118,7 +131,9 @@ class _Forms(NamedTuple):
             inner = self._of(arguments[1], where)
             return Form(
                 {"type": "map", "values": inner.avro},
-                lambda value: {key: inner.to_plain(item) for key, item in value.items()},
+                lambda value: {
+                    _key(key): inner.to_plain(item) for key, item in _require(value, Mapping, "a dict").items()
+                },
                 lambda plain: {key: inner.from_plain(item) for key, item in plain.items()},
                 lambda value: {key: inner.to_default(item) for key, item in value.items()},
             )
@@ -142,6 +157,18 @@ class _Forms(NamedTuple):
             lambda plain: None if plain is None else inner.from_plain(plain),
             lambda value: None if value is None else inner.to_default(value),
         )
+
+
+def _require(value: Value, kinds: type | tuple[type, ...], words: str) -> Value:
+    if not isinstance(value, kinds):
+        raise ValueError(f"{value!r} is not {words}")
+    return value
+
+
+def _key(key: Value) -> Value:
+    if not isinstance(key, str):
+        raise ValueError(f"the key {key!r} is not a str")
+    return key
 
 
 def _default(field: "dataclasses.Field[Value]") -> Value:

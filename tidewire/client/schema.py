@@ -147,8 +147,16 @@ class _BytesSchema(Schema[bytes]):
         return None
 
     def encode(self, value: bytes) -> bytes:
-        # Copied, because the caller may change it. `memoryview` refuses text here rather than when it is sent.
-        return bytes(memoryview(value)) if type(value) is not bytes else value
+        if type(value) is bytes:
+            return value
+        try:
+            # Copied, because the caller may change it.
+            return bytes(memoryview(value))
+        except TypeError as error:
+            raise TypeError(
+                f"{value!r:.40} is not bytes. Encode it, or open the producer with the schema of its values, such as "
+                "schema=tidewire.Schema.string()"
+            ) from error
 
     def decode(self, data: bytes, written_with: bytes | None = None) -> bytes:
         return data

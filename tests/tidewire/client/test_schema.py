@@ -77,8 +77,11 @@ def test_bytes_are_declared_to_nobody() -> None:
     schema = Schema.bytes()
     assert schema.declared is None
     assert schema.decode(schema.encode(b"x")) == b"x"
-    with pytest.raises(TypeError):
+    with pytest.raises(
+        TypeError, match=r"^'text' is not bytes\. Encode it, or open .* schema=tidewire\.Schema\.string"
+    ):
         schema.encode("text")  # type: ignore[arg-type]
+    assert schema.encode(memoryview(b"x")) == b"x"  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not a INT8"):
         Schema.int8().encode(128)
 

@@ -145,6 +145,7 @@ class ConsumerHandler:
         if request.durable:
             require_name("subscription", request.subscription)
         wishes = {item.key: item.value for item in request.metadata}
+        indexed = wishes.get(INDEXED) == "true"
         uncommitted = is_uncommitted(request, wishes)
         name = TopicName.parse(request.topic)
         topic = await self._topics.get(name, creates=request.force_topic_creation)
@@ -158,7 +159,7 @@ class ConsumerHandler:
         if request.durable:
             topic, subscription = await self._durable(name, request, kind)
         else:
-            start = await reader_start(topic, request)
+            start = await reader_start(topic, request, indexed=indexed)
         # No await follows: either the consumer opens, or it was cancelled before.
         await trio.lowlevel.checkpoint_if_cancelled()
         if subscription is None:
@@ -168,7 +169,6 @@ class ConsumerHandler:
                 request.subscription, start if seek_position is None else seek_position.mark_delete, read_uncommitted
             )
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
-        indexed = wishes.get(INDEXED) == "true"
         outlet = ConsumerOutlet(
             *(request.consumer_id, topic, epoch, self._outbox, self._traffic, self.closed_by_broker),
             indexed=indexed,

@@ -1,7 +1,8 @@
 """Options of readers: where to begin, what else to see, and how much there is to read.
 
 In the metadata of SUBSCRIBE, readers may set `tidewire.indexed` and `tidewire.isolation`. The first one asks for the
-broker's knowledge about each entry in front of it. Pulsar has no such options, and ignores them.
+broker's knowledge about each entry in front of it. Such a reader gets nothing of the entry that its start names, unless
+the start is inside a batch. Pulsar has no such options, and ignores them.
 """
 
 from collections.abc import Mapping
@@ -30,18 +31,22 @@ def place_of(identity: pb.MessageIdData) -> Position:
     return place if place.entry >= 0 else Position(place.ledger, -1)
 
 
-async def reader_start(topic: Topic, request: pb.CommandSubscribe) -> Position:
-    """Return the mark-delete position of a reader: before its start message, or before its start time."""
+async def reader_start(topic: Topic, request: pb.CommandSubscribe, *, indexed: bool) -> Position:
+    """Return the mark-delete position of a reader: before its start message, or before its start time.
+
+    Pulsar's clients name one message, whether they want that message or only what follows, and drop what they do not
+    want. When one returns, its start may be "before the first message of this batch": the batch index is -1, as for a
+    message alone. So they are sent the whole entry, as by Pulsar's broker.
+    """
     if request.start_message_rollback_duration_sec:
         age_ms = request.start_message_rollback_duration_sec * 1000
         return (await topic.ledger.position_of_age(age_ms)).before()
     if not request.HasField("start_message_id"):
         return EARLIEST if request.initial_position == pb.CommandSubscribe.Earliest else LATEST
     start = place_of(request.start_message_id)
-    if start in (EARLIEST, LATEST) or request.start_message_id.batch_index < 0:
+    if start in (EARLIEST, LATEST) or start.entry < 0:
         return start
-    # If the start is inside a batch, the whole entry is sent, and the client drops the messages before its start.
-    return start.before()
+    return start if indexed and request.start_message_id.batch_index < 0 else start.before()
 
 
 def named_start(request: pb.CommandSubscribe) -> tuple[int, ...]:

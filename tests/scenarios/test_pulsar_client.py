@@ -235,6 +235,24 @@ def test_a_reader_goes_on_where_it_sought(broker: RunningBroker, topic: str, bat
                 reader.close()
 
 
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
+def test_a_reader_begins_at_a_message_or_behind_it(broker: RunningBroker, topic: str, batching: bool) -> None:
+    """E21: as its option `start_message_id_inclusive` says. The last message of the topic is one to begin at, too."""
+    values = [f"{number}".encode() for number in range(10)]
+    with connected(broker) as client:
+        producer = client.create_producer(topic, batching_enabled=batching, batching_max_publish_delay_ms=1_000)
+        for value in values:
+            producer.send_async(value, callback=lambda _result, _message_id: None)
+        producer.flush()
+        every = client.create_reader(topic, pulsar.MessageId.earliest)
+        ids = [every.read_next(timeout_millis=RECEIVE_MS_MAX).message_id() for _ in values]
+        for start in (0, 5, 9):
+            for inclusive in (False, True):
+                reader = client.create_reader(topic, ids[start], start_message_id_inclusive=inclusive)
+                assert rest_of(reader) == values[start if inclusive else start + 1 :]
+                reader.close()
+
+
 def _moment_between() -> int:
     """Return a time in milliseconds that differs from the publish times of both neighbours."""
     before = time_ns() // 1_000_000

@@ -530,7 +530,8 @@ class ScriptedBroker:
             if ledger != segment.ledger_id:
                 first = 0 if ledger < segment.ledger_id else len(segment.entries)
             else:
-                first = entry if request.start_message_id.batch_index >= 0 else entry + 1
+                # Clients drop what they do not want of the entry that they name.
+                first = max(entry, 0)
             consumer = _Consumer(peer, request.consumer_id, None, first, first)
         segment.consumers.append(consumer)
         peer.consumers[request.consumer_id] = (segment, consumer)

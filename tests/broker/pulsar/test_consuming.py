@@ -296,14 +296,24 @@ async def test_a_consumer_that_creates_no_topic_is_told_that_there_is_none(
     assert (await ask(3)).type == Type.SUCCESS
 
 
-async def test_a_reader_that_begins_inside_a_batch_gets_it_once_more(broker: Rooms, client: WireClient) -> None:
-    """Its client drops the messages that it has. A start behind the batch would lose the other ones."""
-    payloads = await fill(broker, 2)
+INDEXED = {"tidewire.indexed": "true"}
+
+
+@pytest.mark.parametrize(
+    ("batch_index", "properties", "first"), [(0, {}, 0), (-1, {}, 0), (0, INDEXED, 0), (-1, INDEXED, 1)]
+)
+async def test_a_reader_gets_the_entry_that_its_start_names(
+    broker: Rooms, client: WireClient, batch_index: int, properties: dict[str, str], first: int
+) -> None:
+    """E21: its client drops what it does not want. A start behind the entry would lose the rest of a batch.
+
+    Spark's readers ask for indexes. They name the entry that they have read, and get nothing of it.
+    """
+    await fill(broker, 3)
     topic = await broker.topics.get(TopicName.parse(PLAIN))
-    first = topic.next_after(EARLIEST)
-    for number, (batch_index, expected) in enumerate([(0, payloads), (-1, payloads[1:])], 1):
-        start = message_id(*first, batch_index=batch_index)
-        await subscribe(client, number, f"r{number}", durable=False, start=start)
-        await client.send(commands.flow(number, 10))
-        assert [(await frame_of(client)).payload for _ in expected] == expected
-        await client.receives_nothing_more()
+    start = message_id(*topic.next_after(EARLIEST), batch_index=batch_index)
+    await subscribe(client, 1, "r", durable=False, start=start, properties=properties)
+    await client.send(commands.flow(1, 10))
+    entries = [(await frame_of(client)).command.message.message_id.entry_id for _ in range(first, 3)]
+    assert entries == list(range(first, 3))
+    await client.receives_nothing_more()

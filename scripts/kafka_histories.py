@@ -44,7 +44,7 @@ LISTS: Final = 3
 LIVES: Final = 3
 """Of each client. All but the last end by a kill."""
 LIFE_SECONDS: Final = (4.0, 9.0)
-"""The shortest and the longest life that ends by a kill."""
+"""The shortest and the longest life that ends by a kill. A client's life begins when its program is loaded."""
 BROKER_LIVES: Final = 2
 END_SECONDS_MAX: Final = 120.0
 VALUES_A_LIFE: Final = 100_000
@@ -136,7 +136,7 @@ class _Histories:
                 seed=f"{self._report.seed}/{client}/{life}",
                 events=str(self._folder / f"{client}.events"),
             )
-            process = self._start(orders)
+            process = await _in_thread(partial(self._start, orders))
             with trio.move_on_after(random.uniform(*LIFE_SECONDS)):
                 status = await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
                 self._report.complaints.append(f"{client} ended with status {status}; see {client}.stderr")
@@ -149,14 +149,19 @@ class _Histories:
         await self._end(process, client)
 
     def _start(self, orders: Orders) -> subprocess.Popen[bytes]:
+        """Start a client, and wait until it is ready. From then on it knows SIGTERM."""
         with (self._folder / f"{orders.client}.stderr").open("ab") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.list_append.program", orders.dumps()],
                 stdin=subprocess.DEVNULL,
-                stdout=stderr,
+                stdout=subprocess.PIPE,
                 stderr=stderr,
             )
         self._running.append(process)
+        assert process.stdout is not None
+        with process.stdout as stdout:
+            # Nothing comes if it ends. Its status then tells of it.
+            stdout.readline()
         return process
 
     async def _end(self, process: subprocess.Popen[bytes], client: str) -> None:

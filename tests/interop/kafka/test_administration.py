@@ -127,7 +127,7 @@ def test_a_groups_offset_is_forgotten_when_nobody_reads_the_topic(station: Stati
 @INSPECTING
 def test_an_administrator_takes_a_static_member_out_of_its_group(station: Station, topic: str) -> None:
     """K36: it had gone, and its place was kept for it (KIP-345)."""
-    consumer = station.consumer(ConsumerOptions(group_id=topic, instance_id="gone", session_timeout_ms=30_000))
+    consumer = station.consumer(ConsumerOptions(group_id=topic, instance_id="gone"))
     consumer.subscribe(topic)
     until(lambda _: bool(consumer.assignment()), consumer)
     consumer.close()

@@ -19,7 +19,7 @@ TOPICS: Final = "TopicCommand"
 GROUPS: Final = "consumer.group.ConsumerGroupCommand"
 TRANSACTIONS: Final = "TransactionsCommand"
 """The classes behind kafka-topics.sh, kafka-consumer-groups.sh and kafka-transactions.sh."""
-RUN_SECONDS_MAX: Final = 60.0
+RUN_SECONDS_MAX: Final = 180.0
 
 Tool: TypeAlias = Callable[..., list[list[str]]]
 

@@ -19,8 +19,6 @@ UNSUPPORTED_VERSION: Final = 35
 NON_EMPTY_GROUP: Final = 68
 SESSION_TIMEOUT_MS: Final = 6_000
 """The shortest session that a broker allows."""
-LONG_SESSION_MS: Final = 30_000
-"""Longer than a member of a busy machine misses its heartbeats."""
 
 ASSIGNORS: Final[Sequence[tuple[str, Strategy]]] = (
     (CONFLUENT, "range"),
@@ -74,11 +72,11 @@ def test_two_members_share_the_partitions_and_one_takes_over_when_the_other_leav
 ) -> None:
     """K36: each partition has one reader at any time, and the group goes on behind what it committed."""
     station.admin().create(name, 4)
-    first = member(station, name, strategy=strategy, session_timeout_ms=LONG_SESSION_MS)
+    first = member(station, name, strategy=strategy)
     fill(station, name, 4, range(100))
     read_numbers(range(100), first)
     first.commit()
-    second = member(station, name, strategy=strategy, session_timeout_ms=LONG_SESSION_MS)
+    second = member(station, name, strategy=strategy)
     until(lambda _: shares(first, second) == [2, 2] and not first.assignment() & second.assignment(), first, second)
     fill(station, name, 4, range(100, 140))
     read_numbers(range(100, 140), first, second)
@@ -168,12 +166,12 @@ def test_a_killed_members_partitions_go_to_the_others(station: Station, name: st
 def test_a_static_member_restarts_without_a_rebalance(station: Station, name: str) -> None:
     """K36: it has its partitions back, though it went away in between. The other one keeps its own."""
     station.admin().create(name, 2)
-    stays = member(station, name, instance_id="stays", session_timeout_ms=LONG_SESSION_MS)
-    restarts = member(station, name, instance_id="restarts", session_timeout_ms=LONG_SESSION_MS)
+    stays = member(station, name, instance_id="stays")
+    restarts = member(station, name, instance_id="restarts")
     until(lambda _: shares(stays, restarts) == [1, 1], stays, restarts)
     before = (stays.assignment(), restarts.assignment())
     restarts.close()
-    again = member(station, name, instance_id="restarts", session_timeout_ms=LONG_SESSION_MS)
+    again = member(station, name, instance_id="restarts")
     until(lambda _: shares(stays, again) == [1, 1], again)
     assert (stays.assignment(), again.assignment()) == before
     assert sorted(station.admin().describe(name).instance_ids, key=str) == ["restarts", "stays"]
@@ -212,8 +210,8 @@ def test_members_of_different_clients_share_one_group(station: Station, name: st
     """K36: their assignors of one name understand each other."""
     station.admin().create(name, 4)
     with opened(another_than(station.client.name)) as other:
-        mine = member(station, name, session_timeout_ms=LONG_SESSION_MS)
-        theirs = member(Station(other, station.address), name, session_timeout_ms=LONG_SESSION_MS)
+        mine = member(station, name)
+        theirs = member(Station(other, station.address), name)
         until(lambda _: shares(mine, theirs) == [2, 2] and not mine.assignment() & theirs.assignment(), mine, theirs)
         fill(station, name, 4, range(40))
         read_numbers(range(40), mine, theirs)

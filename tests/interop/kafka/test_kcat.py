@@ -16,7 +16,7 @@ from tests.support.kafka_clients.reading import read_all
 
 pytestmark = [pytest.mark.interop, pytest.mark.parametrize("client", [CONFLUENT], indirect=True)]
 
-RUN_SECONDS_MAX: Final = 60.0
+RUN_SECONDS_MAX: Final = 180.0
 
 Kcat: TypeAlias = Callable[..., str]
 

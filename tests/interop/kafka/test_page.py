@@ -18,7 +18,7 @@ pytestmark = pytest.mark.interop
 
 ADDRESS: Final = "127.0.0.1:9092"
 """The broker's address in the text."""
-RUN_SECONDS_MAX: Final = 60.0
+RUN_SECONDS_MAX: Final = 180.0
 
 
 @pytest.fixture

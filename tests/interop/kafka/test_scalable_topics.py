@@ -20,7 +20,7 @@ from tests.support.kafka_clients.contract import (
     Refused,
 )
 from tests.support.kafka_clients.every import CONFLUENT, NAMES, PURE
-from tests.support.kafka_clients.reading import read_all, until, values
+from tests.support.kafka_clients.reading import POLL_SECONDS, READ_SECONDS_MAX, read_all, until, values
 from tests.support.processes import RunningBroker
 from tests.support.scalable_writer import ScalableWriter, scalable_writer
 
@@ -70,13 +70,19 @@ def read_once_or_more(consumer: Consumer, expected: list[int]) -> list[Got]:
 
 
 def is_waiting(consumer: Consumer, writer: ScalableWriter) -> None:
-    """Return when a consumer that begins at the end reads what is written now."""
-    deadline = monotonic() + 30
-    while not consumer.poll(0.5):
+    """Return when a consumer that begins at the end reads what is written now, and has read all of it.
+
+    The topic has one segment, and nobody else writes to it.
+    """
+    deadline = monotonic() + READ_SECONDS_MAX
+    sent = 0
+    got: list[Got] = []
+    while not got or got[-1].offset < sent - 1:
         assert monotonic() < deadline
-        writer.send(b"0")
-    while consumer.poll(0.5):
-        pass
+        if not got:
+            writer.send(b"0")
+            sent += 1
+        got += consumer.poll(POLL_SECONDS)
 
 
 @pytest.mark.parametrize("read_committed", [True, False], ids=["committed", "uncommitted"])

@@ -1,12 +1,14 @@
 """What transactions promise to Kafka's clients: all or nothing, one owner of an id, an end in any case."""
 
 import threading
+from contextlib import suppress
 from typing import Final
 
 import pytest
 
 from tests.interop.kafka.conftest import Station
-from tests.support.kafka_clients.contract import ConsumerOptions, Place, ProducerOptions, Refused
+from tests.support.kafka_clients.contract import CALL_SECONDS_MAX, ConsumerOptions, Place, ProducerOptions, Refused
+from tests.support.kafka_clients.every import AIOKAFKA, JAVA, PURE
 from tests.support.kafka_clients.reading import read, read_all, values
 from tests.support.processes import RunningBroker
 
@@ -106,6 +108,29 @@ def test_a_second_producer_with_the_id_fences_the_first(station: Station, topic:
     assert refusal.value.code in FENCED
     heir.commit()
     assert values(read_all(station.consumer(COMMITTED), Place(topic))) == [b"heir"]
+
+
+@pytest.mark.parametrize("client", [AIOKAFKA, PURE, *JAVA], indirect=True)
+def test_a_fenced_producer_that_has_learned_of_it_is_refused_again(station: Station, topic: str) -> None:
+    """K29, K30: the refusal of a record tells the client, and its next calls fail too.
+
+    librdkafka keeps the refusal to itself until it is asked for the end.
+    """
+    zombie = station.producer(ProducerOptions(transactional_id=topic))
+    zombie.init_transactions()
+    zombie.begin()
+    zombie.send(topic, b"zombie")
+    zombie.flush()
+    station.producer(ProducerOptions(transactional_id=topic)).init_transactions()
+    refused = zombie.send(topic, b"late")
+    with suppress(Refused):
+        zombie.flush()
+    assert isinstance(refused.exception(CALL_SECONDS_MAX), Refused)
+    with pytest.raises(Refused):
+        zombie.send(topic, b"later").result(CALL_SECONDS_MAX)
+    with pytest.raises(Refused):
+        zombie.commit()
+    assert read_all(station.consumer(COMMITTED), Place(topic)) == []
 
 
 def test_a_transaction_that_nobody_ends_is_aborted_in_time(station: Station, topic: str) -> None:

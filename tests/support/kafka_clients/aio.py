@@ -1,6 +1,6 @@
 """aiokafka. One loop of asyncio, in its own thread, serves all that a client makes. Each call waits for its answer."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
@@ -12,6 +12,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.producer.transaction_manager import TransactionState
 from aiokafka.structs import OffsetAndMetadata
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -37,6 +38,9 @@ STRATEGIES: Final = {
 
 PRODUCER_FENCED: Final = 90
 """Kafka's code."""
+
+FAILED: Final = frozenset({TransactionState.ABORTABLE_ERROR, TransactionState.FATAL_ERROR})
+"""Where a transaction is that learned of its failure between two calls."""
 
 
 def running_loop() -> AbstractContextManager[BlockingPortal]:
@@ -101,6 +105,7 @@ class AioProducer(_OnLoop):
         timestamp_ms: int | None = None,
     ) -> "Future[Sent]":
         async def send() -> "Awaitable[Any]":
+            await self._raise_failure(FAILED)
             answer: Awaitable[Any] = await self._producer.send(
                 topic, value, key, partition, timestamp_ms, headers=list(headers)
             )
@@ -125,10 +130,19 @@ class AioProducer(_OnLoop):
         self._call(self._producer.begin_transaction)
 
     def commit(self) -> None:
+        self._call(self._raise_failure, FAILED)
         self._call(self._producer.commit_transaction)
 
     def abort(self) -> None:
+        # An abort is the way out of the other failure.
+        self._call(self._raise_failure, {TransactionState.FATAL_ERROR})
         self._call(self._producer.abort_transaction)
+
+    async def _raise_failure(self, states: Collection[TransactionState]) -> None:
+        """Raise why the transaction has failed. The client's own calls say only that it is in a wrong state."""
+        manager = self._producer._txn_manager
+        if manager is not None and manager.state in states:
+            await manager.wait_for_transaction_end()
 
     def send_offsets(self, offsets: Mapping[Place, Committed], membership: object) -> None:
         self._call(self._producer.send_offsets_to_transaction, _named(offsets), membership)

@@ -26,8 +26,8 @@ Reset: TypeAlias = Literal["earliest", "latest", "none"]
 Protocols: TypeAlias = Literal["classic", "consumer"]
 Strategy: TypeAlias = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
-CALL_SECONDS_MAX: Final = 30.0
-"""How long one call of a client may take."""
+CALL_SECONDS_MAX: Final = 60.0
+"""How long one call of a client may take, on a machine that is very busy."""
 
 
 class Refused(Exception):
@@ -108,7 +108,7 @@ class ProducerOptions:
     acks: Acks = "all"
     idempotent: bool = False
     transactional_id: str | None = None
-    transaction_timeout_ms: int = 60_000
+    transaction_timeout_ms: int = 300_000
     message_bytes_max: int = 1_000_000
     linger_ms: int = 5
 
@@ -123,7 +123,8 @@ class ConsumerOptions:
     protocol: Protocols = "classic"
     strategy: Strategy = "range"
     instance_id: str | None = None
-    session_timeout_ms: int = 10_000
+    session_timeout_ms: int = 30_000
+    """Longer than a member of a busy machine misses its heartbeats."""
     heartbeat_interval_ms: int = 500
     metadata_age_max_ms: int = 1_000
     """How often it looks for new partitions by itself, in milliseconds. Clients do so every five minutes."""

@@ -2,8 +2,9 @@
 
     python -m tests.support.list_append.program ORDERS
 
-ORDERS is an `Orders` in JSON. It goes on until SIGTERM, and then ends with status 0. Each line of the file is an event,
-written before its call or after its answer. So a killed process leaves all that its parent needs to know.
+ORDERS is an `Orders` in JSON. It prints one line when it is ready. It goes on until SIGTERM, and then ends with status
+0. Each line of the file is an event, written before its call or after its answer. So a killed process leaves all that
+its parent needs to know.
 """
 
 import faulthandler
@@ -118,6 +119,7 @@ def main() -> int:
     faulthandler.dump_traceback_later(STEP_SECONDS_MAX, exit=True)
     has_session = False
     with opened_lists(orders.client, orders.address, orders.transactional_id) as lists:
+        print("ready", flush=True)
         # The last one that failed leaves something open, which the next session aborts.
         while not (stopping.is_asked and has_session):
             faulthandler.dump_traceback_later(STEP_SECONDS_MAX, exit=True)

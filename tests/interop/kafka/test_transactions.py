@@ -111,26 +111,28 @@ def test_a_second_producer_with_the_id_fences_the_first(station: Station, topic:
 
 
 @pytest.mark.parametrize("client", [AIOKAFKA, PURE, *JAVA], indirect=True)
-def test_a_fenced_producer_that_has_learned_of_it_is_refused_again(station: Station, topic: str) -> None:
-    """K29, K30: the refusal of a record tells the client, and its next calls fail too.
+def test_a_fenced_producer_that_has_learned_of_it_is_refused_again(station: Station, name: str) -> None:
+    """K29, K30: it may not write to one more partition. That tells the client, and its next calls fail too.
 
     librdkafka keeps the refusal to itself until it is asked for the end.
     """
-    zombie = station.producer(ProducerOptions(transactional_id=topic))
+    station.admin().create(name, 2)
+    options = ProducerOptions(transactional_id=name)
+    zombie = station.producer(options)
     zombie.init_transactions()
     zombie.begin()
-    zombie.send(topic, b"zombie")
+    zombie.send(name, b"zombie", partition=0)
     zombie.flush()
-    station.producer(ProducerOptions(transactional_id=topic)).init_transactions()
-    refused = zombie.send(topic, b"late")
+    station.producer(options).init_transactions()
+    refused = zombie.send(name, b"late", partition=1)
     with suppress(Refused):
         zombie.flush()
     assert isinstance(refused.exception(CALL_SECONDS_MAX), Refused)
     with pytest.raises(Refused):
-        zombie.send(topic, b"later").result(CALL_SECONDS_MAX)
+        zombie.send(name, b"later", partition=1).result(CALL_SECONDS_MAX)
     with pytest.raises(Refused):
         zombie.commit()
-    assert read_all(station.consumer(COMMITTED), Place(topic)) == []
+    assert read_all(station.consumer(COMMITTED), Place(name, 0), Place(name, 1)) == []
 
 
 def test_a_transaction_that_nobody_ends_is_aborted_in_time(station: Station, topic: str) -> None:

@@ -34,7 +34,8 @@ class ReadUncommitted:
     async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
         """See `Source`."""
         ledger = self._topic.ledger
-        return await ledger.read(start, upto=ledger.confirmed.value, entries_max=entries_max, bytes_max=bytes_max)
+        entries = await ledger.read(start, upto=ledger.confirmed.value, entries_max=entries_max, bytes_max=bytes_max)
+        return [entry if entry.is_control else await self._topic.converted(entry) for entry in entries]
 
     def is_visible(self, entry: Entry) -> bool:
         """See `Source`: every message is."""

@@ -100,12 +100,16 @@ class TopicSource:
                 # During the conversion, what was loaded to judge them may be evicted.
                 shown = [self.is_visible(entry) for entry in judged]
                 converted = [
-                    await self._convert(entry) if entry.format is not SUBSCRIBED and is_shown else entry
+                    await self.converted(entry) if is_shown else entry
                     for entry, is_shown in zip(judged, shown, strict=True)
                 ]
                 return await self.judged(converted)
             except LedgerNotFound:
                 continue  # The ledger was trimmed meanwhile. It is no longer listed, so the next read skips it.
+
+    async def converted(self, entry: Entry) -> Entry:
+        """Return the entry in the format of those who subscribe; as it is stored if it cannot be converted."""
+        return entry if entry.format is SUBSCRIBED else await self._convert(entry)
 
     async def judged(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries up to the first one for which it is unknown whether it was aborted.

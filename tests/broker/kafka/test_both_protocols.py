@@ -3,6 +3,7 @@
 import pytest
 
 from broker.names import TopicName
+from broker.read_uncommitted import ReadUncommitted
 from storage.entry import EntryFormat
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST
@@ -94,6 +95,28 @@ async def test_a_pulsar_consumer_gets_what_a_kafka_transaction_committed(*, is_c
         assert last is not None
         assert last.first_index == 1
         assert subscription.backlog_entries == (2 if is_commit else 1)
+
+
+async def test_a_reader_of_what_is_uncommitted_gets_what_kafka_clients_wrote() -> None:
+    """K42, T14: open, aborted and committed records as messages, and no marker."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker, kafka_client(broker) as client:
+        await client.create("orders")
+        topic = await broker.topics.get(PARTITION)
+        producer = TransactionalProducer(client, "tid", 2)
+        await producer.begin_session()
+        for is_commit in (True, False):
+            await producer.send("orders", b"committed" if is_commit else b"aborted")
+            await producer.end(is_commit=is_commit)
+        await producer.send("orders", b"open")
+        await client.produce("orders", build([Record(None, b"beside", 6)]))
+        source = ReadUncommitted(topic)
+        entries = await source.read(EARLIEST, entries_max=100, bytes_max=1_000_000)
+        shown = [entry for entry in entries if source.is_visible(entry)]
+        assert {entry.format for entry in shown} == {EntryFormat.PULSAR}
+        bodies = [bytes(parse_payload(entry.payload)[1]) for entry in shown]
+        assert bodies == [b"committed", b"aborted", b"open", b"beside"]
+        assert broker.monitor.statistics().unconvertible == {"kafka": 0, "pulsar": 0}
+        assert bytes(parse_payload((await visible(topic))[0].payload)[1]) == b"committed"
 
 
 async def test_a_topic_of_both_protocols_opens_again_where_sends_are_deduplicated() -> None:

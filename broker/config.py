@@ -248,27 +248,15 @@ class BrokerSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _others_can_connect_to_what_they_are_told(self) -> "BrokerSettings":
-        if self.advertised_pulsar is not None and self.advertised_pulsar.is_wildcard:
-            raise PydanticCustomError(
-                "advertised",
-                "Nobody can connect to --advertised-pulsar {address}. Give an address of this machine that clients "
-                "reach.",
-                {"address": str(self.advertised_pulsar)},
-            )
-        if self.internal is not None and self.internal.is_wildcard:
-            raise PydanticCustomError(
-                "internal",
-                "Nobody can connect to --internal {address}. Give an address of this machine that the other brokers "
-                "reach.",
-                {"address": str(self.internal)},
-            )
-        if self.advertised_kafka is not None and self.advertised_kafka.is_wildcard:
-            raise PydanticCustomError(
-                "advertised",
-                "Nobody can connect to --advertised-kafka {address}. Give an address of this machine that clients "
-                "reach.",
-                {"address": str(self.advertised_kafka)},
-            )
+        told = {"advertised_pulsar": "clients", "internal": "the other brokers", "advertised_kafka": "clients"}
+        for name, who in told.items():
+            address: Address | None = getattr(self, name)
+            if address is not None and address.is_wildcard:
+                raise PydanticCustomError(
+                    "wildcard",
+                    "Nobody can connect to {flag} {address}. Give an address of this machine that {who} reach.",
+                    {"flag": flag_of(name), "address": str(address), "who": who},
+                )
         is_alone = self.metadata == EMBEDDED and self.internal is None
         if not is_alone and self.pulsar.is_wildcard and self.advertised_pulsar is None:
             raise PydanticCustomError(
@@ -277,6 +265,22 @@ class BrokerSettings(BaseSettings):
                 "Give --advertised-pulsar HOST:PORT, an address of this machine that clients reach.",
                 {"address": str(self.pulsar)},
             )
+        return self
+
+    @model_validator(mode="after")
+    def _listeners_have_different_addresses(self) -> "BrokerSettings":
+        taken: dict[Address, str] = {}
+        for name in ("pulsar", "http", "kafka", "internal"):
+            address: Address | None = getattr(self, name)
+            if address is None or address.port == 0:
+                continue
+            other = taken.setdefault(address, name)
+            if other != name:
+                raise PydanticCustomError(
+                    "listeners",
+                    "{flag} and {other} cannot both be {address}. Give each its own port.",
+                    {"flag": flag_of(other), "other": flag_of(name), "address": str(address)},
+                )
         return self
 
     @model_validator(mode="after")

@@ -47,7 +47,8 @@ async def open_listener(address: Address, setting: str, *, is_optional: bool = F
                 f"Another process already listens on {address}. Stop it, or choose another port with {setting} "
                 f"(0 takes a free one).{without}"
             ) from error
-        raise ListenerError(f"Cannot listen on {address}: {error}.") from error
+        reason = "this machine has no such address" if error.errno == errno.EADDRNOTAVAIL else error.strerror or error
+        raise ListenerError(f"Cannot listen on {address}: {reason}. Choose another address with {setting}.") from error
     first, *others = listeners
     # A host name may resolve to several addresses. Clients are told one, so only one is served.
     for other in others:

@@ -62,7 +62,12 @@ def operator_message(error: BaseException, settings: BrokerSettings) -> str | No
         case LedgerFailed():
             return f"The journal cannot be written: {error}. Check the disk, then restart the broker."
         case PermissionError():
-            return f"Permission denied: {error.filename}. Choose a --data-dir that this user may write to."
+            return (
+                f"Permission denied: {error.filename}. Let this user read and write the data folder "
+                f"{settings.data_dir} and all that is in it, or choose another --data-dir."
+            )
+        case NotADirectoryError():
+            return f"Cannot use {error.filename} as a folder: it is a file. Choose another --data-dir."
         case OSError():
             where = error.filename or settings.data_dir
             return f"Cannot use {where}: {error.strerror or error}. Check the disk and --data-dir."

@@ -131,7 +131,11 @@ class Files(Protocol):
         """True for a file or directory."""
 
     def make_dir(self, path: Path) -> None:
-        """Make the directory and its parents, durably. No effect if it exists."""
+        """Make the directory and its parents, durably. No effect if it exists.
+
+        Raises:
+            NotADirectoryError: a file has its name, or that of a parent.
+        """
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file, replacing an existing one, in one step."""
@@ -348,7 +352,10 @@ class DiskFiles:
         if path.is_dir():
             return
         self.make_dir(path.parent)
-        path.mkdir(exist_ok=True)
+        try:
+            path.mkdir(exist_ok=True)
+        except FileExistsError as file:
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(path)) from file
         self.sync_dir(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:

@@ -259,7 +259,11 @@ class Journal:
     async def _wait_space(self, full: DiskFull) -> None:
         """Refuse appends, free what can be freed, and wait before the next try."""
         if self._shortage is None:
-            log.error("the disk is full: nothing is published until there is space", file=full.filename)
+            log.error(
+                "the disk is full: nothing is published until there is space",
+                file=full.filename,
+                file_bytes=self._file_bytes,
+            )
         self._shortage = f"the disk is full: {full.filename} of {self._file_bytes} bytes cannot be made"
         self._room.unpark_all()
         assert self._file is not None, "begin() comes before make_files()"

@@ -48,10 +48,11 @@ ID_COUNTERS: Final = (("/txn/tc-seq/", TRANSACTION_IDS_SKIPPED), ("/kafka/produc
 
 
 class FolderNotEmpty(Exception):
-    """The target of a restore has files. Nothing was changed."""
+    """The target of a restore has files, or is one. Nothing was changed."""
 
     def __init__(self, target: Path) -> None:
-        super().__init__(f"{target} is not empty. Choose a folder that is empty or does not exist.")
+        what = "is not empty" if target.is_dir() else "is a file"
+        super().__init__(f"{target} {what}. Choose a folder that is empty or does not exist.")
 
 
 class Restored(NamedTuple):

@@ -251,9 +251,18 @@ def test_a_folder_with_files_is_refused(backup: Path, tmp_path: Path) -> None:
         said == f"tidewire restore: {tmp_path / 'full'} is not empty. Choose a folder that is empty or does not exist."
     )
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
+    file = tmp_path / "full" / "mine"
+    is_file = f"{file} is a file. Choose a folder that is empty or does not exist."
+    assert refusal_of("restore", backup, "--data-dir", file) == f"tidewire restore: {is_file}"
+    assert refusal_of("backup", file) == f"tidewire backup: {is_file}"
     with running_broker(tmp_path / "data") as broker:
         said = refusal_of("backup", tmp_path / "full", "--http", broker.http_url)
         assert said.startswith(f"tidewire backup: {tmp_path / 'full'} is not empty.")
+        said = refusal_of("backup", file / "monday", "--http", broker.http_url)
+        assert said.startswith(
+            f"tidewire backup: The backup is not complete: {file / 'monday'}: Not a directory. Remove "
+        )
+        assert not (broker.data_dir / "backup-cut").exists()
 
 
 def test_a_backup_into_the_data_folder_is_refused(tmp_path: Path) -> None:

@@ -95,10 +95,30 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 def test_a_data_dir_that_is_a_file(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_text("mine")
-    status, sentence = start_wrongly("--data-dir", str(path), cwd=tmp_path)
-    assert status == FAILED
-    assert str(path) in sentence
+    for folder in (path, path / "below"):
+        status, sentence = start_wrongly("--data-dir", str(folder), cwd=tmp_path)
+        assert status == FAILED
+        assert sentence == (f"tidewire broker: Cannot use {path} as a folder: it is a file. Choose another --data-dir.")
     assert path.read_text() == "mine"
+
+
+def test_two_listeners_at_one_address(tmp_path: Path) -> None:
+    """It is no other process that takes the port."""
+    same = ("--http", "127.0.0.1:6651", "--kafka", "127.0.0.1:6651")
+    assert start_wrongly(*same, cwd=tmp_path) == (
+        MISTAKE,
+        "tidewire broker: --http and --kafka cannot both be 127.0.0.1:6651. Give each its own port.",
+    )
+
+
+def test_an_address_of_another_machine(tmp_path: Path) -> None:
+    address = "192.0.2.1:6650"  # of a network that no machine has (RFC 5737)
+    status, sentence = start_wrongly("--pulsar", address, "--allow-unauthenticated", cwd=tmp_path)
+    assert status == FAILED
+    assert sentence == (
+        f"tidewire broker: Cannot listen on {address}: this machine has no such address. Choose another address with "
+        "--pulsar."
+    )
 
 
 def test_a_listener_that_others_can_reach(tmp_path: Path) -> None:

@@ -20,6 +20,17 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, Path]:
     return files, root / "a" / "b"
 
 
+def test_a_file_cannot_be_made_a_folder(place: tuple[Files, Path]) -> None:
+    files, folder = place
+    file = files.open(folder / "f", create=True)
+    file.write_at(0, b"hello")
+    for below in (folder / "f", folder / "f" / "g" / "h"):
+        with pytest.raises(NotADirectoryError) as refused:
+            files.make_dir(below)
+        assert refused.value.filename == str(folder / "f")
+    assert file.read_at(0, 100) == b"hello"
+
+
 def test_bytes_are_read_where_they_were_written(place: tuple[Files, Path]) -> None:
     files, folder = place
     file = files.open(folder / "f", create=True)

@@ -267,6 +267,10 @@ class SimulatedFiles:
     def make_dir(self, path: Path) -> None:
         self.step("make_dir", path)
         for each in (path, *path.parents):
+            parent = self._disk.directories.get(each.parent)
+            if each not in self._disk.directories and parent is not None and each.name in parent.entries:
+                raise NotADirectoryError(20, "it is a file", str(each))
+        for each in (path, *path.parents):
             self._disk.directories.setdefault(each, _Directory())
 
     def rename(self, source: Path, target: Path) -> None:

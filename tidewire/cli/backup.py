@@ -45,7 +45,8 @@ def backup(
 
         files = DiskFiles()
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
-            raise CommandFailed(f"{to} is not empty. Choose a folder that is empty or does not exist.")
+            what = "is not empty" if to.is_dir() else "is a file"
+            raise CommandFailed(f"{to} {what}. Choose a folder that is empty or does not exist.")
         broker = BrokerHttp(http, answer_seconds_max=CUT_SECONDS_MAX)
         query = {"replace": "true"} if replace else {}
         (line,) = broker.lines(PATH, query, method="POST")
@@ -63,7 +64,10 @@ def backup(
         except BackupDamaged as changed:
             raise CommandFailed(f"The data folder changed meanwhile: {changed}") from changed
         except OSError as error:
-            raise CommandFailed(f"The backup is not complete: {error.filename}: {error.strerror}.") from error
+            raise CommandFailed(
+                f"The backup is not complete: {error.filename}: {error.strerror}. Remove {to} if it is there, and try "
+                "again, or choose another folder."
+            ) from error
         finally:
             shutil.rmtree(cut, ignore_errors=True)
         tell(

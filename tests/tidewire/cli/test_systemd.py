@@ -12,6 +12,7 @@ import pytest
 from scripts.need import place
 from tests.scripts.test_pages import ROOT
 from tests.support.processes import running_broker
+from tidewire.cli.endings import EXIT_USAGE
 from tidewire.cli.systemd import READY, tell_systemd
 
 UNIT: Final = ROOT / "docs" / "operations" / "tidewire.service"
@@ -61,6 +62,10 @@ def test_a_socket_that_is_gone_is_reported_and_harms_nothing(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
     tell_systemd(READY)
     assert capsys.readouterr().err.startswith("tidewire broker: systemd cannot be told READY=1: ")
+
+
+def test_the_unit_starts_no_broker_again_that_ended_for_its_settings() -> None:
+    assert f"RestartPreventExitStatus={EXIT_USAGE}" in UNIT.read_text("utf-8").splitlines()
 
 
 @pytest.mark.interop

@@ -117,6 +117,8 @@ class RegularAdministration:
     async def extend(self, name: TopicName, partitions: int) -> None:
         """See `RegularService`."""
         _require_partitions(name, partitions)
+        if await self._owners.record(name) is None:
+            raise TopicNotFound(f"{name} is not partitioned. Only a partitioned topic can get more partitions.")
         await self._partitioned.extend(name, partitions)
 
     async def partitions(self, name: TopicName) -> int:
@@ -143,7 +145,7 @@ class RegularAdministration:
 
     async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
         """See `RegularService`."""
-        if await self._partitioned.find(name) is None:
+        if await self._owners.record(name) is None:
             raise TopicNotFound(f"{name} is not partitioned. Delete it as a topic without partitions.")
         if not force:
             logs = (await self._statistics.of_regular(name)).logs.values()

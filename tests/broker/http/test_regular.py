@@ -310,6 +310,17 @@ async def test_a_mistake_changes_nothing(subscribed: Served, method: str, path: 
     assert await store.scan("/", "\U0010ffff") == before
 
 
+@pytest.mark.parametrize(("method", "body"), [("DELETE", None), ("POST", 3)])
+async def test_a_topic_without_partitions_differs_from_a_missing_one(
+    subscribed: Served, method: str, body: object
+) -> None:
+    """The answer says which of them the topic is."""
+    refused = await subscribed.refused(method, f"{NAMESPACE}/plain/partitions", body)
+    assert (refused.status, "is not partitioned" in refused.reason) == (404, True)
+    refused = await subscribed.refused(method, f"{NAMESPACE}/missing/partitions", body)
+    assert (refused.status, "does not exist" in refused.reason) == (404, True)
+
+
 @pytest.mark.parametrize(
     ("written", "name"),
     [

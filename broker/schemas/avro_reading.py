@@ -99,8 +99,8 @@ def _advice(cause: _Renamed | _Unfilled, earlier: str, *, reads_earlier: bool) -
     which = f"{named} and {more} more" if more > 0 else named
     if reads_earlier:
         return (
-            f"{earlier} lacks {which}, which has no default. Give each new field a default, such as `= None` in a"
-            ' Python class, or "default" in an Avro definition.'
+            f"{earlier} lacks {which}, which has no default. Give each new field a default: `= None` in a Python"
+            ' class, `required_default=True` in a Record of pulsar-client, "default" in an Avro definition.'
         )
     return f"{which} is missing, and {earlier} has no default for it. Keep each field that has no default there."
 

@@ -89,8 +89,8 @@ def test_a_field_without_a_default_is_named_with_what_to_do(wrapped: Callable[[o
     """The library says only that a union lacks RECORD, if the field's record is a branch of one."""
     before, after = avro(wrapped(record(A))), avro(wrapped(record(A, REQUIRED)))
     assert why_unreadable(reader=after, writer=before, earlier="version 3") == (
-        "version 3 lacks R.b, which has no default. Give each new field a default, such as `= None` in a Python"
-        ' class, or "default" in an Avro definition.'
+        "version 3 lacks R.b, which has no default. Give each new field a default: `= None` in a Python class,"
+        ' `required_default=True` in a Record of pulsar-client, "default" in an Avro definition.'
     )
     assert why_unreadable(reader=after, writer=before, earlier="version 3", reads_earlier=False) == (
         "R.b is missing, and version 3 has no default for it. Keep each field that has no default there."

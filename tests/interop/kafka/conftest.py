@@ -43,6 +43,8 @@ OF_SEVERAL_BROKERS: Final = {
 }
 """Beside confluent-kafka, the client that `make interop` lets play these on the embedded metadata store."""
 PROCESSES: Final = 3
+SESSION: Final = "session_timeout_seconds = 120\n"
+"""No broker of a busy machine loses it, nor one that stands still for a moment. A free lock proves a death at once."""
 EXPECTED_WARNINGS: Final = (
     "ignore:(read|open)_text is deprecated:DeprecationWarning",
     "ignore:unclosed <socket:ResourceWarning",
@@ -117,7 +119,7 @@ def long_lived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     place = EMBEDDED
     if request.param == "etcd":
         place = ("--metadata", f"etcd://{request.getfixturevalue('etcd_server').endpoint}")
-    with running_kafka_cluster(tmp_path_factory.mktemp("cluster"), *place) as cluster:
+    with running_kafka_cluster(tmp_path_factory.mktemp("cluster"), *place, settings=SESSION) as cluster:
         yield cluster
 
 

@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -27,6 +27,8 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 NUMBERS = count()
 KEYS = 50
+TURN_SECONDS: Final = 0.01
+"""Between two writes of a task that takes no answers, so that these fit into its socket's buffer."""
 
 
 class Task:
@@ -169,7 +171,7 @@ def test_what_a_sealed_segment_did_not_take_goes_to_its_children(
         written = 1000
         while not is_written:
             # The last turn begins after the segment was sealed.
-            is_sealed = changing.done()
+            is_sealed = bool(wait([changing], TURN_SECONDS).done)
             one.write(topic, range(written, written + 100))
             written += 100
             is_written = is_sealed

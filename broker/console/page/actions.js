@@ -1,4 +1,5 @@
 // What the console can change. Each action asks for confirmation, and shows the command line that does the same.
+import { ask } from "./asking.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 import { path } from "./format.js";
 import { Copy } from "./parts.js";
@@ -137,15 +138,12 @@ export const actions = {
   }),
 };
 
-async function perform(action) {
-  const answer = await fetch(action.url, {
+function perform(action) {
+  return ask(action.url, {
     method: action.method,
     headers: action.body ? { "content-type": "application/json" } : {},
     body: action.body ? JSON.stringify(action.body) : undefined,
   });
-  if (answer.ok) return;
-  const said = await answer.json().catch(() => ({}));
-  throw new Error(said.reason || `The broker answered with the status ${answer.status}.`);
 }
 
 // The dialog for an action. It stays open until the broker has answered, and shows a refusal.

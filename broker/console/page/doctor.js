@@ -1,5 +1,6 @@
 // The doctor's findings: what `tidewire cluster doctor` prints. The broker looks when the view opens, and when it is asked
 // to look again. It never looks by itself, because a look reads all records and asks all brokers.
+import { ask } from "./asking.js";
 import { html, useEffect, useState } from "./html.js";
 import { Panel, Prose } from "./parts.js";
 import { clock, number, plural } from "./format.js";
@@ -8,10 +9,8 @@ const PATH = "/admin/v2/cluster/doctor";
 const SHOWN_MAX = 20;
 
 async function look(signal) {
-  const answer = await fetch(PATH, { signal, cache: "no-store" });
-  const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(said.reason || `The broker answered with the status ${answer.status}.`);
-  return said;
+  const answer = await ask(PATH, { signal, cache: "no-store" });
+  return answer.json();
 }
 
 // A hook: what the doctor found, when it looked, whether it looks now, and a function that lets it look again.

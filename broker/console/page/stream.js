@@ -3,6 +3,7 @@
 // A page has one stream, for the view that it shows, because browsers open few connections to one host. A page that is
 // hidden has none. A lost stream is asked for again, after a pause that grows. `fetch` reads it, and not `EventSource`,
 // because that hides why a broker refuses.
+import { ask } from "./asking.js";
 import { useEffect, useReducer, useRef } from "./html.js";
 
 const RETRY_MS_MIN = 500;
@@ -12,11 +13,7 @@ export const VERSION = document.querySelector("meta[name=console-version]").cont
 
 // Read server-sent events and call `onFrame` with each. Returns at the stream's end.
 async function read(url, signal, onFrame) {
-  const answer = await fetch(url, { signal, headers: { accept: "text/event-stream" }, cache: "no-store" });
-  if (!answer.ok) {
-    const said = await answer.json().catch(() => ({}));
-    throw new Error(said.reason || `The broker answered with the status ${answer.status}.`);
-  }
+  const answer = await ask(url, { signal, headers: { accept: "text/event-stream" }, cache: "no-store" });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {

@@ -3,6 +3,7 @@
 Scripts stand for the slowness: each acts at the moment at which something could be lost.
 """
 
+import re
 from typing import Final
 from urllib.parse import quote
 
@@ -137,3 +138,28 @@ def test_what_is_decided_while_messages_are_on_their_way_is_seen(open_page: Open
         page.goto(page.url.replace("/metrics", f"/#/messages/{quote(topic, safe='')}"))
         expect(page.get_by_role("table", name="Messages").locator(".badge")).to_have_text(["✓ committed"])
         assert states == ["open"]
+
+
+def test_messages_that_are_given_up_on_their_way_are_not_shown(open_page: OpenPage, broker: RunningBroker) -> None:
+    """Another page of messages is asked for while the first one comes."""
+    topic = Admin(broker.http_url).new_topic(1)
+    with scalable_writer(broker.service_url, topic) as writer:
+        writer.send(b"one")
+    page = open_page("/metrics").page
+    # The first answer stays without its end.
+    page.add_init_script("""
+        const fetched = window.fetch;
+        let isFirst = true;
+        window.fetch = (url, options) => {
+            if (!isFirst || !url.includes("/messages?")) return fetched(url, options);
+            isFirst = false;
+            const {signal} = options;
+            return Promise.resolve(new Response(new ReadableStream({start: (body) => {
+                body.enqueue(new TextEncoder().encode("{"));
+                signal.addEventListener("abort", () => body.error(signal.reason));
+            }})));
+        };
+    """)
+    page.goto(page.url.replace("/metrics", f"/#/messages/{quote(topic, safe='')}"))
+    page.get_by_label("At most").select_option("100")
+    expect(page.get_by_role("table", name="Messages").locator("tbody tr")).to_have_text([re.compile("one")])

@@ -15,7 +15,7 @@ from tests.support.processes import RunningBroker
 pytestmark = pytest.mark.interop
 
 KNOWN_FAILURE: Final = re.compile(
-    r"ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE)"
+    r"ERR_(CONNECTION_(REFUSED|RESET|CLOSED|ABORTED)|SOCKET_NOT_CONNECTED|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE)"
 )
 """What a browser says of a connection that a killed process had, and of one that nobody takes."""
 

@@ -1,4 +1,5 @@
 // Messages of one log: a page by position or time, each with its state. Looking moves nothing.
+import { ask } from "../asking.js";
 import { html, useEffect, useState } from "../html.js";
 import { Badge, Copy, Page, Panel, Silent, Table } from "../parts.js";
 import { address, replaceQuery } from "../router.js";
@@ -90,10 +91,8 @@ function usePage(url, again, decided) {
 }
 
 async function read(url, signal) {
-  const answer = await fetch(url, { signal });
-  const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(said.reason || `The broker answered with the status ${answer.status}.`);
-  return said;
+  const answer = await ask(url, { signal });
+  return answer.json();
 }
 
 function Log({ topic, log, logs, query, live, writers }) {

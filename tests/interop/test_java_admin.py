@@ -15,7 +15,7 @@ from tests.support.processes import running_broker
 
 pytestmark = pytest.mark.interop
 
-RUN_SECONDS_MAX: Final = 180.0
+RUN_SECONDS_MAX: Final = 540.0
 STDERR_CHARACTERS_MAX: Final = 20_000
 SCENARIOS: Final = (
     "admin_health",

@@ -17,7 +17,7 @@ from tests.support.java import QUICK_JAVA
 from tests.support.processes import running_broker
 from tests.support.real_cluster import EMBEDDED, running_cluster
 
-SECONDS_MAX: Final = 240
+SECONDS_MAX: Final = 540
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(SECONDS_MAX + 60)]
 
 STDERR_CHARACTERS_MAX: Final = 20_000

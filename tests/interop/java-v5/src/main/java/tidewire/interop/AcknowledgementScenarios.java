@@ -1,6 +1,5 @@
 package tidewire.interop;
 
-import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
@@ -282,7 +281,7 @@ final class AcknowledgementScenarios {
     private static void timedOut(Stage stage) throws Exception {
         stage.createTopic(1);
         sendNumbered(stage, 0, SENT);
-        PulsarClient hasty = stage.newClient(Duration.ofSeconds(2));
+        PulsarClient hasty = stage.newClient(Limits.TRANSACTION_TIMEOUT_SHORT);
         QueueConsumer<String> consumer = stage.keep(hasty.newQueueConsumer(Schema.string())
                 .topic(stage.topic)
                 .subscriptionName("sub")

@@ -34,9 +34,9 @@ import org.apache.pulsar.common.policies.data.ScalableTopicStats;
  * each scenario and at the end {@code N passed, N failed}; the exit status is 0 only when all passed.
  */
 public final class AdminScenarios {
-    private static final Duration DELIVERY_MAX = Duration.ofSeconds(20);
+    private static final Duration DELIVERY_MAX = Duration.ofSeconds(60);
     private static final Duration QUIET = Duration.ofMillis(400);
-    private static final long CALL_SECONDS_MAX = 20;
+    private static final long CALL_SECONDS_MAX = 60;
     private static final String NAMESPACE = "public/default";
 
     /** One story; it fails by throwing. */

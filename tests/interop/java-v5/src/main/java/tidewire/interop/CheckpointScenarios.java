@@ -218,7 +218,7 @@ final class CheckpointScenarios {
                     from(stage, Checkpoint.earliest()).consumerGroup("group").consumerName(name).create()));
         }
         // Segments that move would be read again by their new reader: each begins where it was told to.
-        Thread.sleep(Limits.QUIET.toMillis());
+        Thread.sleep(Limits.MOVE_MAX.toMillis());
         return members;
     }
 
@@ -227,7 +227,8 @@ final class CheckpointScenarios {
             List<CheckpointConsumer<String>> members, int count, List<Message<String>> received) throws Exception {
         Set<CheckpointConsumer<String>> served = new HashSet<>();
         int missing = count;
-        for (int turn = 0; missing > 0 && turn < 500; turn++) {
+        long deadline = System.nanoTime() + Limits.DELIVERY_MAX.toNanos();
+        while (missing > 0 && System.nanoTime() < deadline) {
             for (CheckpointConsumer<String> member : members) {
                 Message<String> message = member.receive(Limits.TURN);
                 if (message != null) {

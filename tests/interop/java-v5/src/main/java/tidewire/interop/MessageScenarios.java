@@ -171,7 +171,7 @@ final class MessageScenarios {
     /** A producer whose sends go out as one batch as soon as there are {@code count} of them. */
     static ProducerBuilder<String> inOneBatch(ProducerBuilder<String> builder, int count) {
         return builder.batchingPolicy(BatchingPolicy.builder()
-                .enabled(true).maxMessages(count).maxPublishDelay(Duration.ofSeconds(5)).build());
+                .enabled(true).maxMessages(count).maxPublishDelay(Duration.ofMinutes(1)).build());
     }
 
     /** After it every earlier send has its receipt. */
@@ -212,7 +212,10 @@ final class MessageScenarios {
         List<CompletableFuture<MessageId>> receipts = new ArrayList<>();
         sent.forEach(value -> receipts.add(producer.async().newMessage().key("k").value(value).send()));
         Expect.allDone(receipts);
-        producer.newMessage().key("k").value("single " + "x".repeat(10_000)).send();
+        // That producer would wait for more.
+        Producer<String> other = stage.producer(
+                stage.client.newProducer(Schema.string()).compressionPolicy(CompressionPolicy.of(type)));
+        other.newMessage().key("k").value("single " + "x".repeat(10_000)).send();
         List<String> wanted = new ArrayList<>(sent);
         wanted.add("single " + "x".repeat(10_000));
         Expect.equal("received", Receiving.values(Receiving.exactly(stage.stream("sub")::receive, 21)), wanted);

@@ -140,11 +140,11 @@ final class RedeliveryScenarios {
         Receiving.nothing(stage.queue("sub")::receive, "everything was acknowledged in the end");
     }
 
-    /** Whatever is not acknowledged within a second. */
+    /** Whatever is not acknowledged within some seconds. */
     private static void ackTimeout(Stage stage) throws Exception {
         stage.createTopic(1);
         QueueConsumer<String> consumer = stage.keep(stage.queueBuilder(Schema.string(), stage.topic, "sub")
-                .processingTimeout(ProcessingTimeoutPolicy.of(Duration.ofSeconds(1))).subscribe());
+                .processingTimeout(ProcessingTimeoutPolicy.of(Duration.ofSeconds(5))).subscribe());
         sendFive(stage);
         List<Message<String>> first = Receiving.first(consumer::receive, 5);
         consumer.acknowledge(first.get(0).id());

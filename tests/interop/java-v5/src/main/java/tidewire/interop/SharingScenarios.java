@@ -1,6 +1,7 @@
 package tidewire.interop;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -58,6 +59,29 @@ final class SharingScenarios {
         return all(receive(consumers, count));
     }
 
+    /**
+     * Sends rounds until each of two consumers gets the messages of half of the keys, and returns what they got of the
+     * last round. A segment's move takes a moment in which its old consumer may still be sent to, or in which what that
+     * has not acknowledged comes to both; but nothing of what was acknowledged before.
+     */
+    private static Map<StreamConsumer<String>, List<Message<String>>> untilShared(
+            Script script, Producer<String> producer, List<String> keys, List<StreamConsumer<String>> consumers,
+            Set<String> acknowledged) throws Exception {
+        long deadline = System.nanoTime() + Limits.DELIVERY_MAX.toNanos();
+        while (true) {
+            script.forget();
+            SplitScenarios.sendRound(script, producer, keys, null);
+            var received = receive(consumers, script.size());
+            List<String> came = Receiving.values(all(received));
+            Failure.unless(Collections.disjoint(came, acknowledged), "what was acknowledged came again: " + came);
+            boolean isOnce = came.size() == script.size() && came.containsAll(script.values());
+            if (isOnce && consumers.stream().allMatch(one -> keysOf(received.get(one)).size() * 2 == keys.size())) {
+                return received;
+            }
+            Failure.unless(System.nanoTime() < deadline, "they do not share the segments; the last round was " + came);
+        }
+    }
+
     private static int take(StreamConsumer<String> consumer, List<Message<String>> received, java.time.Duration wait)
             throws Exception {
         Message<String> message = consumer.receive(wait);
@@ -80,6 +104,8 @@ final class SharingScenarios {
         StreamConsumer<String> one = stage.stream("sub", "one");
         StreamConsumer<String> other = stage.stream("sub", "other");
         Producer<String> producer = stage.producer();
+        untilShared(script, producer, keys, List.of(one, other), Set.of());
+        script.forget();
         for (int round = 0; round < 3; round++) {
             SplitScenarios.sendRound(script, producer, keys, null);
         }
@@ -105,10 +131,10 @@ final class SharingScenarios {
         StreamConsumer<String> one = stage.stream("sub", "one");
         SplitScenarios.sendRound(script, producer, keys, null);
         script.check(Stage.receive(one, script.size()));
-        script.forget();
+        Set<String> acknowledged = Set.copyOf(script.values());
         StreamConsumer<String> other = stage.stream("sub", "other");
-        // A segment's move takes a moment in which its old consumer may still be sent to.
-        Thread.sleep(Limits.QUIET.toMillis());
+        untilShared(script, producer, keys, List.of(one, other), acknowledged);
+        script.forget();
         for (int round = 0; round < 3; round++) {
             SplitScenarios.sendRound(script, producer, keys, null);
         }
@@ -124,8 +150,7 @@ final class SharingScenarios {
         Producer<String> producer = stage.producer();
         StreamConsumer<String> one = stage.stream("sub", "one");
         StreamConsumer<String> other = stage.stream("sub", "other");
-        SplitScenarios.sendRound(script, producer, keys, null);
-        script.check(all(receive(List.of(one, other), script.size())));
+        untilShared(script, producer, keys, List.of(one, other), Set.of());
         script.forget();
         other.close();
         SplitScenarios.sendRound(script, producer, keys, null);
@@ -139,16 +164,14 @@ final class SharingScenarios {
         Producer<String> producer = stage.producer();
         StreamConsumer<String> one = stage.stream("sub", "one");
         StreamConsumer<String> other = stage.stream("sub", "other");
-        SplitScenarios.sendRound(script, producer, keys, null);
-        List<Message<String>> received = new ArrayList<>(all(receive(List.of(one, other), script.size())));
+        untilShared(script, producer, keys, List.of(one, other), Set.of());
+        script.forget();
         stage.split(0);
         stage.split(1);
-        int before = received.size();
         for (int round = 0; round < 3; round++) {
             SplitScenarios.sendRound(script, producer, keys, null);
         }
-        received.addAll(all(receive(List.of(one, other), script.size() - before)));
-        script.check(received);
+        script.check(all(receive(List.of(one, other), script.size())));
     }
 
     /** A client that vanishes without a word; its consumer comes back under the same name and goes on. */
@@ -174,11 +197,7 @@ final class SharingScenarios {
         PulsarClient doomed = stage.newClient(Limits.TRANSACTION_TIMEOUT);
         StreamConsumer<String> lost = named(doomed, stage, "one");
         StreamConsumer<String> other = stage.stream("sub", "other");
-        // A segment's move takes a moment in which its old consumer may still be sent to.
-        Thread.sleep(Limits.QUIET.toMillis());
-        SplitScenarios.sendRound(script, producer, keys, null);
-        var before = receive(List.of(lost, other), script.size());
-        script.check(all(before));
+        var before = untilShared(script, producer, keys, List.of(lost, other), Set.of());
         // Acknowledgements are sent a moment later, and nobody waits for them when a client is shut down.
         Thread.sleep(Limits.QUIET.toMillis());
         script.forget();
@@ -202,8 +221,7 @@ final class SharingScenarios {
         PulsarClient doomed = stage.newClient(Limits.TRANSACTION_TIMEOUT);
         StreamConsumer<String> lost = named(doomed, stage, "one");
         StreamConsumer<String> other = stage.stream("sub", "other");
-        SplitScenarios.sendRound(script, producer, keys, null);
-        script.check(all(receive(List.of(lost, other), script.size())));
+        untilShared(script, producer, keys, List.of(lost, other), Set.of());
         Thread.sleep(Limits.QUIET.toMillis());
         script.forget();
         vanish(doomed);
@@ -214,7 +232,7 @@ final class SharingScenarios {
     /** Its connections end at once, and long before it is done with shutting itself down. */
     private static void vanish(PulsarClient client) throws Exception {
         CompletableFuture.runAsync(client::shutdown);
-        Thread.sleep(Limits.QUIET.toMillis());
+        Thread.sleep(Limits.MOVE_MAX.toMillis());
     }
 
     private static StreamConsumer<String> named(PulsarClient client, Stage stage, String name) throws Exception {

@@ -256,7 +256,7 @@ final class TransactionScenarios {
         StreamConsumer<String> consumer = stage.stream("attached");
         Producer<String> producer = stage.producer();
         // The timeout belongs to a client, and a transaction to the producers of its client.
-        PulsarClient hasty = stage.newClient(Duration.ofSeconds(2));
+        PulsarClient hasty = stage.newClient(Limits.TRANSACTION_TIMEOUT_SHORT);
         Producer<String> hastyProducer = stage.producer(hasty.newProducer(Schema.string()));
         Transaction transaction = hasty.newTransaction();
         SplitScenarios.sendRound(script, hastyProducer, keys, transaction);

@@ -208,7 +208,7 @@ def test_a_broker_that_was_replaced_starts_again(made: Callable[[str], ClusterCo
     """C12, E14: it stood still, and the others took over its journal. It ends, and comes back under the same pid."""
     cluster = made("data")
     config = tmp_path / "tidewire.toml"
-    config.write_text("session_timeout_seconds = 2\n")
+    config.write_text("session_timeout_seconds = 5\n")
     cluster.well("start", "--brokers", "3", "--config", str(config), *FREE_PORTS)
     urls = ",".join(addresses["pulsar"] for addresses in cluster.addresses().values())
     log = cluster.folder / "broker-3.log"

@@ -91,7 +91,10 @@ class Decoder:
                 # Two versions that do not fit are a reason of their own, which the library gives without names.
                 self._resolved(version)
             name = _S.Type.Name(kind)
-            raise UnreadableMessage(f"a value does not match the topic's {name} schema: {error}") from error
+            raise UnreadableMessage(
+                f"a value does not match the topic's {name} schema: {error}; read the topic without schema=auto, or"
+                " from a position behind it"
+            ) from error
 
     def _fixed(self, values: Values, item: np.dtype[Any]) -> pa.Array:
         absent = np.array([value is None for value in values])
@@ -137,9 +140,17 @@ class Decoder:
         writer = self._writers.get(version)
         if writer is None:
             writer = self._writers[version] = self._avro_schema(self._written(version), self._schema)
-        read = self._avro_library.schemaless_reader
-        made = [None if value is None else read(io.BytesIO(value), writer, self._reader) for value in values]
+        made = [None if value is None else self._record(value, writer) for value in values]
         return pa.array(made, self._type)
+
+    def _record(self, value: bytes, writer: object) -> object:
+        stream = io.BytesIO(value)
+        record: object = self._avro_library.schemaless_reader(stream, writer, self._reader)
+        left = len(value) - stream.tell()
+        if left:
+            # Almost any bytes begin with some record. So bytes behind it show that somebody wrote without the schema.
+            raise ValueError(f"{left} bytes are left behind it")
+        return record
 
     def _avro_schema(self, schema: TopicSchema, reader: TopicSchema | None = None) -> object:
         definition = with_known_logical_types(json.loads(schema.definition))

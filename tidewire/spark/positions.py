@@ -79,7 +79,7 @@ def parse_boundary(text: str) -> Boundary:
             f"{text!r} is not a position; give earliest, latest, a time, or JSON by topic and segment"
         ) from None
     if time.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone; write {text}Z for UTC")
+        raise ValueError(f"{text!r} has no time zone; write {time.isoformat()}Z for UTC")
     # A time before 1970 is before all messages. Brokers count from 1970.
     return Boundary(max(0, round(time.astimezone(UTC).timestamp() * 1000)))
 

@@ -189,8 +189,16 @@ def test_a_time_that_no_timestamp_can_hold_is_not_another_one(kind: int, millise
 
 
 def test_garbage_in_an_avro_topic_is_named() -> None:
-    with pytest.raises(UnreadableMessage, match="Avro schema"):
+    with pytest.raises(UnreadableMessage, match=r"Avro schema: .*; read the topic without schema=auto, or from a"):
         decoder(S.Avro, RECORD).column([b"\xff"], b"")
+
+
+def test_a_record_with_bytes_behind_it_is_no_record() -> None:
+    """A text begins as a record of one number does. It was sent without the schema."""
+    number = {"type": "record", "name": "Number", "fields": [{"name": "number", "type": "long"}]}
+    assert decoder(S.Avro, number).column([b"\x68"], b"").to_pylist() == [{"number": 52}]
+    with pytest.raises(UnreadableMessage, match="Avro schema: 4 bytes are left behind it"):
+        decoder(S.Avro, number).column([b"\x68", b"hello"], b"")
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_names_are_compared_as_spark_does() -> None:
         ({"topic": "", "topic_pattern": "topic://a/b/("}, "option topic_pattern: '(' is not a regular expression"),
         ({"starting_position": "soon"}, "option starting_position: 'soon' is not a position; give earliest, latest"),
         ({"ending_position": "2024-01-01T00:00:00"}, "has no time zone; write 2024-01-01T00:00:00Z"),
+        ({"starting_position": "2024-01-01"}, "has no time zone; write 2024-01-01T00:00:00Z"),
         ({"starting_position": "{"}, "option starting_position: this is not JSON"),
         ({"starting_position": '{"topic://a/b/c": 3}'}, 'expected {"TOPIC": {"SEGMENT": "LEDGER:ENTRY"}}'),
         ({"starting_position": '{"topic://a/b/c": {"": "3"}}'}, "'3' is not a position; give LEDGER:ENTRY"),

@@ -11,7 +11,7 @@ A value of a union is the plain value, without the type's name around it. The ot
 below them: a `timestamp-micros` is its number of microseconds. An error names the field and what it lacks.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, TypeAlias
 
 from tidewire.client.decimals import Digits
@@ -63,10 +63,10 @@ def without_logical_types(definition: Definition, *, but_decimals: bool = False)
     return kept
 
 
-def digits_of(definition: Definition) -> Digits | None:
-    """The digits of a decimal in bytes; None for any other type. Avro ignores a decimal without proper digits."""
+def digits_of(definition: Definition, kinds: Container[str] = ("bytes", "fixed")) -> Digits | None:
+    """The digits of a decimal of these kinds; None for any other type. Avro ignores a decimal without proper digits."""
     match definition:
-        case {"type": "bytes" | "fixed", "logicalType": "decimal", "precision": int(precision)}:
+        case {"type": str(kind), "logicalType": "decimal", "precision": int(precision)} if kind in kinds:
             scale = definition.get("scale", 0)
             return Digits(precision, scale) if isinstance(scale, int) and 0 <= scale <= precision > 0 else None
     return None
@@ -145,6 +145,8 @@ class Fitter:
             return self._fit_bytes(definition, value, where)
         if not _SIMPLE.get(kind, _never)(value, kind):
             raise _unfit(where, value, _WORDS.get(kind, f"a {kind}"))
+        if kind == "string" and self._in_json:
+            _require_decimal(definition, value, where)
         return float(value) if kind in {"float", "double"} else value
 
     def _fit_record(self, definition: Definition, value: Plain, where: str, depth: int) -> Plain:
@@ -205,6 +207,13 @@ def _decimal(digits: Digits, size: int | None, value: Plain, where: str) -> byte
             pass
     wanted = f"a decimal of at most {digits.precision} digits, {digits.scale} of them behind the point"
     raise _unfit(where, value, wanted)
+
+
+def _require_decimal(definition: Definition, value: str, where: str) -> None:
+    """Refuse a text that is no such decimal, if the definition says that the texts are decimals (docs/spark.md)."""
+    digits = digits_of(definition, ("string",))
+    if digits is not None:
+        _decimal(digits, None, value, where)
 
 
 def _is_integer(value: Plain, kind: str) -> bool:

@@ -106,6 +106,9 @@ def test_a_decimal_in_json_is_a_text_without_a_word_of_avros_library() -> None:
     order = {"type": "record", "name": "Order", "fields": [{"name": "price", "type": price}]}
     schema = PlainSchema(pb.Schema.Json, json.dumps(order).encode())
     assert schema.encode({"price": "1.20"}) == b'{"price": "1.20"}'
+    for wrong in ("1.205", "much"):
+        with pytest.raises(Unfit, match=rf"price is '{wrong}', not a decimal of at most 12 digits, 2 of them behind"):
+            schema.encode({"price": wrong})
 
 
 @pytest.mark.parametrize("text", ["", "{", '"string"', '{"type": "record", "name": "x"}', '{"type": "enum"}', "[]"])

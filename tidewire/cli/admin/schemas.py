@@ -123,10 +123,12 @@ def _payload(given: str) -> dict[str, object]:
     """The schema as the HTTP API takes it. The broker checks it.
 
     Raises:
-        UsageError: the file cannot be read.
+        UsageError: the file cannot be read, or is given without a type.
     """
     kind, separator, path = given.partition(":")
     definition = ""
+    if not separator and Path(given).is_file():
+        raise UsageError(f"{given} is a file. Say what it defines: avro:{given}, json:{given} or protobuf:{given}.")
     if separator:
         try:
             definition = Path(path).read_text("utf-8")

@@ -60,7 +60,7 @@ def test_a_type_needs_no_file(tidewire: CommandLine, each_kind: str) -> None:
     assert (view["type"], view["definition"], view["version"]) == ("string", "", 0)
 
 
-def test_mistakes_are_told_in_one_sentence(tidewire: CommandLine, topic: str) -> None:
+def test_mistakes_are_told_in_one_sentence(tidewire: CommandLine, topic: str, tmp_path: Path) -> None:
     for mistake, status in (
         (("create", topic, "avro:nowhere"), 2),
         (("create", topic, "colour"), 1),
@@ -71,3 +71,7 @@ def test_mistakes_are_told_in_one_sentence(tidewire: CommandLine, topic: str) ->
         complaint = tidewire.complaint("schemas", *mistake, status=status)
         assert complaint.startswith("tidewire schemas: ")
         assert complaint.count("\n") == 1
+    path = str(tmp_path / "order.avsc")
+    Path(path).write_text("{}")
+    complaint = tidewire.complaint("schemas", "check", topic, path, status=2)
+    assert f"Say what it defines: avro:{path}, json:{path} or protobuf:{path}." in complaint

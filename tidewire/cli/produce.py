@@ -161,7 +161,8 @@ class _Job:
                 await self._enqueue_all(producer, txn, receipts)
             except UsageError as unfit:
                 await receipts.all_durable()
-                before = f" The {durable.messages} before it were sent." if txn is None else ""
+                sent = f"The {durable.messages} before it were sent." if durable.messages else "None was sent."
+                before = f" {sent}" if txn is None else ""
                 raise UsageError(f"{unfit}{before}") from unfit
             else:
                 await receipts.all_durable()

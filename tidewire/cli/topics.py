@@ -11,7 +11,7 @@ from tidewire.cli import peek
 from tidewire.cli.admin import retention
 from tidewire.cli.admin.confirming import Yes, confirm
 from tidewire.cli.admin.pushed_views import pushed_topic
-from tidewire.cli.admin.segments import split_segment
+from tidewire.cli.admin.segments import AllowFewer, Neighbour, Segment, merge_segments, split_segment
 from tidewire.cli.admin.statistics import topic_view
 from tidewire.cli.admin.topic_lists import topics_in
 from tidewire.cli.admin.topic_texts import print_layout, print_regular, statistics_text
@@ -147,7 +147,7 @@ def stats(
 @app.command("split")
 def split(
     topic: Scalable,
-    segment: Annotated[int, typer.Argument(min=0, help="The segment's number, from `tidewire topics show`.")],
+    segment: Segment,
     as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
@@ -156,6 +156,22 @@ def split(
     with one_sentence(COMMAND):
         path = scalable_path(topic, "It has no segments.")
         split_segment(Brokers(*addresses(data_dir, http)), path, segment, as_json)
+
+
+@app.command("merge")
+def merge(
+    topic: Scalable,
+    first: Segment,
+    second: Neighbour,
+    allow_fewer: AllowFewer = False,
+    as_json: Json = False,
+    data_dir: DataDir = DATA_DIR_DEFAULT,
+    http: Http = None,
+) -> None:
+    """Merge two adjacent segments into one. Producers and consumers continue meanwhile."""
+    with one_sentence(COMMAND):
+        path = scalable_path(topic, "It has no segments.")
+        merge_segments(Brokers(*addresses(data_dir, http)), path, first, second, allow_fewer, as_json)
 
 
 @app.command("migrate")

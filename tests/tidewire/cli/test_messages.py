@@ -58,7 +58,9 @@ def test_lines_are_checked_by_a_schema_which_the_topic_gets(
         assert result.stderr == (
             "tidewire produce: Line 2: field carrier is 5, not a text. The 1 before it were sent.\n"
         )
-        assert "Message 1: it is not JSON" in tidewire.complaint("produce", name, "x", *option, status=2)
+        complaint = tidewire.complaint("produce", name, "x", *option, status=2)
+        assert "Message 1: it is not JSON" in complaint
+        assert complaint.endswith(" None was sent.\n")
         other = ("--schema", f"{kind}:{tmp_path / 'other.avsc'}")
         assert "IncompatibleSchema" in tidewire.complaint("produce", name, '{"carrier": 5}', *other)
     shown = tidewire.well("consume", topic, "--count", "3").splitlines()

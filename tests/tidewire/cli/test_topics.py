@@ -32,6 +32,7 @@ def test_a_topic_is_created_listed_split_shown_and_deleted(tidewire: CommandLine
         ["2", "8000-bfff", "active", "1", ""],
         ["3", "c000-ffff", "active", "1", ""],
     ]
+    assert tidewire.well("topics", "merge", name, "2", "3") == f"merged segments 2 and 3 of {name} into 4\n"
     assert tidewire.well("topics", "delete", "--yes", name) == f"deleted {name}\n"
     assert tidewire("topics", "list", "public/flights").stdout == ""
 

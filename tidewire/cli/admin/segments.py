@@ -23,6 +23,12 @@ Topic = Annotated[str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME", show
 Segment = Annotated[
     int, typer.Argument(min=0, help="The segment's number, from `tidewire segments list`.", show_default=False)
 ]
+Neighbour = Annotated[
+    int, typer.Argument(min=0, help="An active segment beside it in the hash range.", show_default=False)
+]
+AllowFewer = Annotated[
+    bool, typer.Option("--allow-fewer", help="Even if fewer are left than the topic was created with.")
+]
 
 
 @app.command("list")
@@ -86,12 +92,8 @@ def split(
 def merge(
     topic: Topic,
     first: Segment,
-    second: Annotated[
-        int, typer.Argument(min=0, help="An active segment beside it in the hash range.", show_default=False)
-    ],
-    allow_fewer: Annotated[
-        bool, typer.Option("--allow-fewer", help="Even if fewer are left than the topic was created with.")
-    ] = False,
+    second: Neighbour,
+    allow_fewer: AllowFewer = False,
     as_json: Json = False,
     data_dir: DataDir = DATA_DIR_DEFAULT,
     http: Http = None,
@@ -99,16 +101,7 @@ def merge(
     """Merge two adjacent segments into one. Producers and consumers continue meanwhile."""
     with one_sentence(COMMAND):
         path = scalable_path(topic, _NO_SEGMENTS)
-        brokers = Brokers(*addresses(data_dir, http))
-        brokers.ask("POST", f"{path.root}/merge/{first}/{second}", [("allowFewer", "true" if allow_fewer else "false")])
-        children = _children(brokers, path, first)
-        tell(
-            f"merged segments {first} and {second} of {topic} into {' and '.join(map(str, children))}",
-            as_json,
-            topic=topic,
-            merged=[first, second],
-            into=children,
-        )
+        merge_segments(Brokers(*addresses(data_dir, http)), path, first, second, allow_fewer, as_json)
 
 
 def split_segment(brokers: Brokers, path: TopicPath, segment: int, as_json: bool) -> None:
@@ -123,6 +116,22 @@ def split_segment(brokers: Brokers, path: TopicPath, segment: int, as_json: bool
     into = " and ".join(map(str, children))
     sentence = f"split segment {segment} of {path.topic} into {into}"
     tell(sentence, as_json, topic=path.topic, split=segment, into=children)
+
+
+def merge_segments(
+    brokers: Brokers, path: TopicPath, first: int, second: int, allow_fewer: bool, as_json: bool
+) -> None:
+    """Merge two adjacent segments, and tell into which. It takes messages when this returns.
+
+    Raises:
+        NotAnswered: no broker answered.
+        NotAccepted: the broker refused.
+    """
+    brokers.ask("POST", f"{path.root}/merge/{first}/{second}", [("allowFewer", "true" if allow_fewer else "false")])
+    children = _children(brokers, path, first)
+    into = " and ".join(map(str, children))
+    sentence = f"merged segments {first} and {second} of {path.topic} into {into}"
+    tell(sentence, as_json, topic=path.topic, merged=[first, second], into=children)
 
 
 def segment_views(brokers: Brokers, path: TopicPath) -> list[View]:

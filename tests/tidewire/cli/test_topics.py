@@ -11,7 +11,7 @@ from tests.tidewire.cli.conftest import CommandLine
 from tidewire import connect
 from tidewire.cli.administration import Administration
 from tidewire.cli.asking import NotAnswered
-from tidewire.cli.cluster.addresses import addresses
+from tidewire.cli.cluster.addresses import NoClusterStarted, addresses
 from tidewire.cli.cluster.folder import Addresses, Cluster, ClusterFolder
 
 
@@ -123,7 +123,14 @@ def test_the_brokers_of_a_folder_are_asked_in_turn(
 ) -> None:
     """C21: commands about topics find the brokers as `tidewire cluster` does, and pass over one that has ended."""
     monkeypatch.delenv("TIDEWIRE_HTTP_URL", raising=False)
-    assert addresses(tmp_path, None) == ["127.0.0.1:8080"]
+    monkeypatch.delenv("TIDEWIRE_DATA_DIR", raising=False)
+    assert addresses(Path("data"), None) == ["127.0.0.1:8080"]
+    # The broker at the default address may be another cluster's, so it does not stand for a named folder.
+    with pytest.raises(NoClusterStarted, match=re.escape(f"No cluster was started in {tmp_path}, so")):
+        addresses(tmp_path, None)
+    monkeypatch.setenv("TIDEWIRE_DATA_DIR", str(tmp_path))
+    assert addresses(tmp_path, None) == ["127.0.0.1:8080"], "a single broker reads the same variable"
+    monkeypatch.delenv("TIDEWIRE_DATA_DIR")
     folder = ClusterFolder(tmp_path)
     folder.path.mkdir()
     running = tidewire.broker.http_url.removeprefix("http://")

@@ -6,12 +6,15 @@ from typing import Annotated, Final
 
 import typer
 
+from tidewire.cli.endings import CommandFailed
+
 HTTP_DEFAULT: Final = "127.0.0.1:8080"
 HTTP_VARIABLE: Final = "TIDEWIRE_HTTP_URL"
+FOLDER_VARIABLE: Final = "TIDEWIRE_DATA_DIR"
 DATA_DIR_DEFAULT: Final = Path("data")
 
 DataDir = Annotated[
-    Path, typer.Option(envvar="TIDEWIRE_DATA_DIR", help="The folder that all brokers of the cluster share.")
+    Path, typer.Option(envvar=FOLDER_VARIABLE, help="The folder that all brokers of the cluster share.")
 ]
 Http = Annotated[
     str | None,
@@ -22,6 +25,16 @@ Http = Annotated[
 ]
 
 
+class NoClusterStarted(CommandFailed):
+    """The user named a folder in which `tidewire cluster start` has started nothing."""
+
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__(
+            f"No cluster was started in {data_dir}, so nobody knows its brokers. Name one of them with --http "
+            "HOST:PORT, or the folder of a cluster with --data-dir."
+        )
+
+
 def named(http: str | None) -> str | None:
     """Return the address that the user named, by --http or in the environment."""
     return http or os.environ.get(HTTP_VARIABLE) or None
@@ -30,7 +43,11 @@ def named(http: str | None) -> str | None:
 def addresses(data_dir: Path, http: str | None) -> list[str]:
     """Return the HTTP addresses to ask, in this order.
 
+    A folder that the user named by the flag is never replaced by the default address. Another cluster may answer
+    there. The environment's folder may be: a single broker on the default address uses the same variable.
+
     Raises:
+        NoClusterStarted: the user named the folder, and no cluster was started in it.
         CommandFailed: the folder does not answer, or what is in it is damaged.
     """
     from tidewire.cli.cluster.folder import Cluster, ClusterFolder
@@ -46,4 +63,8 @@ def addresses(data_dir: Path, http: str | None) -> list[str]:
             return folder.read()
 
     cluster = disk.run(read)
-    return [HTTP_DEFAULT] if cluster is None else [broker.http for broker in cluster.brokers.values()]
+    if cluster is not None:
+        return [broker.http for broker in cluster.brokers.values()]
+    if data_dir != DATA_DIR_DEFAULT and str(data_dir) != os.environ.get(FOLDER_VARIABLE):
+        raise NoClusterStarted(data_dir)
+    return [HTTP_DEFAULT]

@@ -12,7 +12,15 @@ from urllib.parse import quote
 
 import typer
 
-from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, HTTP_DEFAULT, DataDir, Http, addresses, named
+from tidewire.cli.cluster.addresses import (
+    DATA_DIR_DEFAULT,
+    HTTP_DEFAULT,
+    DataDir,
+    Http,
+    NoClusterStarted,
+    addresses,
+    named,
+)
 from tidewire.cli.endings import EXIT_FAILED, CommandFailed, UsageError, one_sentence, while_somebody_reads
 from tidewire.cli.output import Json, Watch, note, print_json, tell
 
@@ -171,7 +179,12 @@ def doctor(
     with one_sentence(COMMAND), while_somebody_reads():
         from tidewire.cli.cluster.doctor import examined, text_of
 
-        report = examined(addresses(data_dir, http), None if named(http) else data_dir.absolute())
+        try:
+            asked = addresses(data_dir, http)
+        except NoClusterStarted:
+            # The files of a broker that was started by hand can be examined, too.
+            asked = []
+        report = examined(asked, None if named(http) else data_dir.absolute())
         for line in [json.dumps(report)] if as_json else text_of(report):
             typer.echo(line)
     if report["findings"]:

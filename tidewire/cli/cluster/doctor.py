@@ -26,7 +26,7 @@ def examined(addresses: Sequence[str], data_dir: Path | None) -> dict[str, Any]:
     """Return what the doctor says, as `broker.doctor.report` has it.
 
     Args:
-        addresses: the HTTP addresses of brokers, which are asked in turn.
+        addresses: the HTTP addresses of brokers, which are asked in turn. There may be none if there is a folder.
         data_dir: examined if none of them answers; None if the user named an address.
 
     Raises:
@@ -49,7 +49,12 @@ def examined(addresses: Sequence[str], data_dir: Path | None) -> dict[str, Any]:
     if data_dir is None:
         assert unanswered is not None, "somebody was asked"
         raise unanswered
-    typer.echo(f"None of the brokers at {', '.join(addresses)} answers. The folder {data_dir} is examined.", err=True)
+    nobody = (
+        f"None of the brokers at {', '.join(addresses)} answers."
+        if addresses
+        else f"No cluster was started in {data_dir}."
+    )
+    typer.echo(f"{nobody} The folder {data_dir} is examined.", err=True)
     from tidewire.cli.daemon import make_importable
 
     make_importable()

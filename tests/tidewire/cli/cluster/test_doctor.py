@@ -53,7 +53,10 @@ def test_one_broker_is_examined_while_it_runs_and_when_it_has_stopped(made: Call
     (cluster.data_dir / "metadata").rename(cluster.data_dir / "elsewhere")
     assert found(cluster) == ["metadata-unread"]
     (cluster.data_dir / "elsewhere").rename(cluster.data_dir / "metadata")
-    assert "not the data folder" in made("none")("doctor").stderr
+    complaint = made("none")("doctor")
+    assert complaint.returncode == 1
+    assert "No cluster was started in " in complaint.stderr, "no other cluster at the default address is asked"
+    assert "not the data folder" in complaint.stderr
 
 
 def test_a_killed_broker_is_found_by_the_others(made: Callable[[str], ClusterCommand]) -> None:

@@ -17,6 +17,7 @@ from tidewire.cli.progress import progress_bar
 
 DEFAULT_HTTP: Final = "127.0.0.1:8080"
 PATH: Final = "/admin/v2/backup"
+CLUSTER: Final = "/admin/v2/cluster"
 CUT_SECONDS_MAX: Final = 600.0
 """How long the broker may need to link all files of a large folder."""
 
@@ -25,7 +26,10 @@ def backup(
     to: Annotated[Path, typer.Argument(help="The folder of the backup: empty, or not there yet.", show_default=False)],
     http: Annotated[
         str,
-        typer.Option(envvar="TIDEWIRE_HTTP_URL", help="HOST:PORT of the broker's HTTP listener, on this machine."),
+        typer.Option(
+            envvar="TIDEWIRE_HTTP_URL",
+            help="HOST:PORT of the HTTP listener of any broker of the folder, on this machine.",
+        ),
     ] = DEFAULT_HTTP,
     replace: Annotated[
         bool, typer.Option("--replace", help="Remove what a backup left that was killed. None may be running.")
@@ -47,12 +51,14 @@ def backup(
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             what = "is not empty" if to.is_dir() else "is a file"
             raise CommandFailed(f"{to} {what}. Choose a folder that is empty or does not exist.")
-        broker = BrokerHttp(http, answer_seconds_max=CUT_SECONDS_MAX)
+        broker = BrokerHttp(_deciding(http), answer_seconds_max=CUT_SECONDS_MAX)
         query = {"replace": "true"} if replace else {}
         (line,) = broker.lines(PATH, query, method="POST")
         cut = Path(json.loads(line)["folder"])
         if not cut.is_dir():
-            raise CommandFailed(f"{cut} is not on this machine. Run this command on the machine of the broker {http}.")
+            raise CommandFailed(
+                f"{cut} is not on this machine. Run this command on the machine of the broker {broker.url}."
+            )
         try:
             if to.resolve().is_relative_to(cut.resolve().parent):
                 raise CommandFailed(f"{to} is inside the broker's data folder {cut.parent}. Choose a folder elsewhere.")
@@ -120,6 +126,17 @@ def restore(
             dataDir=str(data_dir),
             backup=str(source),
         )
+
+
+def _deciding(http: str) -> str:
+    """Return the HTTP address of the broker that decides for the metadata, as the named broker knows it.
+
+    Only that one can begin a backup. It is the named broker if no other is known.
+    """
+    (line,) = BrokerHttp(http).lines(CLUSTER, {})
+    view = json.loads(line)
+    known = {broker["broker"]: broker.get("httpUrl") for broker in view["brokers"]}
+    return known.get(view.get("metadataController")) or http
 
 
 @contextmanager

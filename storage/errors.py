@@ -202,8 +202,10 @@ class RecoveryElsewhere(StorageError):
 
     retriable = True
 
-    def __init__(self, broker: str, by: str) -> None:
-        super().__init__(f"Broker {by} is recovering the journal of broker {broker}. Try again in a moment.")
+    def __init__(self, broker: str, by: str | None) -> None:
+        """`by` is None if the other one ended its recovery before it could be named."""
+        who = "Another broker" if by is None else f"Broker {by}"
+        super().__init__(f"{who} is recovering the journal of broker {broker}. Try again in a moment.")
 
 
 class JournalContended(StorageError):

@@ -150,7 +150,7 @@ class JournalRecords:
             held = await self._metadata.get(key)
             other = None if held is None else orjson.loads(held.value)["by"]
             if other != by:
-                raise RecoveryElsewhere(broker_id, other or "another broker") from conflict
+                raise RecoveryElsewhere(broker_id, other) from conflict
             yield
             return
         try:

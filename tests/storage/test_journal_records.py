@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 from storage.errors import RecoveryElsewhere
 from storage.journal_records import RECOVERING, JournalRecords
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Session
+from storage.metadata.store import Record, Session
 from tests.support.ledgers import DATA
 
 KEY = RECOVERING + "x"
@@ -81,3 +81,22 @@ async def test_a_stalled_recoverer_ends_no_announcement_of_another(metadata: Mem
         assert await announced(metadata) == "two"
         two.ends.set()
     assert await announced(metadata) is None
+
+
+async def test_a_recovery_that_ends_at_that_moment_has_no_name(
+    metadata: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C21: the log's sentence is true although nobody can be named any more."""
+    one, two = await recoverer(metadata, "one"), await recoverer(metadata, "two")
+    get = metadata.get
+
+    async def late(key: str) -> Record | None:
+        one.ends.set()
+        await wait_all_tasks_blocked()
+        return await get(key)
+
+    async with trio.open_nursery() as working:
+        await working.start(one.recover)
+        monkeypatch.setattr(metadata, "get", late)
+        with pytest.raises(RecoveryElsewhere, match=r"^Another broker is recovering the journal of broker x\."):
+            await two.recover()

@@ -96,11 +96,6 @@ def require_supported_producer(request: pb.CommandProducer) -> None:
     if request.producer_access_mode != pb.Shared:
         asked = pb.ProducerAccessMode.Name(request.producer_access_mode)
         raise NotSupported(f"The broker does not support producers of access mode {asked}. Use Shared.")
-    if request.encrypted:
-        raise NotSupported(
-            "The broker cannot require encryption on a topic. Produce without the flag encrypted. Encrypted payloads "
-            "are stored unchanged."
-        )
 
 
 def require_supported_consumer(request: pb.CommandSubscribe) -> None:

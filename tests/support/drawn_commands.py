@@ -89,7 +89,7 @@ def sensible(chance: random.Random, content: Message) -> None:
     for name, value in wished.items():
         if name in content.DESCRIPTOR.fields_by_name:
             setattr(content, name, value())
-    for name in ("read_compacted", "encrypted", "schema", "metadata"):
+    for name in ("read_compacted", "schema", "metadata"):
         field = content.DESCRIPTOR.fields_by_name.get(name)
         if field is not None and not field.is_required:
             content.ClearField(name)

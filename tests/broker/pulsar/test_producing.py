@@ -108,13 +108,9 @@ async def test_a_name_belongs_to_one_producer(client: WireClient, other: WireCli
     assert (await other.produce(1, PLAIN, "me")).type == Type.PRODUCER_SUCCESS
 
 
-@pytest.mark.parametrize("field", ["access mode", "encryption"])
-async def test_producers_of_kinds_that_are_not_served(client: WireClient, field: str) -> None:
+async def test_producers_of_kinds_that_are_not_served(client: WireClient) -> None:
     command = commands.producer(PLAIN, 1, 5)
-    if field == "encryption":
-        command.producer.encrypted = True
-    else:
-        command.producer.producer_access_mode = pb.Exclusive
+    command.producer.producer_access_mode = pb.Exclusive
     answer = await client.ask(command)
     assert (answer.type, answer.error.error, answer.error.request_id) == (Type.ERROR, pb.NotAllowedError, 5)
 

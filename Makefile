@@ -94,9 +94,9 @@ layers: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/import_graph.py --check
 
-# Tests need the compiled judge of histories, and etcd. If both are there, this takes no time.
+# Tests need the compiled judge of histories, etcd and openssl. If all are there, this takes no time.
 tests: $(STAMP)
-	$(BIN)/python scripts/need.py porcupine etcd
+	$(BIN)/python scripts/need.py porcupine etcd debian:openssl
 	$(PYTEST) $(BY_TEST) -m "not interop and not thorough" $(ARGS)
 
 # Spark gives each of its Python processes ten seconds to begin, so these tests have the machine to themselves. On more
@@ -136,7 +136,7 @@ against-kafka: java $(STAMP) ## run the scenarios of Kafka's clients against a r
 	@scripts/against_kafka.sh $(ARGS)
 
 coverage: java $(STAMP) ## show which lines and branches `make check` reaches
-	$(BIN)/python scripts/need.py porcupine etcd
+	$(BIN)/python scripts/need.py porcupine etcd debian:openssl
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n $(WORKERS) $(BY_TEST) -m "not interop and not thorough" $(ARGS)
 	$(BIN)/coverage combine --quiet

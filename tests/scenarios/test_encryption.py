@@ -6,6 +6,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from scripts.need import place
 from tests.scenarios.test_pulsar_client import connected, expect_nothing, receive_all
 from tests.support.processes import running_broker
 
@@ -15,6 +16,7 @@ TOPIC = "persistent://public/default/secrets"
 @pytest.fixture
 def keys(tmp_path: Path) -> pulsar.CryptoKeyReader:
     """Make a pair of keys."""
+    place("debian:openssl")
     secret, public = tmp_path / "secret.pem", tmp_path / "public.pem"
     for arguments in (["genrsa", "-out", secret, "2048"], ["rsa", "-in", secret, "-pubout", "-out", public]):
         subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)

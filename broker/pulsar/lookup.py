@@ -12,7 +12,7 @@ from broker.partitioned_topics import PartitionedTopics
 from broker.pulsar.connection import Connection
 from broker.pulsar.namespaces import check_namespace
 from broker.pulsar.requests import Inline, Request
-from broker.pulsar.unsupported import require_no_principal
+from broker.pulsar.unsupported import require_no_principal, require_ordinary_topic
 from broker.regular_contract import RegularService
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import MAX_FRAME_SIZE, encode_command
@@ -63,6 +63,7 @@ class LookupHandler:
     async def _partitions(self, command: pb.BaseCommand) -> None:
         request = command.partition_metadata
         require_no_principal(request)
+        require_ordinary_topic(request.topic)
         name = TopicName.parse(request.topic)
         topic = None
         if name.domain is Domain.PERSISTENT and name.partition_index is None:

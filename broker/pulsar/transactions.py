@@ -15,6 +15,7 @@ from broker.errors import NotSupported
 from broker.pulsar.connection import Connection
 from broker.pulsar.faults import Fault
 from broker.pulsar.requests import Inline, Request
+from broker.pulsar.unsupported import NO_V4_TRANSACTIONS
 from broker.traffic import Traffic
 from storage.entry import TxnId
 from tidewire.wire.pulsar import commands
@@ -32,10 +33,6 @@ APPLICATION_CHARACTERS_MAX = 256
 CONTENT_CHARACTERS_MAX = 256
 BATCH_MAX = 2**63 - 1
 """The highest batch number; Spark uses signed 64-bit numbers."""
-
-NO_V4 = (
-    "The broker does not support transactions of v4 clients (without `scalable`). Use the v5 client on topic:// topics."
-)
 
 
 class TransactionHandler:
@@ -167,7 +164,7 @@ def _end_refused(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
 
 def _require_scalable(scalable: bool) -> None:
     if not scalable:
-        raise NotSupported(NO_V4)
+        raise NotSupported(NO_V4_TRANSACTIONS)
 
 
 def _action_of(request: pb.CommandEndTxn) -> EndAction:

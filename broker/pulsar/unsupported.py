@@ -17,6 +17,13 @@ NO_CREDENTIALS: Final = (
     "that checks and removes them."
 )
 
+NO_V4_TRANSACTIONS: Final = (
+    "The broker does not support transactions of v4 clients (without `scalable`). Use the v5 client on topic:// topics."
+)
+
+COORDINATORS_OF_V4: Final = "persistent://pulsar/system/transaction_coordinator_assign"
+"""A v4 client with transactions asks how many partitions this topic has; that many coordinators there are."""
+
 _UNAUTHENTICATED: Final = frozenset({"", "none"})
 
 # The tags of `deliver_at_time` and `marker_type`. Few messages have these bytes in their metadata, and only those are
@@ -85,6 +92,18 @@ def require_no_principal(request: pb.CommandLookupTopic | pb.CommandPartitionedT
     """
     if request.original_principal or request.original_auth_data:
         raise CredentialsUnchecked(NO_CREDENTIALS)
+
+
+def require_ordinary_topic(name: str) -> None:
+    """Check that a client does not look for v4 coordinators.
+
+    Otherwise the client says that transactions are switched off or not ready yet, and its user waits.
+
+    Raises:
+        NotSupported: it does.
+    """
+    if name == COORDINATORS_OF_V4:
+        raise NotSupported(NO_V4_TRANSACTIONS)
 
 
 def require_supported_producer(request: pb.CommandProducer) -> None:

@@ -79,6 +79,14 @@ async def test_a_lookup_for_somebody_else_is_refused(client: WireClient) -> None
     assert (await client.ask(partitions)).partition_metadata_response.error == pb.AuthenticationError
 
 
+async def test_v4_transactions_are_refused_where_their_client_looks_first(client: WireClient) -> None:
+    """E20: it says at zero partitions that no coordinator is there yet."""
+    ask = commands.partitioned_metadata("persistent://pulsar/system/transaction_coordinator_assign", 2)
+    answer = (await client.ask(ask)).partition_metadata_response
+    assert (answer.response, answer.error) == (pb.CommandPartitionedTopicMetadataResponse.Failed, pb.NotAllowedError)
+    assert "transactions of v4 clients" in answer.message
+
+
 async def test_a_named_listener_is_refused(client: WireClient) -> None:
     """E20: the client might not be able to reach another address."""
     lookup = commands.lookup(PLAIN, 1)

@@ -25,6 +25,7 @@ import trio
 import tidewire
 from tests.support import shipped_job
 from tests.support.admin import Admin
+from tests.support.java import QUICK_ENVIRONMENT
 from tests.support.processes import RunningBroker, running_broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
@@ -126,7 +127,7 @@ def submit(folder: Path, home: Path, arguments: list[str], variables: dict[str, 
     done = subprocess.run(
         [sys.executable, shipped_job.__file__, *job],
         cwd=folder,
-        env={**given, **here, **variables},
+        env={**given, **QUICK_ENVIRONMENT, **here, **variables},
         capture_output=True,
         text=True,
         timeout=300,

@@ -18,6 +18,7 @@ import tidewire
 from tests.support import dying_transformer
 from tests.support.admin import Admin
 from tests.support.dying_transformer import JOB, MOMENTS, copied
+from tests.support.java import QUICK_ENVIRONMENT
 from tests.support.processes import RunningBroker
 from tests.tidewire.spark.conftest import broker as broker
 from tests.tidewire.spark.conftest import spark as spark
@@ -66,6 +67,7 @@ def drive_to_death(log: Path, arguments: list[str]) -> None:
     """Run the driver that kills itself. On return its Spark is dead, too."""
     environment = {
         **os.environ,
+        **QUICK_ENVIRONMENT,
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(CHECKOUT),
         "SPARK_LOCAL_IP": "127.0.0.1",

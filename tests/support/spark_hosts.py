@@ -21,7 +21,7 @@ import pytest
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from tests.support.java import QUICK_SPARK
+from tests.support.java import QUICK_JAVA, QUICK_SPARK
 
 CHECKOUT: Final = Path(__file__).parents[2]
 DRIVER: Final = "127.0.0.1"
@@ -31,6 +31,7 @@ MEMORY_MB: Final = 512
 SETTINGS: Final = {
     "spark.driver.bindAddress": DRIVER,
     "spark.driver.host": DRIVER,
+    "spark.executor.extraJavaOptions": " ".join(QUICK_JAVA),
     "spark.executor.memory": f"{MEMORY_MB}m",
     "spark.executorEnv.PYTHONPATH": str(CHECKOUT),
     "spark.locality.wait": "0",

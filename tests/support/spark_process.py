@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from tests.support.java import QUICK_JAVA
+from tests.support.java import QUICK_ENVIRONMENT
 
 ANSWER_SECONDS_MAX: Final = 240.0
 """From a job to its result, and from the start to the first one."""
@@ -88,7 +88,7 @@ def spark_process(
             cwd=folder,
             env={
                 **inherited,
-                "JDK_JAVA_OPTIONS": " ".join(QUICK_JAVA),
+                **QUICK_ENVIRONMENT,
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 "PYSPARK_PYTHON": str(python),
                 **(variables or {}),

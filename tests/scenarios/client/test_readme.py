@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from tests.support.java import QUICK_ENVIRONMENT
 from tests.support.subjects import Subject
 
 CHECKOUT: Final = Path(__file__).parents[3]
@@ -50,6 +51,7 @@ def run(piece: Piece, broker: Subject, folder: Path) -> str:
     """Run a part, which must succeed, and return its output."""
     environment = {
         **os.environ,
+        **QUICK_ENVIRONMENT,
         # As in an activated environment: Spark starts its workers by the name of `python3`.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(CHECKOUT),

@@ -15,7 +15,7 @@ have, by Python's. Both make the same array (`_raw`), which the rest converts co
 import base64
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -60,7 +60,12 @@ class JsonReading:
         if self._is_read_by_arrow:
             raw = self._read_by_arrow(values)
         else:
-            raw = pa.array([None if value is None else self._object(json.loads(value)) for value in values], self._raw)
+            objects = [None if value is None else self._object(json.loads(value)) for value in values]
+            try:
+                raw = pa.array(objects, self._raw)
+            except (pa.ArrowException, ValueError, TypeError) as error:
+                # Arrow's own reader names the column, and this function does not.
+                raise ValueError(_misfit(objects, pa.list_(self._raw), "") or str(error)) from error
         return _converted(self._tree, raw, self._made)
 
     def _read_by_arrow(self, values: Sequence[bytes | None]) -> pa.Array:
@@ -132,7 +137,49 @@ def _object(tree: Tree) -> Callable[[Any], Any]:
     if isinstance(tree, Leaf) and _is_decimal(tree.notes):
         # A float's shortest text is what was written, as far as it has digits.
         return lambda value: Decimal(str(value))
-    return lambda value: value
+    return _NUMBERS.get(tree.kind, _as_it_is) if isinstance(tree, Leaf) else _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:  # noqa: ANN401 - JSON
+    return value
+
+
+def _whole(value: Any) -> Any:  # noqa: ANN401 - JSON
+    # Arrow would cut the fraction off. It takes no text for a number.
+    return value if isinstance(value, int) else str(value)
+
+
+def _number(value: Any) -> Any:  # noqa: ANN401 - JSON
+    # Arrow would take true for 1.
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+_NUMBERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "int": _whole,
+    "long": _whole,
+    "float": _number,
+    "double": _number,
+}
+"""Where Arrow's array is less strict with Python's numbers than its reader is with JSON's."""
+
+
+def _misfit(value: Any, made: pa.DataType, where: str) -> str | None:  # noqa: ANN401 - JSON
+    """Name the innermost field of `value` that has no place in this type; None if all of it has."""
+    try:
+        pa.array([value], made)
+    except (pa.ArrowException, ValueError, TypeError):
+        inner = (_misfit(part, kind, ".".join(filter(None, (where, name)))) for name, part, kind in _parts(value, made))
+        return next(filter(None, inner), None) or f"field {where} is {str(value)[:40]}, not {made}"
+    return None
+
+
+def _parts(value: Any, made: pa.DataType) -> Iterator[tuple[str, Any, pa.DataType]]:  # noqa: ANN401 - JSON
+    if pa.types.is_list(made) and isinstance(value, list):
+        yield from (("", item, made.value_type) for item in value)
+    elif pa.types.is_map(made) and isinstance(value, dict):
+        yield from ((name, item, made.item_type) for name, item in value.items())
+    elif pa.types.is_struct(made) and isinstance(value, dict):
+        yield from ((field.name, value.get(field.name), field.type) for field in made)
 
 
 def _converted(tree: Tree, raw: pa.Array, made: pa.DataType) -> pa.Array:

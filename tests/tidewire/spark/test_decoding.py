@@ -100,6 +100,25 @@ def test_json_objects_are_structs(objects: list[dict[str, Any] | None], pretty: 
 
 
 @pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"seats": {"a": "many"}}, "field seats.a is many, not int32"),
+        ({"seats": {"a": 1}, "number": 1.5}, "field number is 1.5, not int64"),
+        ({"seats": {"a": 1}, "miles": True}, "field miles is True, not double"),
+        ({"seats": {}, "gate": 2}, "field gate is 2, not string"),
+        ({"seats": {}, "stops": [{"code": "x"}, {"code": 7}]}, "field stops.code is 7, not string"),
+    ],
+)
+def test_a_json_field_of_another_type_is_named(value: dict[str, Any], told: str) -> None:
+    """Such as the enums of pulsar-client: it declares their names, and writes their values."""
+    definition = {**WITH_MAP, "fields": [*WITH_MAP["fields"], {"name": "miles", "type": "double"}]}
+    good = json.dumps({"seats": {}, "miles": 2**60 + 1}).encode()
+    assert decoder(S.Json, definition).column([good], b"").to_pylist()[0]["miles"] == float(2**60)
+    with pytest.raises(UnreadableMessage, match=f"Json schema: {told};"):
+        decoder(S.Json, definition).column([good, json.dumps(value).encode()], b"")
+
+
+@pytest.mark.parametrize(
     "values",
     [
         [b""],

@@ -177,8 +177,11 @@ class Peers:
 
     async def _connect(self, broker: str) -> tuple[trio.SocketStream, str]:
         member = self._members.live.get(broker)
-        if member is None or member.http_url is None:
-            raise PeerSilent(f"Broker {broker} does not run, or its address is unknown.", was_asked=False)
+        if member is None:
+            others = ", ".join(sorted(self._members.live))
+            raise PeerSilent(f"Broker {broker} does not run. These brokers run: {others}.", was_asked=False)
+        if member.http_url is None:
+            raise PeerSilent(f"The HTTP address of broker {broker} is not known.", was_asked=False)
         parts = urlsplit(member.http_url)
         assert parts.hostname is not None, "a registration has a whole URL"
         try:

@@ -90,6 +90,10 @@ async def test_an_answer_that_is_too_long_is_told(nursery: trio.Nursery) -> None
 
 async def test_a_peer_that_is_not_there_is_silent() -> None:
     for known, broker in ((peers("http://127.0.0.1:1"), "b-1"), (peers(None), "b-1"), (peers(None), "b-2")):
-        with pytest.raises(PeerSilent, match=rf"Broker {broker} .+ was not asked, so nothing has changed") as silent:
+        with pytest.raises(
+            PeerSilent, match=rf"(?i)broker {broker} .+ was not asked, so nothing has changed"
+        ) as silent:
             await known.request(broker, "POST", PATH + "/move", BODY)
         assert silent.value.definite
+    with pytest.raises(PeerSilent, match=r"^Broker b-2 does not run\. These brokers run: b-1\. "):
+        await peers(None).request("b-2", "POST", PATH + "/move", BODY)

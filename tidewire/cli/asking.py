@@ -18,7 +18,9 @@ ANSWER_SECONDS_MAX: Final = 60.0
 """How long a request may take. A split or a deletion waits for writes in flight in the topic."""
 
 _UNAVAILABLE: Final = 503
-_GIVE_THE_ADDRESS: Final = "Set TIDEWIRE_HTTP_URL to the broker's HTTP address, which its line `ready` names as http=."
+_GIVE_THE_ADDRESS: Final = (
+    "Give the broker's HTTP address by --http or TIDEWIRE_HTTP_URL. Its line `ready` names it as http=."
+)
 _AS_A_FLAG: Final = ("force=true", "--force")
 """The broker's sentences name the parameter of its API, and the commands have a flag for it."""
 

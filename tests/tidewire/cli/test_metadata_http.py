@@ -87,8 +87,8 @@ def test_a_listener_of_another_protocol(
         answering(said).get("/a")
     broker = str(refused.value).split()[3]
     assert str(refused.value) == (
-        f"What listens at {broker} {mistake}. Set TIDEWIRE_HTTP_URL to the broker's HTTP address, "
-        "which its line `ready` names as http=."
+        f"What listens at {broker} {mistake}. Give the broker's HTTP address by --http or TIDEWIRE_HTTP_URL. "
+        "Its line `ready` names it as http=."
     )
 
 

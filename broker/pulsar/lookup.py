@@ -10,6 +10,7 @@ from broker.errors import NotSupported
 from broker.names import Domain, TopicName
 from broker.partitioned_topics import PartitionedTopics
 from broker.pulsar.connection import Connection
+from broker.pulsar.faults import Fault
 from broker.pulsar.namespaces import check_namespace
 from broker.pulsar.requests import Inline, Request
 from broker.pulsar.unsupported import require_no_principal, require_ordinary_topic
@@ -44,13 +45,13 @@ class LookupHandler:
             pb.BaseCommand.PARTITIONED_METADATA: Request(
                 self._partitions,
                 lambda command, fault: commands.partitioned_metadata_failed(
-                    command.partition_metadata.request_id, fault.code, fault.message
+                    command.partition_metadata.request_id, self._code_of(fault), fault.message
                 ),
             ),
             pb.BaseCommand.LOOKUP: Request(
                 self._lookup,
                 lambda command, fault: commands.lookup_failed(
-                    command.lookup_topic.request_id, fault.code, fault.message
+                    command.lookup_topic.request_id, self._code_of(fault), fault.message
                 ),
             ),
             pb.BaseCommand.GET_TOPICS_OF_NAMESPACE: Request(self._topics),
@@ -59,6 +60,9 @@ class LookupHandler:
     def close(self) -> Iterator[None]:
         """See `CommandHandler`. There is nothing to close."""
         return iter(())
+
+    def _code_of(self, fault: Fault) -> pb.ServerError:
+        return self._connection.peer.gives_up_name_at if fault.code == pb.InvalidTopicName else fault.code
 
     async def _partitions(self, command: pb.BaseCommand) -> None:
         request = command.partition_metadata

@@ -58,6 +58,14 @@ class Peer:
         return pb.ChecksumError if self._is_cpp else pb.NotAllowedError
 
     @property
+    def gives_up_name_at(self) -> pb.ServerError:
+        """The error code at which the client stops looking up an illegal name.
+
+        At InvalidTopicName, the C++ client looks it up again until its timeout.
+        """
+        return pb.NotAllowedError if self._is_cpp else pb.InvalidTopicName
+
+    @property
     def heeds_closed_registrations(self) -> bool:
         """Whether the client registers an ordered consumer again when the broker closes its registration.
 

@@ -87,6 +87,18 @@ async def test_v4_transactions_are_refused_where_their_client_looks_first(client
     assert "transactions of v4 clients" in answer.message
 
 
+@pytest.mark.parametrize(("version", "code"), [("any", pb.InvalidTopicName), ("Pulsar-CPP-v4.2.0", pb.NotAllowedError)])
+async def test_an_illegal_name_ends_the_lookup(
+    listener: trio.SocketListener, version: str, code: pb.ServerError
+) -> None:
+    """E20: at any other code the client would look it up again."""
+    async with connected(listener, greet=False) as client:
+        await client.ask(connect(version, {}))
+        partitions = (await client.ask(commands.partitioned_metadata("a/b/c/d", 1))).partition_metadata_response
+        assert (partitions.error, "cluster" in partitions.message) == (code, True)
+        assert (await client.ask(commands.lookup("a/b/c/d", 2))).lookup_topic_response.error == code
+
+
 async def test_a_named_listener_is_refused(client: WireClient) -> None:
     """E20: the client might not be able to reach another address."""
     lookup = commands.lookup(PLAIN, 1)

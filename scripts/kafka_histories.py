@@ -46,7 +46,8 @@ LIVES: Final = 3
 LIFE_SECONDS: Final = (4.0, 9.0)
 """The shortest and the longest life that ends by a kill. A client's life begins when its program is loaded."""
 BROKER_LIVES: Final = 2
-END_SECONDS_MAX: Final = 120.0
+END_SECONDS_MAX: Final = 240.0
+"""From SIGTERM to the end. A client of the last life ends behind its transaction."""
 VALUES_A_LIFE: Final = 100_000
 _One = TypeVar("_One")
 

@@ -23,7 +23,7 @@ from tests.support.kafka_clients.contract import Refused
 from tests.support.list_append.clients import Lists, opened_lists
 from tests.support.list_append.history import Reading
 
-STEP_SECONDS_MAX: Final = 90.0
+STEP_SECONDS_MAX: Final = 200.0
 """After this time a client hangs. A transaction has several calls, of which each has a time-out of less."""
 
 APPENDS_MAX: Final = 4

@@ -59,10 +59,24 @@ def read(data: bytes, *, writer: Schema, reader: Schema) -> object:
     """The plain value that `writer` has written, in the form of `reader`. Fields that were not written are missing.
 
     Raises:
-        ValueError: a type's name differs.
+        ValueError: a type's name differs, or bytes are left behind the value.
         Exception: the bytes are no such value, or the two do not fit; the library raises all kinds.
     """
-    return _Reader(writer, reader).read(BinaryDecoder(io.BytesIO(data)))
+    stream = io.BytesIO(data)
+    value = _Reader(writer, reader).read(BinaryDecoder(stream))
+    require_end(stream)
+    return value
+
+
+def require_end(stream: io.BytesIO) -> None:
+    """Refuse bytes behind a value. Almost any bytes begin with some record, so these were sent without the schema.
+
+    Raises:
+        ValueError: bytes are left.
+    """
+    left = len(stream.getbuffer()) - stream.tell()
+    if left:
+        raise ValueError(f"{left} bytes are left behind the value, so it was not written with its schema")
 
 
 class _Reader(DatumReader):

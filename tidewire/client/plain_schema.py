@@ -15,6 +15,7 @@ import avro.errors
 import avro.schema
 from avro.io import BinaryDecoder, BinaryEncoder, DatumReader, DatumWriter
 
+from tidewire.client.avro_reading import require_end
 from tidewire.client.decimals import from_bytes
 from tidewire.client.plain_values import Fitter, Plain, without_logical_types
 from tidewire.client.schema import DEFINITIONS_KEPT_MAX, Schema
@@ -105,7 +106,10 @@ def decoded(kind: pb.Schema.Type, data: bytes, definition: bytes) -> Any:  # noq
         return json.loads(data)
     if kind == pb.Schema.Avro:
         written = _parsed(definition, but_decimals=True)
-        return DatumReader(written, written).read(_Decoder(io.BytesIO(data)))
+        stream = io.BytesIO(data)
+        value = DatumReader(written, written).read(_Decoder(stream))
+        require_end(stream)
+        return value
     simple = _SIMPLE.get(kind)
     return data if simple is None else simple.decode(data)
 

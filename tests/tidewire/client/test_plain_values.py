@@ -162,6 +162,14 @@ def test_a_decimal_that_does_not_fit_is_refused_before_it_is_sent(price: Any) ->
         in_avro(priced(DECIMAL), {"price": price})
 
 
+def test_bytes_behind_a_record_are_not_passed_over() -> None:
+    definition = {"type": "record", "name": "Number", "fields": [{"name": "number", "type": "long"}]}
+    declared = pb.Schema(type=pb.Schema.Avro, schema_data=json.dumps(definition).encode())
+    assert AnySchema().decode_written(b"\x68", declared) == {"number": 52}
+    with pytest.raises(ValueError, match="4 bytes are left behind the value"):
+        AnySchema().decode_written(b"hello", declared)
+
+
 def test_the_default_of_a_decimal_is_the_text_of_its_bytes() -> None:
     assert in_avro(priced(DECIMAL, default="\u0004\u00d2"), {})[1] == {"price": Decimal("12.34")}
 

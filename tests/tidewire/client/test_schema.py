@@ -357,6 +357,19 @@ def test_values_that_do_not_fit_are_refused() -> None:
             schema.encode(Moment(datetime(2013, 1, 1)))  # noqa: DTZ001
 
 
+def test_a_text_in_an_avro_topic_is_no_record() -> None:
+    """It begins as a record of one number does."""
+
+    @dataclass
+    class Number:
+        number: int
+
+    schema = Schema.avro(Number)
+    assert schema.decode(b"\x68") == Number(52)
+    with pytest.raises(ValueError, match="4 bytes are left behind the value"):
+        schema.decode(b"hello")
+
+
 def test_encoded_values_are_declared_and_left_alone() -> None:
     schema = Schema.avro(Leg)
     assert schema.encoded().declared == schema.declared

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from broker.addresses import Address
 from tests.support.dying_process import Death, DyingProcess
+from tidewire.testing.ports import ReservedPort
 
 
 class DyingBroker(DyingProcess):
@@ -29,9 +30,9 @@ class DyingBroker(DyingProcess):
             name=f"the broker on {data_dir}",
             stderr_path=data_dir.with_name(data_dir.name + ".stderr"),
         )
-        self.pulsar = Address("127.0.0.1", 0)
-        self.http = Address("127.0.0.1", 0)
-        self.kafka = Address("127.0.0.1", 0)
+        # Otherwise a client that connects to the dead broker could take one of its ports before it starts again.
+        self._ports = [ReservedPort() for _ in range(3)]
+        self.pulsar, self.http, self.kafka = (Address.parse(port.address) for port in self._ports)
         self._data_dir = data_dir
         self._arguments = tuple(arguments)
 
@@ -51,12 +52,13 @@ class DyingBroker(DyingProcess):
             *("--pulsar", str(self.pulsar), "--http", str(self.http), "--kafka", str(self.kafka)),
             *self._arguments,
         ]
-        told = self.launch(arguments, death)
-        if told is None:
-            return False
-        said = dict(word.split("=", 1) for word in told.split(" ") if "=" in word)
-        self.pulsar, self.http, self.kafka = (Address.parse(said[name]) for name in ("pulsar", "http", "kafka"))
-        return True
+        return self.launch(arguments, death) is not None
+
+    def close(self) -> None:
+        """Kill it if it runs, and give its ports back. It cannot be started again."""
+        super().close()
+        for port in self._ports:
+            port.release()
 
 
 @contextmanager

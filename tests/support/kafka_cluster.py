@@ -213,5 +213,4 @@ def running_kafka_cluster(folder: Path, *flags: str, settings: str = "") -> Iter
         raise
     finally:
         for broker in brokers.values():
-            if broker.is_running:
-                broker.kill()
+            broker.close()

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from broker.addresses import Address
+from tidewire.testing.ports import ReservedPort
 
 START_SECONDS_MAX: Final = 120.0
 """From the start of the process to its ready line."""
@@ -70,10 +71,9 @@ class RunningBroker:
         self._arguments = tuple(arguments)
         self._command = tuple(command)
         self._process: subprocess.Popen[str] | None = None
-        # The first start lets the system choose the ports, later ones ask for the same again.
-        self.pulsar = Address("127.0.0.1", 0)
-        self.http = Address("127.0.0.1", 0)
-        self.kafka = Address("127.0.0.1", 0)
+        # Otherwise a client that connects to the dead broker could take one of its ports before it starts again.
+        self._ports = [ReservedPort() for _ in range(3)]
+        self.pulsar, self.http, self.kafka = (Address.parse(port.address) for port in self._ports)
 
     @property
     def service_url(self) -> str:
@@ -136,6 +136,7 @@ class RunningBroker:
         if ready is None:
             self.kill()
             raise self._failure(f"said {line!r} instead of its ready line")
+        # A test's own flags may name others than the reserved ones.
         self.pulsar = Address.parse(ready[1])
         self.http = Address.parse(ready[2])
         self.kafka = Address.parse(ready[3])
@@ -195,6 +196,13 @@ class RunningBroker:
         if status != 0:
             raise self._failure(f"ended with status {status} after SIGTERM")
 
+    def close(self) -> None:
+        """Kill it if it runs, and give its ports back. It cannot be started again."""
+        if self._process is not None:
+            self.kill()
+        for port in self._ports:
+            port.release()
+
     def wait_ended(self) -> int:
         """Wait until it ends by itself, and return its exit status.
 
@@ -225,16 +233,16 @@ def running_broker(data_dir: Path, *arguments: str, command: Sequence[str] = BRO
         BrokerFailure: it did not start, or did not end cleanly at the end of the block.
     """
     broker = RunningBroker(data_dir, arguments, command)
-    broker.start()
     try:
+        broker.start()
         yield broker
         if broker.is_running:
             broker.stop()
     except BaseException:
-        if broker.is_running:
-            broker.kill()
         print(f"standard error of the broker on {data_dir}:\n{broker.stderr}", file=sys.stderr)
         raise
+    finally:
+        broker.close()
 
 
 def children_of(supervisor: RunningBroker) -> dict[str, int]:

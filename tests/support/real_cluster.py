@@ -297,5 +297,4 @@ async def running_cluster(
     finally:
         # A frozen one, or after an error all of them.
         for broker in cluster.brokers.values():
-            if broker.is_running:
-                broker.kill()
+            broker.close()

@@ -255,6 +255,7 @@ def _outcome(stock: Stock, copy: Path, paths: Sequence[str]) -> _Outcome:
     try:
         broker.start()
     except BrokerFailure:
+        broker.close()
         return _refusal(broker.stderr, copy)
     try:
         complaints, is_told = trio.run(_judge, stock.witness, broker, [Path(path).stem for path in paths])
@@ -265,8 +266,7 @@ def _outcome(stock: Stock, copy: Path, paths: Sequence[str]) -> _Outcome:
     except BrokerFailure as failure:
         return _Outcome("died", [f"the broker ended while it was read: {str(failure)[-1000:]}"])
     finally:
-        if broker.is_running:
-            broker.kill()
+        broker.close()
     return outcome
 
 

@@ -180,8 +180,7 @@ class Cluster(RealCluster):
     def _kill_all(self) -> None:
         self._is_over = True
         for broker in self.brokers.values():
-            if broker.is_running:
-                broker.kill()
+            broker.close()
 
     # ---------------------------------------------------------------------------------------------------- who does what
 

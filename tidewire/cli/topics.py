@@ -11,7 +11,7 @@ from tidewire.cli import peek
 from tidewire.cli.admin import retention
 from tidewire.cli.admin.confirming import Yes, confirm
 from tidewire.cli.admin.pushed_views import pushed_topic
-from tidewire.cli.admin.segments import AllowFewer, Neighbour, Segment, merge_segments, split_segment
+from tidewire.cli.admin.segments import add_changes
 from tidewire.cli.admin.statistics import topic_view
 from tidewire.cli.admin.topic_lists import topics_in
 from tidewire.cli.admin.topic_texts import print_layout, print_regular, statistics_text
@@ -20,7 +20,7 @@ from tidewire.cli.asking import Brokers
 from tidewire.cli.cluster.addresses import DATA_DIR_DEFAULT, DataDir, Http, addresses
 from tidewire.cli.endings import UsageError, one_sentence, pairs, while_somebody_reads
 from tidewire.cli.output import Json, Watch, note, print_json, tell
-from tidewire.cli.topic_paths import scalable_path, topic_path
+from tidewire.cli.topic_paths import topic_path
 
 app: Final = typer.Typer(help="Create, list, show, peek at, change and delete topics.", no_args_is_help=True)
 app.command("peek")(peek.command)
@@ -28,7 +28,6 @@ app.command("retention")(retention.command)
 
 COMMAND: Final = "tidewire topics"
 
-Scalable = Annotated[str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME", show_default=False)]
 Topic = Annotated[str, typer.Argument(help="topic://... or persistent://TENANT/NAMESPACE/NAME", show_default=False)]
 Properties = Annotated[list[str], typer.Option("--property", help="KEY=VALUE; may be given several times.")]
 
@@ -144,34 +143,7 @@ def stats(
             typer.echo(statistics_text(view))
 
 
-@app.command("split")
-def split(
-    topic: Scalable,
-    segment: Segment,
-    as_json: Json = False,
-    data_dir: DataDir = DATA_DIR_DEFAULT,
-    http: Http = None,
-) -> None:
-    """Split a segment into two. Producers and consumers continue meanwhile."""
-    with one_sentence(COMMAND):
-        path = scalable_path(topic, "It has no segments.")
-        split_segment(Brokers(*addresses(data_dir, http)), path, segment, as_json)
-
-
-@app.command("merge")
-def merge(
-    topic: Scalable,
-    first: Segment,
-    second: Neighbour,
-    allow_fewer: AllowFewer = False,
-    as_json: Json = False,
-    data_dir: DataDir = DATA_DIR_DEFAULT,
-    http: Http = None,
-) -> None:
-    """Merge two adjacent segments into one. Producers and consumers continue meanwhile."""
-    with one_sentence(COMMAND):
-        path = scalable_path(topic, "It has no segments.")
-        merge_segments(Brokers(*addresses(data_dir, http)), path, first, second, allow_fewer, as_json)
+add_changes(app, COMMAND, "It has no segments.")
 
 
 @app.command("migrate")

@@ -78,33 +78,44 @@ def show(
             typer.echo(_shown(found[0]))
 
 
-@app.command("split")
-def split(
-    topic: Topic, segment: Segment, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None
-) -> None:
-    """Split a segment into two. Producers and consumers continue meanwhile."""
-    with one_sentence(COMMAND):
-        path = scalable_path(topic, _NO_SEGMENTS)
-        split_segment(Brokers(*addresses(data_dir, http)), path, segment, as_json)
+def add_changes(commands: typer.Typer, command: str, why: str) -> None:
+    """Add `split` and `merge` to a group of commands.
+
+    Args:
+        commands: the group.
+        command: what its errors begin with, such as `tidewire segments`.
+        why: what a refusal says of a topic without segments.
+    """
+
+    @commands.command("split")
+    def split(
+        topic: Topic, segment: Segment, as_json: Json = False, data_dir: DataDir = DATA_DIR_DEFAULT, http: Http = None
+    ) -> None:
+        """Split a segment into two. Producers and consumers continue meanwhile."""
+        with one_sentence(command):
+            path = scalable_path(topic, why)
+            _split(Brokers(*addresses(data_dir, http)), path, segment, as_json)
+
+    @commands.command("merge")
+    def merge(
+        topic: Topic,
+        first: Segment,
+        second: Neighbour,
+        allow_fewer: AllowFewer = False,
+        as_json: Json = False,
+        data_dir: DataDir = DATA_DIR_DEFAULT,
+        http: Http = None,
+    ) -> None:
+        """Merge two adjacent segments into one. Producers and consumers continue meanwhile."""
+        with one_sentence(command):
+            path = scalable_path(topic, why)
+            _merge(Brokers(*addresses(data_dir, http)), path, first, second, allow_fewer, as_json)
 
 
-@app.command("merge")
-def merge(
-    topic: Topic,
-    first: Segment,
-    second: Neighbour,
-    allow_fewer: AllowFewer = False,
-    as_json: Json = False,
-    data_dir: DataDir = DATA_DIR_DEFAULT,
-    http: Http = None,
-) -> None:
-    """Merge two adjacent segments into one. Producers and consumers continue meanwhile."""
-    with one_sentence(COMMAND):
-        path = scalable_path(topic, _NO_SEGMENTS)
-        merge_segments(Brokers(*addresses(data_dir, http)), path, first, second, allow_fewer, as_json)
+add_changes(app, COMMAND, _NO_SEGMENTS)
 
 
-def split_segment(brokers: Brokers, path: TopicPath, segment: int, as_json: bool) -> None:
+def _split(brokers: Brokers, path: TopicPath, segment: int, as_json: bool) -> None:
     """Split a segment, and tell into which. They take messages when this returns.
 
     Raises:
@@ -118,9 +129,7 @@ def split_segment(brokers: Brokers, path: TopicPath, segment: int, as_json: bool
     tell(sentence, as_json, topic=path.topic, split=segment, into=children)
 
 
-def merge_segments(
-    brokers: Brokers, path: TopicPath, first: int, second: int, allow_fewer: bool, as_json: bool
-) -> None:
+def _merge(brokers: Brokers, path: TopicPath, first: int, second: int, allow_fewer: bool, as_json: bool) -> None:
     """Merge two adjacent segments, and tell into which. It takes messages when this returns.
 
     Raises:

@@ -72,7 +72,8 @@ export function Search({ value, label }) {
     if (value !== asked.current) setText(value);
     asked.current = value;
   }, [value]);
-  useEffect(() => () => clearTimeout(timer.current), []);
+  // Before the page is first painted: a field that goes right after that takes its timer along.
+  useLayoutEffect(() => () => clearTimeout(timer.current), []);
   const change = (event) => {
     const wanted = event.target.value;
     setText(wanted);

@@ -159,13 +159,16 @@ export function Confirm({ action, onClose }) {
     setState({ isBusy: true, reason: null });
     try {
       await perform(action);
-      onClose(true);
+      // Whoever has closed the dialog may have opened another one, or another view.
+      if (!dialog.current) return;
+      onClose();
+      action.onDone?.();
     } catch (failure) {
       setState({ isBusy: false, reason: failure instanceof TypeError ? "The broker does not answer. See whether it was done." : failure.message });
     }
   };
   const isReady = !action.typed || typed === action.typed;
-  return html`<dialog ref=${dialog} class="confirm" aria-labelledby="confirm-title" onClose=${() => onClose(false)} onClick=${(event) => event.target === dialog.current && dialog.current.close()}>
+  return html`<dialog ref=${dialog} class="confirm" aria-labelledby="confirm-title" onClose=${onClose} onClick=${(event) => event.target === dialog.current && dialog.current.close()}>
     <form onSubmit=${run}>
       <h2 id="confirm-title">${action.title}?</h2>
       <p>${action.text}</p>
@@ -187,11 +190,10 @@ export function useActions() {
   const opener = useRef(null);
   const dialog =
     action &&
-    html`<${Confirm} key=${action.url} action=${action} onClose=${(isDone) => {
+    html`<${Confirm} key=${action.url} action=${action} onClose=${() => {
       setAction(null);
       // What was clicked may be gone, as the row of a transaction that has ended.
       (opener.current?.isConnected ? opener.current : document.querySelector("main h1"))?.focus();
-      if (isDone) action.onDone?.();
     }} />`;
   return [
     dialog,

@@ -165,3 +165,34 @@ def test_messages_that_are_given_up_on_their_way_are_not_shown(open_page: OpenPa
     page.goto(page.url.replace("/metrics", f"/#/messages/{quote(topic, safe='')}"))
     page.get_by_label("At most").select_option("100")
     expect(page.get_by_role("table", name="Messages").locator("tbody tr")).to_have_text([re.compile("one")])
+
+
+def test_an_action_that_ends_late_leaves_the_next_dialog_open(open_page: OpenPage, broker: RunningBroker) -> None:
+    """Its own dialog was closed before the broker answered."""
+    topic = Admin(broker.http_url).new_topic(1)
+    page = open_page("/metrics").page
+    # The answer to the action comes to the page when the test says so.
+    page.add_init_script("""
+        const fetched = window.fetch;
+        const isReleased = new Promise((tell) => { window.release = tell; });
+        window.isAnswered = new Promise((tell) => {
+            window.fetch = async (url, options) => {
+                const answer = await fetched(url, options);
+                if (options?.method && options.method !== "GET") {
+                    tell();
+                    await isReleased;
+                }
+                return answer;
+            };
+        });
+    """)
+    page.goto(page.url.replace("/metrics", f"/#/topics/{quote(topic, safe='')}"))
+    page.get_by_role("button", name="Unload").click()
+    page.get_by_role("dialog").locator("button[type=submit]").click()
+    page.evaluate("window.isAnswered")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.evaluate("window.release(); new Promise((done) => setTimeout(done))")
+    expect(page.get_by_role("dialog")).to_contain_text("Delete")

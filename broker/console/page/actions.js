@@ -186,20 +186,20 @@ export function Confirm({ action, onClose }) {
 
 // A hook: [the open dialog or null, a function that opens one].
 export function useActions() {
-  const [action, setAction] = useState(null);
-  const opener = useRef(null);
-  const dialog =
-    action &&
-    html`<${Confirm} key=${action.url} action=${action} onClose=${() => {
-      setAction(null);
-      // What was clicked may be gone, as the row of a transaction that has ended.
-      (opener.current?.isConnected ? opener.current : document.querySelector("main h1"))?.focus();
-    }} />`;
+  const [asked, setAsked] = useState(null);
+  const last = useRef(0);
+  const close = ({ number, opener }) => {
+    // The browser tells of a closed dialog late: the next one may be open.
+    if (number !== last.current) return;
+    setAsked(null);
+    // What was clicked may be gone, as the row of a transaction that has ended.
+    (opener?.isConnected ? opener : document.querySelector("main h1"))?.focus();
+  };
   return [
-    dialog,
-    (next) => {
-      opener.current = document.activeElement;
-      setAction(next);
+    asked && html`<${Confirm} key=${asked.number} action=${asked.action} onClose=${() => close(asked)} />`,
+    (action) => {
+      last.current += 1;
+      setAsked({ action, number: last.current, opener: document.activeElement });
     },
   ];
 }

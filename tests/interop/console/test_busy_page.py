@@ -196,3 +196,23 @@ def test_an_action_that_ends_late_leaves_the_next_dialog_open(open_page: OpenPag
     expect(page.get_by_role("dialog")).to_be_visible()
     page.evaluate("window.release(); new Promise((done) => setTimeout(done))")
     expect(page.get_by_role("dialog")).to_contain_text("Delete")
+
+
+def test_a_dialog_that_is_opened_as_the_last_one_closes_stays(open_page: OpenPage, broker: RunningBroker) -> None:
+    """The browser tells the page of a closed dialog after what the user did next."""
+    topic = Admin(broker.http_url).new_topic(1)
+    page = open_page(f"/#/topics/{quote(topic, safe='')}").page
+    unload = page.locator(".page-actions").get_by_role("button", name="Unload")
+    dialog = page.get_by_role("dialog", name="Unload")
+    unload.click()
+    expect(dialog).to_be_visible()
+    unload.evaluate("""(unload) => new Promise((done) => {
+        const closed = document.querySelector("dialog");
+        closed.addEventListener("close", () => setTimeout(done));
+        closed.close();
+        unload.click();
+    })""")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(unload).to_be_focused()

@@ -27,6 +27,8 @@ from typing import IO, Any, Final, NamedTuple, NoReturn
 from tests.support.processes import KILL_SECONDS_MAX, START_SECONDS_MAX, STOP_SECONDS_MAX, BrokerFailure
 
 _KILLED: Final = -signal.SIGKILL
+_HELD: Final = "held"
+"""Whoever asked for a start has a descriptor of the process."""
 
 
 class Death(NamedTuple):
@@ -86,6 +88,7 @@ class DyingProcess:
         assert line[0] == "forked", line
         # The process id may be reused by another process. A descriptor is never reused.
         self._process = os.pidfd_open(int(line[1]))
+        print(_HELD, file=self._forker.stdin, flush=True)
         line = self._next_line(START_SECONDS_MAX)
         if line is None:
             raise self._failure(f"not ready within {START_SECONDS_MAX} s")
@@ -201,8 +204,11 @@ def _fork_as_told() -> None:
         told = json.loads(line)
         pid = os.fork()
         if pid == 0:
+            # It says so itself, so that this line comes before all of its others.
+            print("forked", os.getpid(), flush=True)
             _be_the_program(main, told["arguments"], told["death"])
-        print("forked", pid, flush=True)
+        # Its process id stays its own until it is waited for, also when it has died at once.
+        assert next(sys.stdin) == f"{_HELD}\n"
         _pid, status = os.waitpid(pid, 0)
         print("ended", os.waitstatus_to_exitcode(status), flush=True)
 

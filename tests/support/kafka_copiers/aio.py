@@ -13,7 +13,7 @@ import anyio
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerFenced
+from aiokafka.errors import IllegalOperation, KafkaConnectionError, KafkaError, ProducerFenced
 
 from tests.support.kafka_copiers import steps as at
 from tests.support.kafka_copiers.copying import Record, copy_of
@@ -135,7 +135,12 @@ class _Copier(ConsumerRebalanceListener):  # type: ignore[misc]
         producer = self._producers[place]
         is_doomed = self._steps.random.random() < DOOMED_SHARE
         try:
-            await self._transact(producer, place, taken, is_doomed=is_doomed)
+            try:
+                await self._transact(producer, place, taken, is_doomed=is_doomed)
+            except IllegalOperation:
+                # The transaction has failed meanwhile. The client's next call says only that there is none.
+                await producer._txn_manager.wait_for_transaction_end()
+                raise
         except ProducerFenced as fenced:
             raise Fenced(repr(fenced)) from fenced
         except KafkaError:

@@ -1,6 +1,6 @@
 // What the console can change. Each action asks for confirmation, and shows the command line that does the same.
 import { ask } from "./asking.js";
-import { html, useEffect, useRef, useState } from "./html.js";
+import { html, useLayoutEffect, useRef, useState } from "./html.js";
 import { path } from "./format.js";
 import { Copy } from "./parts.js";
 
@@ -151,17 +151,16 @@ export function Confirm({ action, onClose }) {
   const dialog = useRef(null);
   const [state, setState] = useState({ isBusy: false, reason: null });
   const [typed, setTyped] = useState("");
-  useEffect(() => {
-    dialog.current.showModal();
-  }, []);
+  // Before it is first painted: keys that are pressed right after that are for the dialog.
+  useLayoutEffect(() => dialog.current.showModal(), []);
   const run = async (event) => {
     event.preventDefault();
     setState({ isBusy: true, reason: null });
     try {
       await perform(action);
       // Whoever has closed the dialog may have opened another one, or another view.
-      if (!dialog.current) return;
-      onClose();
+      if (!dialog.current?.open) return;
+      dialog.current.close();
       action.onDone?.();
     } catch (failure) {
       setState({ isBusy: false, reason: failure instanceof TypeError ? "The broker does not answer. See whether it was done." : failure.message });
@@ -192,8 +191,8 @@ export function useActions() {
     // The browser tells of a closed dialog late: the next one may be open.
     if (number !== last.current) return;
     setAsked(null);
-    // What was clicked may be gone, as the row of a transaction that has ended.
-    (opener?.isConnected ? opener : document.querySelector("main h1"))?.focus();
+    // The browser has given the focus back, unless what was clicked is gone, as the row of a transaction that has ended.
+    if (!opener.isConnected) document.querySelector("main h1")?.focus();
   };
   return [
     asked && html`<${Confirm} key=${asked.number} action=${asked.action} onClose=${() => close(asked)} />`,

@@ -63,7 +63,7 @@ function useKeys(onHelp) {
 
 function Help({ onClose }) {
   const dialog = useRef(null);
-  useEffect(() => dialog.current.showModal(), []);
+  useLayoutEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} class="confirm" aria-labelledby="keys-title" onClose=${onClose} onClick=${(event) => event.target === dialog.current && dialog.current.close()}>
     <form method="dialog"><h2 id="keys-title">Keys</h2>
       <dl class="keys">${VIEWS.map((one) => html`<div><dt><kbd>g</kbd> <kbd>${one.key}</kbd></dt><dd>${one.label}</dd></div>`)}
@@ -74,9 +74,11 @@ function Help({ onClose }) {
 function App() {
   const route = useRoute();
   const [theme, nextTheme] = useTheme();
-  const [isHelp, setHelp] = useState(false);
+  // The number of the list of keys that is open, or 0. The browser tells of a closed one late: the next one may be open.
+  const [help, setHelp] = useState(0);
   const [isOpen, setOpen] = useState(false);
-  useKeys(() => setHelp(true));
+  const showHelp = () => setHelp((last) => last + 1);
+  useKeys(showHelp);
   useEffect(() => {
     setOpen(false);
     window.scrollTo(0, 0);
@@ -91,10 +93,10 @@ function App() {
       <nav id="views" aria-label="Views">
         ${VIEWS.map((one) => html`<a href=${`#/${one.id}`} aria-current=${one.id === route.view ? "page" : undefined}><svg viewBox="0 0 24 24" aria-hidden="true"><path d=${one.icon} /></svg><span>${one.label}</span><kbd aria-hidden="true">g ${one.key}</kbd></a>`)}
       </nav>
-      <footer><button class="quiet" onClick=${nextTheme} aria-label=${`Theme: ${theme}. Change it.`}>Theme: ${theme}</button><button class="quiet" onClick=${() => setHelp(true)}>Keys <kbd>?</kbd></button></footer>
+      <footer><button class="quiet" onClick=${nextTheme} aria-label=${`Theme: ${theme}. Change it.`}>Theme: ${theme}</button><button class="quiet" onClick=${showHelp}>Keys <kbd>?</kbd></button></footer>
     </aside>
     <main id="main">${View ? html`<${View} key=${`${route.view} ${route.name}`} name=${route.name} query=${route.query} />` : html`<section class="page"><h1>There is no such view</h1><p><a href="#/overview">Go to the overview.</a></p></section>`}</main>
-    ${isHelp && html`<${Help} onClose=${() => setHelp(false)} />`}`;
+    ${help > 0 && html`<${Help} key=${help} onClose=${() => setHelp((open) => (open === help ? 0 : open))} />`}`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -216,3 +216,48 @@ def test_a_dialog_that_is_opened_as_the_last_one_closes_stays(open_page: OpenPag
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     expect(unload).to_be_focused()
+
+
+def test_the_keys_are_asked_for_again_as_their_dialog_closes(open_page: OpenPage) -> None:
+    page = open_page("/").page
+    dialog = page.get_by_role("dialog", name="Keys")
+    page.get_by_role("button", name="Keys").click()
+    expect(dialog).to_be_visible()
+    page.evaluate("""new Promise((done) => {
+        const closed = document.querySelector("dialog");
+        closed.addEventListener("close", () => setTimeout(done));
+        closed.close();
+        document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "?", bubbles: true}));
+    })""")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+
+
+def test_the_focus_stays_where_the_user_moved_it_as_a_dialog_closed(open_page: OpenPage, broker: RunningBroker) -> None:
+    topic = Admin(broker.http_url).new_topic(1)
+    page = open_page(f"/#/topics/{quote(topic, safe='')}").page
+    page.get_by_role("button", name="Unload").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.evaluate("""new Promise((done) => {
+        const closed = document.querySelector("dialog");
+        closed.addEventListener("close", () => setTimeout(done));
+        closed.close();
+        document.querySelector(".page-actions a").focus();
+    })""")
+    expect(page.locator(".page-actions a")).to_be_focused()
+
+
+def test_a_dialog_takes_the_keys_as_soon_as_it_is_there(open_page: OpenPage, broker: RunningBroker) -> None:
+    """Letters that are typed at once are for its field, and not for the page behind it."""
+    topic = Admin(broker.http_url).new_topic(1)
+    page = open_page(f"/#/topics/{quote(topic, safe='')}").page
+    page.evaluate(AS_SOON_AS_THERE)
+    for name in ("Unload", "Keys"):
+        is_open = page.get_by_role("button", name=name).evaluate("""(button) => new Promise((tell) => {
+            whenThere("dialog", (dialog) => tell(dialog.open));
+            button.click();
+        })""")
+        assert is_open, name
+        page.keyboard.press("Escape")
+        expect(page.locator("dialog")).to_have_count(0)

@@ -114,6 +114,19 @@ def test_a_segment_is_split_by_keyboard(open_page: OpenPage, broker: RunningBrok
     expect(page.get_by_role("button", name="1", exact=True)).to_be_visible()
 
 
+def test_the_focus_is_where_it_was_after_an_action(open_page: OpenPage, broker: RunningBroker) -> None:
+    topic = Admin(broker.http_url).new_topic(1)
+    page = open_page(f"/#/topics/{quote(topic, safe='')}").page
+    unload = page.locator(".page-actions").get_by_role("button", name="Unload")
+    unload.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Unload")
+    dialog.locator("button[type=submit]").focus()
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+    expect(unload).to_be_focused()
+
+
 def test_a_deletion_asks_for_the_name(open_page: OpenPage, broker: RunningBroker) -> None:
     topic = Admin(broker.http_url).new_topic(1)
     page = open_page(f"/#/topics/{quote(topic, safe='')}").page

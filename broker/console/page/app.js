@@ -1,5 +1,5 @@
 // The console's frame: navigation, theme, keys, and the view that the address names.
-import { html, render, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
+import { html, render, useLayoutEffect, useRef, useState } from "./html.js";
 import { useRoute } from "./router.js";
 import { Overview } from "./views/overview.js";
 import { Topics } from "./views/topics.js";
@@ -27,7 +27,7 @@ const THEMES = ["auto", "light", "dark"];
 
 function useTheme() {
   const [theme, setTheme] = useState(() => localStorage.getItem("theme") ?? "auto");
-  useEffect(() => {
+  useLayoutEffect(() => {
     document.documentElement.dataset.theme = theme;
     localStorage.setItem("theme", theme);
   }, [theme]);
@@ -79,7 +79,7 @@ function App() {
   const [isOpen, setOpen] = useState(false);
   const showHelp = () => setHelp((last) => last + 1);
   useKeys(showHelp);
-  useEffect(() => {
+  useLayoutEffect(() => {
     setOpen(false);
     window.scrollTo(0, 0);
   }, [route.view, route.name]);

@@ -52,6 +52,26 @@ def test_a_key_is_pressed_as_the_page_comes(open_page: OpenPage) -> None:
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
 
 
+def test_the_menu_is_opened_as_the_page_comes(open_page: OpenPage) -> None:
+    page = open_page("/metrics", width=WIDTHS[0]).page
+    page.add_init_script(f"""{AS_SOON_AS_THERE}
+        whenThere(".menu", (menu) => menu.click());
+    """)
+    page.goto(page.url.replace("/metrics", "/"))
+    expect(page.locator(".page")).to_have_attribute("aria-busy", "false")
+    expect(page.locator(".menu")).to_have_attribute("aria-expanded", "true")
+
+
+def test_a_chosen_theme_is_there_before_the_page_is_painted(open_page: OpenPage) -> None:
+    page = open_page("/metrics").page
+    page.add_init_script(f"""{AS_SOON_AS_THERE}
+        localStorage.setItem("theme", "dark");
+        window.theme = new Promise((tell) => whenThere("main h1", () => tell(document.documentElement.dataset.theme)));
+    """)
+    page.goto(page.url.replace("/metrics", "/"))
+    assert page.evaluate("window.theme") == "dark"
+
+
 def test_letters_that_are_typed_while_the_page_searches_stay(open_page: OpenPage) -> None:
     page = open_page("/#/topics").page
     field = page.get_by_label("Search topics")

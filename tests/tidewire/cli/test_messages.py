@@ -205,7 +205,7 @@ def test_reading_begins_at_a_time(tidewire: CommandLine, topic: str) -> None:
     behind = datetime.fromtimestamp((int(shown) + 1) / 1000, UTC).isoformat()
     tidewire.well("produce", topic, "after")
     assert tidewire.well("consume", topic, "--from", behind, "--count", "1") == "after\n"
-    assert tidewire.well("consume", topic, "--from", "1h", "--idle", "0.3").split() == ["before", "after"]
+    assert tidewire.well("consume", topic, "--from", "1h", "--until-end").split() == ["before", "after"]
 
 
 def test_a_template_decides_what_is_printed_and_values_are_decoded(

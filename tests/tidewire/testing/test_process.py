@@ -1,6 +1,7 @@
 """The start of a broker's process, with a stand-in that fails, hangs or says something else."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ from tidewire.testing import BrokerFailed, process
 
 def children() -> set[int]:
     """The processes that this one has started, also those that have ended and were not waited for."""
-    return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+    found: set[int] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        # The thread that started a broker ends soon after it. Its children are those of another thread then.
+        with suppress(FileNotFoundError):
+            found.update(map(int, file.read_text().split()))
+    return found
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -29,7 +35,8 @@ def test_a_start_that_fails_says_why_and_leaves_no_process(tmp_path: Path, mood:
     with pytest.raises(BrokerFailed) as raised:
         process.start(["--mood", mood], tmp_path / "log", os.environ, seconds_max=seconds_max)
     assert str(raised.value).startswith(complaint)
-    assert children() == others
+    # Others may have ended meanwhile.
+    assert children() <= others
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -28,6 +28,9 @@ AS_SOON_AS_THERE: Final = """
 """
 """Defines a function that acts before the browser paints what it waited for."""
 
+NO_ANSWERS: Final = "() => { window.fetch = () => new Promise(() => null); }"
+"""From then on, the broker answers nothing."""
+
 
 def test_another_view_is_asked_for_as_the_page_comes(open_page: OpenPage) -> None:
     page = open_page("/metrics").page
@@ -281,3 +284,25 @@ def test_a_dialog_takes_the_keys_as_soon_as_it_is_there(open_page: OpenPage, bro
         assert is_open, name
         page.keyboard.press("Escape")
         expect(page.locator("dialog")).to_have_count(0)
+
+
+def test_what_stays_until_the_broker_answers_has_its_own_name(open_page: OpenPage) -> None:
+    """Another record or broker is asked for. What is shown meanwhile belongs to the one before, and leads there."""
+    page = open_page("/#/metadata?key=%2Fcluster").page
+    record = page.get_by_role("heading", name="Record")
+    expect(record).to_have_text("Record /cluster")
+    page.evaluate("() => { window.fetched = window.fetch; }")
+    page.evaluate(NO_ANSWERS)
+    page.evaluate("location.hash = '#/metadata?prefix=%2Fkafka%2F&key=%2Fkafka%2Fnone'")
+    expect(page.get_by_role("navigation", name="Breadcrumb")).to_contain_text("kafka")
+    expect(record).to_have_text("Record /cluster")
+    expect(page.get_by_role("link", name="owners/")).to_have_attribute("href", "#/metadata?prefix=%2Fowners%2F")
+
+    page.evaluate("() => { window.fetch = window.fetched; }")
+    page.evaluate("location.hash = '#/cluster?broker=broker-1'")
+    owned = page.get_by_role("heading", name="What")
+    expect(owned).to_contain_text("What broker-1 owns")
+    page.evaluate(NO_ANSWERS)
+    page.evaluate("location.hash = '#/cluster?broker=none'")
+    expect(page.get_by_role("button", name="broker-1")).to_have_attribute("aria-pressed", "false")
+    expect(owned).to_contain_text("What broker-1 owns")

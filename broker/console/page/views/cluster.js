@@ -28,7 +28,7 @@ export function Cluster({ query }) {
             ? html`<button disabled=${parts.brokers.length < 2} title=${parts.brokers.length < 2 ? "There is no other broker to take over." : ""} onClick=${() => ask(actions.drain(one.broker))}>Drain</button>`
             : one.state === "draining" ? html`<button onClick=${() => ask(actions.undrain(one.broker))}>End the drain</button>` : "" },
       ]} /><//>
-    ${asked && html`<${Panel} title=${`What ${asked} owns`} note=${number(parts.owned.total)} flush actions=${html`<${Search} value=${search} label="Search names" />`}>
+    ${parts.owned.broker && html`<${Panel} title=${`What ${parts.owned.broker} owns`} note=${number(parts.owned.total)} flush actions=${html`<${Search} value=${search} label="Search names" />`}>
       <${Table} caption="Names" rows=${parts.owned.names} rowKey=${(name) => name} empty="Nothing." columns=${[{ label: "Name", wide: true, value: (name) => html`<code>${name}</code>` }]} />
       ${parts.owned.total > parts.owned.names.length && html`<p class="muted pad">${number(parts.owned.total - parts.owned.names.length)} more. Search to find them.</p>`}
     <//>`}

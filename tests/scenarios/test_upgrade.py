@@ -28,7 +28,8 @@ from tests.support.older_folder import (
 )
 from tests.support.real_cluster import EMBEDDED, RealCluster, running_cluster
 
-SECONDS_MAX = 60
+SECONDS_MAX = 240
+"""Far above what the start of three brokers takes on a machine that is very busy."""
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(SECONDS_MAX + 60)]
 
 ARCHIVE = Path(__file__).with_name("older_folder.tar.xz")

@@ -1,6 +1,6 @@
 // What several views use: tables, tiles, a search field, names, and states of a stream.
 import { Fragment, html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
-import { address, replaceQuery } from "./router.js";
+import { address, parse, replaceQuery } from "./router.js";
 import { clock, duration, number, parts as nameParts } from "./format.js";
 
 export function Page({ title, crumb, lead, actions, stream, children }) {
@@ -76,9 +76,12 @@ export function Search({ value, label }) {
   useLayoutEffect(() => () => clearTimeout(timer.current), []);
   const change = (event) => {
     const wanted = event.target.value;
+    const { view } = parse(location.hash);
     setText(wanted);
     clearTimeout(timer.current);
     timer.current = setTimeout(() => {
+      // The address may name another view already. The browser tells of it late.
+      if (parse(location.hash).view !== view) return;
       asked.current = wanted;
       replaceQuery({ search: wanted, first: "" });
     }, 200);

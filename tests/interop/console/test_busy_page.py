@@ -114,6 +114,24 @@ def test_a_search_ends_with_its_view(open_page: OpenPage) -> None:
     assert page.evaluate("location.hash") == "#/subscriptions"
 
 
+def test_a_search_ends_as_the_address_changes(open_page: OpenPage) -> None:
+    """Its time is over before the browser tells the page of the new address."""
+    page = open_page("/#/topics").page
+    expect(page.locator(".page")).to_have_attribute("aria-busy", "false")
+    page.get_by_label("Search topics").evaluate("""(field) => {
+        const later = window.setTimeout;
+        let search;
+        window.setTimeout = (then) => { search = then; };
+        field.value = "a";
+        field.dispatchEvent(new Event("input"));
+        window.setTimeout = later;
+        location.hash = "#/subscriptions";
+        search();
+    }""")
+    expect(page.locator("main h1")).to_have_text("Subscriptions")
+    assert page.evaluate("location.hash") == "#/subscriptions"
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_topics_picture_is_as_wide_as_the_page_from_the_first(
     open_page: OpenPage, broker: RunningBroker, width: int

@@ -137,7 +137,7 @@ def test_a_fenced_producer_that_has_learned_of_it_is_refused_again(station: Stat
 
 def test_a_transaction_that_nobody_ends_is_aborted_in_time(station: Station, topic: str) -> None:
     """K1, K29: readers of committed records go on after its time-out, and its late commit is refused."""
-    producer = station.producer(ProducerOptions(transactional_id=topic, transaction_timeout_ms=2_000))
+    producer = station.producer(ProducerOptions(transactional_id=topic, transaction_timeout_ms=5_000))
     producer.init_transactions()
     producer.begin()
     producer.send(topic, b"forgotten")

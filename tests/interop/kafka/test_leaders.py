@@ -53,7 +53,7 @@ def test_all_brokers_name_the_same_nodes_leaders_and_coordinators(cluster: Kafka
         (said,) = {cluster.named(broker, Place(name, partition)) for broker in cluster.brokers}
         assert (said.node in nodes, said.epoch) == (True, 0)
     for kind in (GROUP, TRANSACTION):
-        keys = [f"{name}-{number}" for number in range(20)]
+        keys = [f"{name}-{number}" for number in range(60)]
         found = [{coordinator_of(one.kafka, key, kind) for one in cluster.brokers.values()} for key in keys]
         assert all(len(said) == 1 for said in found)
         assert {node for ((node, _address),) in found} == nodes, "all coordinate some"

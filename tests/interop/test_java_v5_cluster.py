@@ -30,7 +30,9 @@ from tests.support.real_cluster import EMBEDDED, RealCluster, running_cluster
 SECONDS_MAX: Final = 540
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(SECONDS_MAX + 60)]
 
-SETTINGS: Final = 'session_timeout_seconds = 5\nadvertised_pulsar = "localhost:0"\nconsumer_session_grace_seconds = 8\n'
+SETTINGS: Final = (
+    'session_timeout_seconds = 120\nadvertised_pulsar = "localhost:0"\nconsumer_session_grace_seconds = 8\n'
+)
 
 SCENARIOS: Final = (
     "queue_consumers_share_through_split",

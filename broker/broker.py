@@ -153,7 +153,7 @@ class Broker:
         self.elections = Elections(self.claims, metadata)
         self.members = Members(metadata, Member(settings.broker_id, base.service_url, base.http_url, base.kafka))
         self.shards = Shards(self.claims, metadata, self.members, count=settings.transaction_coordinators)
-        self.duties = Duties(self.members, self.shards, me=settings.broker_id)
+        self.duties = Duties(self.members, self.shards, base.has_ended, me=settings.broker_id)
         self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms, self.duties)
         self.kafka_transactions = KafkaTransactions(
             metadata,

@@ -24,6 +24,13 @@ class Duty(Protocol):
     def is_mine(self, key: str) -> bool:
         """Whether this process does the work of this key."""
 
+    async def see_to(self, key: str) -> None:
+        """See to it that the work of this key goes to another process, if the one that does it has certainly ended.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+
     def attach(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever an answer of the other methods may have changed. It must not block."""
 
@@ -37,6 +44,9 @@ class _Everything:
 
     def is_mine(self, _key: str) -> bool:
         return True
+
+    async def see_to(self, _key: str) -> None:
+        """Do nothing: this process lives."""
 
     def attach(self, _listener: Callable[[], None]) -> None:
         """Do nothing: no answer changes."""

@@ -5,7 +5,8 @@ connections carried an Add* of an open transaction (K31).
 
 A request that meets a transaction which is ending waits for its end, and so does EndTxn itself. So the next transaction
 is never refused because of the last one. After WAIT_SECONDS_MAX it answers that the transaction is ending. The decision
-stands, and a retry waits for the same end (K32).
+stands, and a retry waits for the same end (K32). The broker that should have partitions without an owner loaded
+(`kafka_sweeps.py`) may have been killed. So whoever has waited in vain has its death noticed.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ import trio
 
 from storage.clock import WallClock
 from storage.metadata.store import Check, Conflict, MetadataStore, Record, StoreFull, StoreUnavailable
+from txn.duty import Duty
 from txn.errors import OutcomeUnknown
 from txn.kafka_coordination import EndTxn, InitProducerId, Step, begun, ended, initialised
 from txn.kafka_errors import TransactionEnding, TransactionOverdue
@@ -26,6 +28,9 @@ from txn.kafka_watch import KafkaTransactionWatch
 from txn.producer_ids import ProducerIds
 
 WAIT_SECONDS_MAX: Final = 5.0
+
+LOOK_SECONDS_MAX: Final = 1.0
+"""How long a request that has waited in vain looks for a broker that has ended. A retry looks again."""
 
 OF_GROUPS: Final = ""
 """The creation id of every group: a group that is made again may take the offsets, as in Kafka."""
@@ -59,11 +64,13 @@ class KafkaCoordinator:
         ids: ProducerIds,
         now_ms: WallClock,
         tell_registered: TellRegistered,
+        duty: Duty,
         *,
         timeout_ms_max: int,
     ) -> None:
         self._metadata = metadata
         self._tell_registered = tell_registered
+        self._duty = duty
         self._watch = watch
         self._ids = ids
         self._now_ms = now_ms
@@ -195,7 +202,7 @@ class KafkaCoordinator:
                         self._tell_registered(registration, made.revision)
                 self._note_add(transactional_id, version, connection)
                 return
-        raise _ending(transactional_id)
+        raise await self._not_ended(transactional_id)
 
     def _note_add(self, transactional_id: str, version: int, connection: int) -> None:
         known = self._metadata.peek(transaction_key(transactional_id))
@@ -242,10 +249,12 @@ class KafkaCoordinator:
                     await self._watch.wait_changed(key, version)
                 if step.answer is not None:
                     return step.answer
-        raise _ending(transactional_id)
+        raise await self._not_ended(transactional_id)
 
-
-def _ending(transactional_id: str) -> TransactionEnding:
-    return TransactionEnding(
-        f"The transaction of {transactional_id} is decided, but not applied everywhere yet. Try again"
-    )
+    async def _not_ended(self, transactional_id: str) -> TransactionEnding:
+        """Say that the transaction still ends, after a look for who should have ended it."""
+        with trio.move_on_after(LOOK_SECONDS_MAX), suppress(StoreUnavailable):
+            await self._duty.see_to(transaction_key(transactional_id))
+        return TransactionEnding(
+            f"The transaction of {transactional_id} is decided, but not applied everywhere yet. Try again"
+        )

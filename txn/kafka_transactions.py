@@ -34,7 +34,13 @@ class KafkaTransactions:
         self.producer_ids = ProducerIds(metadata)
         self.settler = KafkaSettler(metadata, self.watch, now_ms, duty)
         self.coordinator = KafkaCoordinator(
-            metadata, self.watch, self.producer_ids, now_ms, self.settler.note_registered, timeout_ms_max=timeout_ms_max
+            metadata,
+            self.watch,
+            self.producer_ids,
+            now_ms,
+            self.settler.note_registered,
+            duty,
+            timeout_ms_max=timeout_ms_max,
         )
 
     def sweeps(self, redrive: Redrive) -> KafkaSweeps:

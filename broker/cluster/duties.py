@@ -21,10 +21,11 @@ from txn.duty import SHARDS
 class Duties:
     """This broker's part. It is a `txn.duty.Duty`."""
 
-    def __init__(self, members: Members, shards: Shards, *, me: str) -> None:
-        """Set up; `me` is the id of this broker."""
+    def __init__(self, members: Members, shards: Shards, has_ended: HasEnded, *, me: str) -> None:
+        """Set up; `me` is the id of this broker. `has_ended` ends the session of a broker whose process has ended."""
         self._members = members
         self._shards = shards
+        self._has_ended = has_ended
         self._me = me
 
     @property
@@ -39,6 +40,10 @@ class Duties:
             if number < self._shards.count:
                 return self._shards.is_mine(number)
         return worker(key, self._members.live) == self._me
+
+    async def see_to(self, key: str) -> None:
+        """See `Duty`."""
+        await living_worker(key, self._members.live, self._has_ended, me=self._me)
 
     def attach(self, listener: Callable[[], None]) -> None:
         """See `Duty`."""

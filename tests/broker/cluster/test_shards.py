@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.duties import Duties
 from broker.cluster.members import DRAINING, Members
 from broker.cluster.membership import BROKERS, Membership
-from broker.cluster.ownership import Claims, claim_key, owner_in
+from broker.cluster.ownership import Claims, claim_key, not_known, owner_in
 from broker.cluster.placement import Member, worker
 from broker.cluster.shards import PREFIX, TELL_SECONDS_MIN, Shards
 from broker.store_retry import RETRY_SECONDS
@@ -35,7 +35,7 @@ class Node:
         self.members = Members(store, Member(broker, url))
         self.claims = Claims(store, session, broker_id=broker, service_url=url)
         self.shards = Shards(self.claims, store, self.members, count=count)
-        self.duties = Duties(self.members, self.shards, me=broker)
+        self.duties = Duties(self.members, self.shards, not_known, me=broker)
 
     async def register(self) -> None:
         membership = Membership(

@@ -16,11 +16,14 @@ from storage.metadata.store import MetadataStore
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
 from tests.support.kafka_connection import KafkaClient, kafka_client, values_of
+from tests.support.kafka_producer import TransactionalProducer
 from tests.support.rooms import Rooms, rooms
+from tests.support.several_rooms import OwnStore
 from tidewire.wire.kafka.error_codes import ErrorCode
 from tidewire.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from tidewire.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidewire.wire.kafka.records import Record, build
+from txn.kafka_transaction import transaction_key
 
 PARTITION = TopicName.parse("persistent://public/default/orders-partition-0")
 TRANSACTION = 1
@@ -145,3 +148,36 @@ async def test_no_transaction_is_coordinated_by_a_broker_that_has_ended(autojump
         ended.add("one")
         assert [await coordinator(at_two, each) for each in ids] == [(0, 2)] * len(ids)
         assert one.members.live.keys() == NODES.keys(), "it is still registered"
+
+
+async def test_an_end_that_waits_in_vain_has_a_death_noticed(autojump_clock: MockClock) -> None:
+    """K32: the broker that should drive the transaction stays registered until its session ends. Nobody looks it up."""
+    shared, files = MemoryStore(), SimulatedFiles(seed=1)
+    store = OwnStore(shared)
+    tried: list[str] = []
+
+    async def has_ended(broker: str) -> bool:
+        tried.append(broker)
+        return False
+
+    async with (
+        served(store, files, "one") as (one, at_one),
+        served(shared, files, "two", has_ended=has_ended) as (_two, at_two),
+    ):
+        ids = [f"till-{number}" for number in range(8)]
+        transactional_id = next(each for each in ids if worker(transaction_key(each), one.members.live) == "one")
+        await at_one.create("orders")
+        assert (await at_one.produce("orders", of(b"first"))).error_code == ErrorCode.NONE
+        producer = TransactionalProducer(at_two, transactional_id)
+        assert await producer.begin_session() == ErrorCode.NONE
+        assert await producer.add(("orders", 0)) == {ErrorCode.NONE}
+        producer.client = at_one
+        assert (await producer.send("orders", b"x")).error_code == ErrorCode.NONE
+        store.fall_silent()
+        producer.client = at_two
+        tried.clear()
+        assert await producer.end(is_commit=True) == ErrorCode.CONCURRENT_TRANSACTIONS
+        assert tried == ["one"]
+        store.answer()
+        assert await producer.end(is_commit=True) == ErrorCode.NONE
+        assert tried == ["one"], "what goes on needs no look"
